@@ -1,0 +1,1 @@
+"""upslope: policy optimization as a composition of small parts."""

@@ -1,0 +1,408 @@
+"""The nouns everybody shares: what was sampled (`Trajectories`, `Batch`), what a method is (`Part`, `Method`), what is told (`Metrics`).
+
+Rows are ``N``, positions ``T``. A *decision* is a pair ``(row, position)`` at which the policy chose: a token, an environment
+step. Everything a part may see is a column of such decisions, in a `Batch`; a vocabulary or an observation never is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from upslope.errors import MethodError, did_you_mean
+
+Metrics = dict[str, float]
+Scope = Literal["decision", "sequence", "group", "update", "step"]
+
+
+class Ended(IntEnum):
+    """What happened behind a decision. Only a termination means that nothing more was to come."""
+
+    NO = 0
+    TERMINATED = 1
+    TRUNCATED = 2
+    """A limit cut it: the value behind it stands in ``bootstrap``."""
+    PAUSED = 3
+    """The rollout stopped here, the episode goes on: ``bootstrap`` again."""
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One policy's view of the decisions: the columns ``[N, T]`` it was asked for."""
+
+    logp: Tensor
+    entropy: Tensor | None = None
+    value: Tensor | None = None
+
+    def columns(self) -> dict[str, Tensor]:
+        """The columns that are there, by name."""
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {name: column for name, column in found.items() if column is not None}
+
+    def map(self, function) -> View:
+        """The same columns, each sent through ``function``."""
+        return View(**{name: function(column) for name, column in self.columns().items()})
+
+
+class GroupStats(NamedTuple):
+    """Statistics of the groups of a batch, each already broadcast to rows ``[N]``."""
+
+    mean: Tensor
+    std: Tensor
+    count: Tensor
+    constant: Tensor
+    """True where every reward of the group is *exactly* equal (a group of one is)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What a part sees. Columns are float32 ``[N, T]`` unless said otherwise; absent ones are ``None``."""
+
+    sampled: Tensor
+    """1 where the policy decided; 0 on padding and on what others wrote."""
+    reward: Tensor
+    """``[N]``, paid at the row's last sampled decision."""
+    group: Tensor
+    """``[N]`` integers: rows of one number tried the same task in the same step."""
+    task: Tensor
+    """``[N]`` integers: a hash of the task, the same in every step."""
+    behavior: View
+    """Of the distribution actually sampled from, recorded while sampling. NaN where nobody sampled."""
+    proximal: View | None = None
+    """Before the step's first update, at the recorded temperature, without gradient."""
+    current: View | None = None
+    """In the update, with gradient."""
+    reference: Mapping[str, View] = field(default_factory=dict)
+    action: Tensor | None = None
+    """Ids ``[N, T]`` where actions are discrete, vectors ``[N, T, D]`` otherwise."""
+    temperature: Tensor | None = None
+    step_reward: Tensor | None = None
+    components: Mapping[str, Tensor] = field(default_factory=dict)
+    """Named parts of the reward, ``[N]`` each."""
+    ended: Tensor | None = None
+    """`Ended` behind each decision, int8."""
+    bootstrap: Tensor | None = None
+    """Value behind a truncation or a pause."""
+    horizon: int = 0
+    """The most decisions a row could have had (the token limit, the steps of a rollout)."""
+    advantage: Tensor | None = None
+    signal: Mapping[str, Tensor] = field(default_factory=dict)
+    """What else the advantage wrote, such as ``returns``."""
+    counted: Tensor | None = None
+    """1 on the decisions that enter means and denominators. Set where the update begins."""
+    share: Tensor | None = None
+    """Aggregate times update-wide weights: what each decision's loss is multiplied by."""
+    prepared: Mapping[Part, Tensor] = field(default_factory=dict)
+    """What parts computed over the whole update before it was cut, by part."""
+    state: Mapping[Part, Any] = field(default_factory=dict)
+    """What parts remember from earlier steps, by part."""
+
+    @property
+    def rows(self) -> int:
+        return self.sampled.shape[0]
+
+    def replace(self, **changes: Any):
+        return dataclasses.replace(self, **changes)
+
+    def lengths(self) -> Tensor:
+        """Sampled decisions per row ``[N]``."""
+        return self.sampled.sum(1)
+
+    def per_decision(self, per_row: Tensor) -> Tensor:
+        """A value per row written on each of its sampled decisions."""
+        return per_row.unsqueeze(1) * self.sampled
+
+    def row_mean(self, column: Tensor) -> Tensor:
+        """Mean of a column over the sampled decisions of each row ``[N]``; an empty row gives 0."""
+        return (column * self.sampled).sum(1) / self.lengths().clamp_min(1)
+
+    def group_index(self) -> tuple[Tensor, int]:
+        """Group numbers as 0..G-1 ``[N]``, and G."""
+        names, index = torch.unique(self.group, return_inverse=True)
+        return index, len(names)
+
+    def group_stats(self, value: Tensor, ddof: int = 1) -> GroupStats:
+        """Mean, spread and size of each group of a value per row, in one pass without a loop over groups."""
+        index, groups = self.group_index()
+
+        def total(column: Tensor) -> Tensor:
+            return torch.zeros(groups, dtype=value.dtype, device=value.device).index_add_(0, index, column)
+
+        count = total(torch.ones_like(value))
+        mean = total(value) / count
+        deviation = total((value - mean[index]) ** 2)
+        std = (deviation / (count - ddof).clamp_min(1)).sqrt()
+        # Equality is decided on the values themselves: a mean of equal floats can differ from them in the last bit.
+        low = torch.full_like(count, torch.inf).scatter_reduce_(0, index, value, "amin")
+        high = torch.full_like(count, -torch.inf).scatter_reduce_(0, index, value, "amax")
+        return GroupStats(mean[index], std[index], count[index], (low == high)[index])
+
+    def take_rows(self, rows: Tensor):
+        """The batch of these rows, in this order; scalars and tables stay."""
+        return self._map(lambda column: column[rows])
+
+    def take_decisions(self, flat: Tensor):
+        """Each chosen decision (an index into the flattened ``[N * T]``) as a row of its own, ``[M, 1]``."""
+        positions = self.sampled.shape[1]
+
+        def pick(column: Tensor) -> Tensor:
+            if column.dim() == 1:
+                return column[flat // positions]
+            return column.flatten(0, 1)[flat].unsqueeze(1)
+
+        return self._map(pick)
+
+    def _map(self, pick):
+        """Every tensor of the batch sent through ``pick``; `state` is kept as it is."""
+
+        def of(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return pick(value)
+            if isinstance(value, View):
+                return value.map(pick)
+            if isinstance(value, Mapping):
+                return {key: of(item) for key, item in value.items()}
+            return value.take(pick) if hasattr(value, "take") else value
+
+        changes = {f.name: of(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ("state", "info")}
+        return dataclasses.replace(self, **changes)
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectories(Batch):
+    """What crosses from a rollout to a learner: a batch, what the policy needs to look at it again, and notes for people."""
+
+    inputs: Any = None
+    """Opaque to all but the policy. It has ``take(pick)``, which applies ``pick`` to each of its tensors."""
+    info: list[dict[str, Any]] = field(default_factory=list)
+    """Plain Python per row (prompt and response as text, ...) for logs; not cut with the rows."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a method: fields are its knobs, the call is pure tensor code.
+
+    Fields hold numbers, text, booleans, parts and tuples of these, never ``None`` (write "no bound" as ``inf``): that is
+    what makes a method print, compare, hash and go through TOML exactly.
+    """
+
+    scope: ClassVar[Scope] = "decision"
+    """What the part must see at once, and so when it runs."""
+
+    def needs(self) -> frozenset[str]:
+        """Columns this part reads beyond the basic ones, such as ``"proximal.entropy"``."""
+        return frozenset()
+
+    def seen_at_once(self) -> Scope:
+        """The scope with these field values; most parts have the same for all."""
+        return self.scope
+
+    def walk(self, path: str = "") -> Iterator[tuple[str, Part]]:
+        """This part and every part inside it, with dotted paths."""
+        yield path, self
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            below = f"{path}.{f.name}" if path else f.name
+            if isinstance(value, Part):
+                yield from value.walk(below)
+            elif isinstance(value, tuple):
+                for position, item in enumerate(value):
+                    if isinstance(item, Part):
+                        yield from item.walk(f"{below}.{position}")
+
+    def __str__(self) -> str:
+        knobs = ", ".join(f"{f.name}={_short(getattr(self, f.name))}" for f in dataclasses.fields(self))
+        return f"{type(self).__name__}({knobs})"
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value) if isinstance(value, Part) else repr(value)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Where a method comes from."""
+
+    title: str
+    year: int
+    arxiv: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.title} ({self.year}{', arXiv ' + self.arxiv if self.arxiv else ''})"
+
+
+SINGLE_SLOTS = ("advantage", "ratio", "surrogate", "aggregate")
+STACKED_SLOTS = ("reward", "filter", "shape", "weight", "regularize", "controller")
+NAMED_SLOTS = ("models",)
+SLOTS = ("reward", "filter", "advantage", "shape", "ratio", "surrogate", "weight", "aggregate", "regularize", "models", "controller")
+"""In the order in which they act."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A policy-optimization method: a value, made of parts.
+
+    Slots that hold one part take that part; slots that stack take a part, a tuple of parts or ``None``; ``models`` takes a
+    mapping of names to parts. `derive` makes a new method from this one, `diff` says what two methods do differently.
+    """
+
+    name: str
+    paper: Paper
+    family: str = "rlvr"
+    parent: str = ""
+    differs: str = ""
+    formula: str = ""
+    notes: str = ""
+    """Doubts and departures from the paper, for the method's page."""
+    reward: Any = ()
+    filter: Any = ()
+    advantage: Any = None
+    shape: Any = ()
+    ratio: Any = None
+    surrogate: Any = None
+    weight: Any = ()
+    aggregate: Any = None
+    regularize: Any = ()
+    models: Any = ()
+    controller: Any = ()
+    on: Any = ()
+    """Knobs that papers set differently by domain: ``{"text": {"advantage.lam": 1.0}}``. Applied when a run is made."""
+
+    def __post_init__(self) -> None:
+        for slot in STACKED_SLOTS:
+            value = getattr(self, slot)
+            value = () if value is None else (value,) if isinstance(value, Part) else tuple(value)
+            object.__setattr__(self, slot, value)
+        for slot in NAMED_SLOTS:
+            object.__setattr__(self, slot, _pairs(getattr(self, slot)))
+        by_domain = _pairs(self.on)
+        object.__setattr__(self, "on", tuple((domain, _pairs(knobs)) for domain, knobs in by_domain))
+
+    # -- looking at it -------------------------------------------------------------------------------------------------
+
+    def parts(self) -> Iterator[tuple[str, Part]]:
+        """Every part with its path, in the order in which slots act."""
+        for slot in SLOTS:
+            value = getattr(self, slot)
+            if isinstance(value, Part):
+                yield from value.walk(slot)
+            elif slot in NAMED_SLOTS:
+                for name, part in value:
+                    yield from part.walk(f"{slot}.{name}")
+            elif value:
+                for position, part in enumerate(value):
+                    yield from part.walk(f"{slot}.{position}")
+
+    def needs(self) -> frozenset[str]:
+        """All columns the parts of this method read beyond the basic ones."""
+        return frozenset().union(*(part.needs() for _, part in self.parts()))
+
+    def diff(self, other: Method) -> dict[str, tuple[str, str]]:
+        """Slots in which two methods differ: ``{slot: (other's, ours)}`` as text."""
+        return {
+            slot: (_slot_text(getattr(other, slot)), _slot_text(getattr(self, slot)))
+            for slot in SLOTS
+            if getattr(self, slot) != getattr(other, slot)
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.paper}"]
+        lines += [f"  {slot:<11}{_slot_text(getattr(self, slot))}" for slot in SLOTS if getattr(self, slot)]
+        return "\n".join(lines)
+
+    # -- making another ------------------------------------------------------------------------------------------------
+
+    def derive(self, **changes: Any) -> Method:
+        """This method with some slots changed; its name becomes the parent unless the name stays.
+
+        A new name starts with no notes, formula or per-domain knobs of its own unless they are given: those were about the parent.
+        """
+        if changes.get("name", self.name) != self.name:
+            changes = {"parent": self.name, "notes": "", "formula": "", "differs": "", **changes}
+        return dataclasses.replace(self, **changes)
+
+    def without(self, *slots: str) -> Method:
+        """This method with these slots emptied."""
+        return dataclasses.replace(self, **{slot: None if slot in SINGLE_SLOTS else () for slot in slots})
+
+    def with_knobs(self, knobs: Mapping[str, Any]) -> Method:
+        """This method with knobs set by path, as in ``{"surrogate.high": 0.3}``.
+
+        A path names a slot, then fields. Inside a slot that stacks, give the position (``regularize.0.weight``) or leave
+        it out when there is one part; inside ``models``, the name.
+        """
+        method = self
+        for path, value in knobs.items():
+            slot, _, rest = path.partition(".")
+            if slot not in SLOTS:
+                raise MethodError(f"no slot named {slot!r} in --set {path}={value}.{did_you_mean(slot, SLOTS)}")
+            changed = _set(getattr(method, slot), rest.split(".") if rest else [], value, path, method)
+            method = dataclasses.replace(method, **{slot: changed})
+        return method
+
+    def for_domain(self, domain: str) -> Method:
+        """This method with the knobs its papers use in ``domain`` ("text" or "control")."""
+        return self.with_knobs(dict(dict(self.on).get(domain, ())))
+
+
+def _pairs(value: Any) -> tuple:
+    if not value:
+        return ()
+    return tuple(sorted(value.items() if isinstance(value, Mapping) else value))
+
+
+def _slot_text(value: Any) -> str:
+    if not value:
+        return "none"
+    if isinstance(value, Part):
+        return str(value)
+    return " + ".join(f"{item[0]}: {item[1]}" if isinstance(item, tuple) else str(item) for item in value)
+
+
+def _set(holder: Any, path: list[str], value: Any, whole: str, method: Method) -> Any:
+    """``holder`` with the field at ``path`` set, checking name and type."""
+    if isinstance(holder, tuple):
+        return _set_in_stack(holder, path, value, whole, method)
+    if not isinstance(holder, Part):
+        raise MethodError(f"--set {whole}={value}: {method.name} has nothing in slot {whole.split('.')[0]!r} to set a knob of.")
+    knobs = [f.name for f in dataclasses.fields(holder)]
+    if not path or path[0] not in knobs:
+        given = f"{type(holder).__name__} has no knob {path[0]!r}" if path else f"{type(holder).__name__} is a part, not a knob"
+        raise MethodError(f"--set {whole}={value}: {given}.{did_you_mean(path[0] if path else '', knobs)} Its knobs: {', '.join(knobs) or 'none'}.")
+    old = getattr(holder, path[0])
+    if len(path) > 1 or isinstance(old, (Part, tuple)):
+        return dataclasses.replace(holder, **{path[0]: _set(old, path[1:], value, whole, method)})
+    return dataclasses.replace(holder, **{path[0]: _coerce(old, value, whole)})
+
+
+def _set_in_stack(holder: tuple, path: list[str], value: Any, whole: str, method: Method) -> tuple:
+    named = bool(holder) and isinstance(holder[0], tuple)
+    keys = [item[0] if named else str(position) for position, item in enumerate(holder)]
+    items = [item[1] if named else item for item in holder]
+    if path and path[0] in keys:
+        chosen, rest = keys.index(path[0]), path[1:]
+    elif len(items) == 1:
+        chosen, rest = 0, path
+    else:
+        raise MethodError(f"--set {whole}={value}: {method.name} has {len(items)} parts in slot {whole.split('.')[0]!r}; "
+                          + (f"say which: {', '.join(keys)}." if items else "there is no knob to set."))  # fmt: skip
+    items[chosen] = _set(items[chosen], rest, value, whole, method)
+    return tuple(zip(keys, items, strict=True)) if named else tuple(items)
+
+
+def _coerce(old: Any, value: Any, whole: str) -> Any:
+    """``value`` (perhaps text from the command line) as the type of the knob it replaces."""
+    try:
+        if isinstance(old, bool):
+            return {"true": True, "false": False}[str(value).lower()]
+        if isinstance(old, int):
+            return int(value)
+        return float(value) if isinstance(old, float) else type(old)(value)
+    except (KeyError, ValueError):
+        raise MethodError(f"--set {whole}={value}: that knob is a {type(old).__name__} (now {old!r}).") from None
