@@ -1,4 +1,4 @@
-"""The nouns everybody shares: what was sampled (`Trajectories`, `Batch`), what a method is (`Part`, `Method`), what is told (`Metrics`).
+"""The nouns everybody shares: what was sampled (`Trajectories`, `Batch`) and what a method is (`Part`, `Method`).
 
 Rows are ``N``, positions ``T``. A *decision* is a pair ``(row, position)`` at which the policy chose: a token, an environment
 step. Everything a part may see is a column of such decisions, in a `Batch`; a vocabulary or an observation never is.
@@ -240,7 +240,11 @@ class Paper:
 SINGLE_SLOTS = ("advantage", "ratio", "surrogate", "aggregate")
 STACKED_SLOTS = ("reward", "filter", "shape", "weight", "regularize", "controller")
 NAMED_SLOTS = ("models",)
-SLOTS = ("reward", "filter", "advantage", "shape", "ratio", "surrogate", "weight", "aggregate", "regularize", "models", "controller")
+SLOTS = (
+    *("reward", "filter", "advantage", "shape"),
+    *("ratio", "surrogate", "weight", "aggregate"),
+    *("regularize", "models", "controller"),
+)
 """In the order in which they act."""
 
 
@@ -373,8 +377,10 @@ def _set(holder: Any, path: list[str], value: Any, whole: str, method: Method) -
         raise MethodError(f"--set {whole}={value}: {method.name} has nothing in slot {whole.split('.')[0]!r} to set a knob of.")
     knobs = [f.name for f in dataclasses.fields(holder)]
     if not path or path[0] not in knobs:
-        given = f"{type(holder).__name__} has no knob {path[0]!r}" if path else f"{type(holder).__name__} is a part, not a knob"
-        raise MethodError(f"--set {whole}={value}: {given}.{did_you_mean(path[0] if path else '', knobs)} Its knobs: {', '.join(knobs) or 'none'}.")
+        name, asked = type(holder).__name__, path[0] if path else ""
+        given = f"{name} has no knob {asked!r}" if asked else f"{name} is a part, not a knob"
+        known = f"Its knobs: {', '.join(knobs) or 'none'}."
+        raise MethodError(f"--set {whole}={value}: {given}.{did_you_mean(asked, knobs)} {known}")
     old = getattr(holder, path[0])
     if len(path) > 1 or isinstance(old, (Part, tuple)):
         return dataclasses.replace(holder, **{path[0]: _set(old, path[1:], value, whole, method)})

@@ -1,0 +1,59 @@
+"""Policies: what picks actions and can say how likely each was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from upslope.errors import UserError, did_you_mean
+from upslope.policies.language_model import LanguageModel, TextInputs, quiet_loading
+from upslope.policies.smollm2 import smollm2
+from upslope.policies.tiny import tiny, tiny_from_spec
+
+__all__ = ["LanguageModel", "TextInputs", "load_language_model", "smollm2", "tiny"]
+
+BUILT_IN = ("tiny", "smollm2")
+
+
+def load_language_model(spec: str, seed: int) -> LanguageModel:
+    """The language model a user named, in float32 on the CPU.
+
+    Args:
+        spec: ``"tiny"`` (untrained; sizes as in ``"tiny:layers=4,width=128"``), ``"smollm2"``, or the path of a folder that
+            `transformers` can load. Nothing is ever downloaded.
+        seed: Of the weights of ``"tiny"``; the others come as they are.
+
+    Raises:
+        UserError: if the spec names none of these.
+    """
+    name, _, options = spec.partition(":")
+    if name == "tiny":
+        return tiny_from_spec(options, seed)
+    if spec == "smollm2":
+        return smollm2()
+    folder = Path(spec).expanduser()
+    if not folder.is_dir():
+        raise UserError(_not_found(spec, folder))
+    if not (folder / "config.json").is_file():
+        raise UserError(f"the folder '{folder}' has no config.json: give the one that was written by save_pretrained.")
+    return _from_folder(folder)
+
+
+def _from_folder(folder: Path) -> LanguageModel:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        with quiet_loading():
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as problem:
+        raise UserError(f"the folder '{folder}' holds no causal language model with its tokenizer: {problem}") from problem
+    return LanguageModel(model, tokenizer, folder.resolve().name)
+
+
+def _not_found(spec: str, folder: Path) -> str:
+    looked = f"no model {spec!r}: it is neither {' nor '.join(repr(name) for name in BUILT_IN)} nor a folder (looked for '{folder.absolute()}')."
+    if spec.count("/") == 1 and not spec.startswith((".", "/", "~")):
+        return f"{looked} If it is a name on the Hugging Face hub: nothing is downloaded here, so fetch it yourself and pass its folder as the model."
+    return looked + did_you_mean(spec, BUILT_IN)

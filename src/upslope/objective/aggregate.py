@@ -1,0 +1,73 @@
+"""Averaged how? Each gives the weight of every decision in the whole update; empty rows are in no count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from upslope.errors import MethodError
+from upslope.objective.base import Aggregate
+from upslope.types import Batch
+
+
+def _counted(batch: Batch) -> Tensor:
+    return batch.sampled if batch.counted is None else batch.counted
+
+
+def _rows(counted: Tensor) -> Tensor:
+    return (counted.sum(1) > 0).sum().clamp_min(1)
+
+
+@dataclass(frozen=True)
+class TokenMean(Aggregate):
+    """Every counted decision of the update counts the same (DAPO): long answers weigh more than short ones."""
+
+    def __call__(self, batch: Batch) -> Tensor:
+        counted = _counted(batch)
+        return counted / counted.sum().clamp_min(1)
+
+
+@dataclass(frozen=True)
+class SequenceMeanTokenMean(Aggregate):
+    """Every answer counts the same, whatever its length (GRPO, GSPO): a token of a long answer weighs little."""
+
+    def __call__(self, batch: Batch) -> Tensor:
+        counted = _counted(batch)
+        return counted / counted.sum(1, keepdim=True).clamp_min(1) / _rows(counted)
+
+
+@dataclass(frozen=True)
+class SequenceMeanTokenSum(Aggregate):
+    """The sum over an answer, averaged over answers (REINFORCE): the unbiased policy gradient."""
+
+    def __call__(self, batch: Batch) -> Tensor:
+        counted = _counted(batch)
+        return counted / _rows(counted)
+
+
+@dataclass(frozen=True)
+class SequenceSumTokenMean(Aggregate):
+    """The mean over an answer, summed over answers: the step grows with the batch."""
+
+    def __call__(self, batch: Batch) -> Tensor:
+        counted = _counted(batch)
+        return counted / counted.sum(1, keepdim=True).clamp_min(1)
+
+
+@dataclass(frozen=True)
+class ConstantLength(Aggregate):
+    """The sum over an answer divided by a length that is fixed for the run, averaged over answers (Dr.GRPO).
+
+    Fields:
+        length: the divisor; 0 takes the run's token limit. It only scales the loss, the same for long and short answers.
+    """
+
+    length: int = 0
+
+    def __call__(self, batch: Batch) -> Tensor:
+        length = self.length or batch.horizon
+        if length <= 0:
+            raise MethodError("ConstantLength has no length: the batch does not say how long a row may be; set aggregate.length.")
+        counted = _counted(batch)
+        return counted / length / _rows(counted)

@@ -1,0 +1,152 @@
+"""The one estimator: how the parts of a method become the loss of a step, an update and a slice.
+
+    loss = sum over decisions of  aggregate · weight · surrogate(ratio(current, proximal), advantage)  +  aggregate · further terms
+
+`annotate` runs once a step, `begin_update` once an update, `decision_losses` once a slice; each takes a batch and gives one,
+so that the same three calls serve a language model, a controller and a test on four numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from upslope.errors import MethodError
+from upslope.objective.base import Mix, Notes, Remembers, State
+from upslope.types import SLOTS, Batch, Method, Part, Scope, View
+
+WIDTH: dict[Scope, int] = {"decision": 0, "sequence": 1, "group": 2, "update": -1, "step": -1}
+"""How much of the batch a slice must hold for a part of each scope; wider scopes run before slices are cut."""
+
+
+def check(method: Method, provides: Iterable[str] | None = None) -> None:
+    """Refuses a method that is incomplete, whose ratio and surrogate do not fit, or that needs what cannot be had.
+
+    Args:
+        provides: columns the rollout and the policy can give; ``None`` leaves that unchecked.
+    """
+    for slot in ("advantage", "ratio", "surrogate", "aggregate"):
+        if getattr(method, slot) is None:
+            raise MethodError(f"{method.name} has no {slot}; a policy-gradient method needs one.")
+    branches = method.ratio.branches()
+    if not method.surrogate.takes(branches):
+        raise MethodError(f"{method.name}: {type(method.surrogate).__name__} cannot bound the ratio {type(method.ratio).__name__}, "
+                          f"which gives {', '.join(branches) or 'nothing'}. Change surrogate or ratio.")  # fmt: skip
+    if provides is None:
+        return
+    missing = sorted(need for need in method.needs() if need not in provides)
+    if missing:
+        who = {need: path for path, part in method.parts() for need in part.needs()}
+        lines = "; ".join(f"{who[need]} needs {need!r}" for need in missing)
+        raise MethodError(
+            f"{method.name} cannot run here: {lines}, and this task and policy give only {', '.join(sorted(provides))}."
+        )
+
+
+def slice_scope(method: Method) -> Scope:
+    """The widest thing a slice must hold whole: a decision, a sequence or a group."""
+    parts = [part for slot in ("ratio", "surrogate", "weight", "regularize", "models") for part in _slot_parts(method, slot)]
+    return max((part.seen_at_once() for part in parts), key=lambda scope: WIDTH[scope], default="decision")
+
+
+def _slot_parts(method: Method, slot: str) -> list[Part]:
+    return [part for path, part in method.parts() if path.split(".")[0] == slot]
+
+
+def remembering(method: Method) -> dict[str, Remembers]:
+    """Parts with memory, by path."""
+    return {path: part for path, part in method.parts() if isinstance(part, Remembers)}
+
+
+def bind(method: Method, states: dict[str, State], batch: Batch) -> Batch:
+    """The batch with each remembering part's state at hand."""
+    return batch.replace(state={cast(Part, part): states[path] for path, part in remembering(method).items()})
+
+
+def annotate(method: Method, batch: Batch) -> Batch:
+    """Rewards, advantage and shaping that hold for the whole step."""
+    batch = clean(batch)
+    for reward in method.reward:
+        batch = reward(batch)
+    advantage = method.advantage(batch)
+    batch = batch.replace(advantage=advantage, signal={**batch.signal, **method.advantage.signals(batch, advantage)})
+    for shape in method.shape:
+        if shape.scope == "step":
+            batch = batch.replace(advantage=shape(batch))
+    return batch
+
+
+def begin_update(method: Method, batch: Batch) -> Batch:
+    """What is fixed over one update: weights and mixes that see all of it, the denominators, the whitened advantage."""
+    batch = clean(batch)
+    counted, weight = batch.sampled, torch.ones_like(batch.sampled)
+    for part in method.weight:
+        if part.scope == "update":
+            factor = part(batch).detach()
+            weight = weight * factor
+            if not part.counts_dropped():
+                counted = counted * (factor > 0)
+    batch = batch.replace(counted=counted)
+    for shape in method.shape:
+        if shape.scope == "update":
+            batch = batch.replace(advantage=shape(batch))
+    mixes = {part: part(batch) for _, part in method.parts() if isinstance(part, Mix) and part.seen_at_once() == "update"}
+    return batch.replace(share=method.aggregate(batch), signal={**batch.signal, "weight": weight}, prepared=mixes)
+
+
+def decision_losses(method: Method, batch: Batch) -> tuple[Tensor, Notes]:
+    """Loss of each decision ``[N, T]`` of a slice, already multiplied by its share: the slice's loss is the sum.
+
+    ``batch.current`` must be set. Also gives the notes of the surrogate.
+    """
+    if batch.share is None or batch.current is None:
+        raise MethodError("decision_losses needs begin_update first, and the current policy's columns.")
+    batch = batch.replace(current=_clean_view(batch.current, batch.sampled))
+    loss, notes = method.surrogate(batch, method.ratio(batch))
+    loss = loss * batch.signal["weight"]
+    for part in method.weight:
+        if part.scope != "update":
+            loss = loss * part(batch).detach()
+    for term in (*method.regularize, *(model for _, model in method.models)):
+        loss = loss + term(batch)
+    return torch.where(batch.share != 0, loss * batch.share, 0.0), notes
+
+
+def method_loss(method: Method, batch: Batch) -> Tensor:
+    """The whole loss of one update on a batch that has its current columns: the three stages in a row. For tests and study."""
+    losses, _ = decision_losses(method, begin_update(method, annotate(method, batch)))
+    return losses.sum()
+
+
+def silent_rows(method: Method, batch: Batch) -> Tensor:
+    """Rows ``[N]`` without any gradient under this method, which therefore need not be computed."""
+    assert batch.share is not None and batch.advantage is not None
+    if method.regularize or method.models or not method.surrogate.silent_without_advantage:
+        return (batch.share != 0).sum(1) == 0
+    return ((batch.share * batch.signal["weight"] * batch.advantage) != 0).sum(1) == 0
+
+
+def clean(batch: Batch) -> Batch:
+    """The batch with every column zero where nothing was sampled: what stands there belongs to nobody and may be NaN."""
+    return batch.replace(
+        behavior=_clean_view(batch.behavior, batch.sampled),
+        proximal=None if batch.proximal is None else _clean_view(batch.proximal, batch.sampled),
+        current=None if batch.current is None else _clean_view(batch.current, batch.sampled),
+        reference={name: _clean_view(view, batch.sampled) for name, view in batch.reference.items()},
+    )
+
+
+def _clean_view(view: View, sampled: Tensor) -> View:
+    return view.map(lambda column: torch.where(sampled > 0, column, 0.0))
+
+
+def second_forward(method: Method) -> bool:
+    """Whether a part of update scope reads the current policy, which costs a further forward pass per update."""
+    return any(
+        part.seen_at_once() == "update" and any(need.startswith("current.") for need in part.needs())
+        for slot in SLOTS
+        for part in _slot_parts(method, slot)
+    )

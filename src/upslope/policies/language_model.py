@@ -1,0 +1,333 @@
+"""A language model as a policy: it encodes prompts, says how likely sampled tokens were, and saves itself for `transformers`.
+
+Left out on purpose: sampling (an engine does that, see ``upslope.rollout.engine``) and fused kernels; what is here is plain autograd.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from upslope.errors import UserError
+from upslope.runtime import seeding
+from upslope.types import Trajectories, View
+
+VALUE_FILE = "value.safetensors"
+CHUNK_FLOATS = 2**24
+NOISE = ("dropout", "pdrop", "layerdrop", "jitter")
+
+
+@dataclass(frozen=True, eq=False)
+class TextInputs:
+    """What a language model needs beside the sampled ids to look at a row again."""
+
+    prompt: Tensor
+    """``[N, P]`` ids, padded on the left."""
+    prompt_mask: Tensor
+    """``[N, P]``, 1 on the tokens of the prompt."""
+
+    def take(self, pick) -> TextInputs:
+        return TextInputs(pick(self.prompt), pick(self.prompt_mask))
+
+
+class LanguageModel:
+    """A causal language model of `transformers`, its tokenizer and, on request, a value head on its trunk.
+
+    Dropout is switched off for good: the log-probabilities of the learner and of the engine must be those of one function,
+    whether the module is in training or in evaluation mode.
+
+    Args:
+        model: Any causal language model; it stays in the precision it comes in.
+        tokenizer: Its tokenizer. One with a chat template gets each prompt as a user's message.
+        name: What logs call it.
+    """
+
+    domain: ClassVar[str] = "text"
+    cut: ClassVar[str] = "row"
+    """How a learner may cut batches of it: attention ties the decisions of a row together."""
+    slice_bytes: int = 4 * 2**30
+    """Memory one slice may take with its gradient. More makes slices larger and fewer; the result is the same to rounding."""
+
+    def __init__(self, model: Any, tokenizer: Any, name: str):
+        self.name = name
+        self.model = model
+        self.tokenizer = tokenizer
+        self.value_head: nn.Linear | None = None
+        self.stop_ids = _stop_ids(model, tokenizer)
+        known = (tokenizer.pad_token_id, model.config.get_text_config().pad_token_id, *sorted(self.stop_ids), 0)
+        self.pad_id: int = next(pad for pad in known if isinstance(pad, int) and pad >= 0)
+        _switch_off_dropout(model)
+        model.eval()
+
+    # -- text ----------------------------------------------------------------------------------------------------------
+
+    def encode(self, prompt: str) -> list[int]:
+        """The ids to continue from; never empty, as the first token needs something to follow."""
+        if getattr(self.tokenizer, "chat_template", None):
+            said = [{"role": "user", "content": prompt}]
+            # As text first: templates write their special tokens themselves, so none may be added when it becomes ids.
+            text = self.tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
+            ids = self.tokenizer(text, add_special_tokens=False).input_ids
+        else:
+            ids = self.tokenizer(prompt).input_ids
+        start = self.tokenizer.bos_token_id
+        return list(ids) or [start if start is not None else min(self.stop_ids, default=self.pad_id)]
+
+    def decode(self, ids: Sequence[int] | Tensor) -> str:
+        """The text of these ids, without special tokens."""
+        ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    # -- learning ------------------------------------------------------------------------------------------------------
+
+    def evaluate(self, rows: Trajectories, needs: frozenset[str] = frozenset()) -> View:
+        """How likely each sampled token is, untruncated and at the recorded temperature, with gradient where it is enabled.
+
+        A sequence is ``[prompt | response]``. Columns of nothing but padding are not computed, and rows are taken in chunks
+        that fit `token_budget`; neither changes the result beyond rounding. A recorded temperature of 0 (greedy) has no
+        log-probabilities to learn from and is read as 1.
+
+        Args:
+            rows: Sampled rows with `TextInputs`; ``action`` holds the response's ids, those of others' text among them.
+            needs: Of ``"entropy"`` and ``"value"``; ``logp`` always comes.
+
+        Returns:
+            Columns ``[N, T]`` in float32, 0 where nothing was sampled.
+        """
+        if unknown := needs - {"entropy", "value"}:
+            raise UserError(f"a language model has no column {sorted(unknown)[0]!r}; it has 'logp', 'entropy' and 'value'.")
+        if "value" in needs and self.value_head is None:
+            raise UserError(f"{self.name!r} has no value head. Call add_value_head(seed) first, or leave 'value' out of the columns.")
+        names = ["logp", *sorted(needs)]
+        chunks = [self._evaluate_chunk(rows, chunk, names) for chunk in self._chunks(rows)]
+        if not chunks:
+            return View(**{name: torch.zeros(rows.sampled.shape, device=rows.sampled.device) for name in names})
+        return View(**{name: torch.cat([chunk[name] for chunk in chunks]) for name in names})
+
+    def _evaluate_chunk(self, rows: Trajectories, chunk: slice, names: list[str]) -> dict[str, Tensor]:
+        """The columns of some rows, computed on their own extent and padded back to all positions."""
+        sampled = rows.sampled[chunk] > 0
+        mask = rows.inputs.prompt_mask[chunk].long()
+        # At least one position stays, so that rows without a sampled token still have a (zero) gradient.
+        positions = max(int(_extent(sampled).max()), 1)
+        width = max(int(_extent(mask.flip(1) > 0).max()), 1)
+        assert rows.action is not None
+        action = rows.action[chunk, :positions].clamp_min(0)
+        mask = mask[:, -width:]
+        # Whatever stands behind the last sampled token is invisible to the tokens before it: the mask need not know it.
+        seen = torch.cat([mask, torch.ones_like(action[:, :-1])], 1)
+        ids = torch.cat([rows.inputs.prompt[chunk, -width:], action[:, :-1]], 1)
+        logits, hidden = self._forward(ids, seen, positions, "value" in names)
+        temperature = None if rows.temperature is None else rows.temperature[chunk, :positions]
+        columns = _logp_and_entropy(logits, action, temperature, "entropy" in names)
+        if "value" in names and self.value_head is not None:
+            columns["value"] = self.value_head(hidden.to(self.value_head.weight.dtype)).squeeze(-1).float()
+        blank = rows.sampled.shape[1] - positions
+        kept = sampled[:, :positions]
+        return {name: nn.functional.pad(columns[name].masked_fill(~kept, 0.0), (0, blank)) for name in names}
+
+    def _forward(self, ids: Tensor, mask: Tensor, positions: int, want_hidden: bool) -> tuple[Tensor, Any]:
+        """Logits of the last positions and, if wanted, what the head was given there."""
+        given: list[Tensor] = []
+        head = self.model.get_output_embeddings()
+        # Models scale and cap their logits in their own ways after the head, so the whole model is called and only watched.
+        watch = head.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0])) if want_hidden else None
+        try:
+            places = (mask.cumsum(1) - 1).clamp_min(0)
+            output = self.model(
+                input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False, logits_to_keep=positions
+            )
+        finally:
+            if watch is not None:
+                watch.remove()
+        return output.logits, given[0] if given else None
+
+    def _chunks(self, rows: Trajectories) -> Iterator[slice]:
+        """Neighbouring rows whose padded size fits the token budget; always at least one."""
+        budget = self.token_budget()
+        prompt, response = rows.inputs.prompt_mask.sum(1).tolist(), _extent(rows.sampled > 0).tolist()
+        if not rows.sampled.shape[1]:
+            return
+        start = longest_prompt = longest_response = 0
+        for row in range(len(prompt)):
+            longest_prompt, longest_response = max(longest_prompt, prompt[row]), max(longest_response, response[row])
+            if row > start and (row + 1 - start) * (longest_prompt + longest_response) > budget:
+                yield slice(start, row)
+                start, longest_prompt, longest_response = row, prompt[row], response[row]
+        if len(prompt) > start:
+            yield slice(start, len(prompt))
+
+    def slice_tokens(self, rows: Trajectories) -> Tensor:
+        """Tokens each row costs, prompt and response up to its last sampled one ``[N]``."""
+        return rows.inputs.prompt_mask.sum(1).long() + _extent(rows.sampled > 0)
+
+    def token_budget(self) -> int:
+        """How many tokens, padding included, one slice may hold so that its gradient fits `slice_bytes`."""
+        config = self.model.config.get_text_config()
+        # About three copies of the logits (they, their softmax, its gradient) and sixteen activations per layer and feature.
+        floats = 3 * config.vocab_size + 16 * config.num_hidden_layers * config.hidden_size
+        return max(512, min(16384, self.slice_bytes // (4 * floats)))
+
+    # -- parameters ----------------------------------------------------------------------------------------------------
+
+    def add_value_head(self, seed: int) -> None:
+        """A linear value on the hidden state that predicts a token, kept in float32. Does nothing when there is one."""
+        if self.value_head is not None:
+            return
+        width = self.model.config.get_text_config().hidden_size
+        head = nn.Linear(width, 1, device=self.device, dtype=torch.float32)
+        draw = torch.randn(1, width, generator=seeding.generator(seed, "value head"))
+        with torch.no_grad():
+            head.weight.copy_(draw / (width + 1) ** 0.5)
+            head.bias.zero_()
+        self.value_head = head
+
+    def trainable(self) -> dict[str, list[nn.Parameter]]:
+        """Parameters by what they belong to: ``policy`` and ``value`` (empty without a value head)."""
+        value = [] if self.value_head is None else list(self.value_head.parameters())
+        return {"policy": [p for p in self.model.parameters() if p.requires_grad], "value": value}
+
+    def parameter_count(self) -> int:
+        """Parameters of the model, tied ones once, the value head not counted."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def frozen_copy(self) -> LanguageModel:
+        """The policy as it is now, without gradient: a reference."""
+        frozen = LanguageModel(copy.deepcopy(self.model).requires_grad_(False), self.tokenizer, self.name)
+        if self.value_head is not None:
+            frozen.value_head = copy.deepcopy(self.value_head).requires_grad_(False)
+        return frozen
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> LanguageModel:
+        """Moves the policy; the value head changes its device only, as values need the precision."""
+        self.model.to(device=device, dtype=dtype)
+        if self.value_head is not None:
+            self.value_head.to(device=device)
+        return self
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """Writes a folder that ``transformers`` loads with ``from_pretrained``, and the value head beside it.
+
+        Each file is written whole or not at all; other files in the folder stay.
+        """
+        from safetensors.torch import save_file
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as unfinished:
+            with quiet_loading():
+                self.model.save_pretrained(unfinished)
+            self.tokenizer.save_pretrained(unfinished)
+            if self.value_head is not None:
+                save_file(self.value_head.state_dict(), Path(unfinished, VALUE_FILE))
+            else:
+                Path(folder, VALUE_FILE).unlink(missing_ok=True)
+            for file in sorted(path for path in Path(unfinished).rglob("*") if path.is_file()):
+                target = folder / file.relative_to(unfinished)
+                target.parent.mkdir(exist_ok=True)
+                file.replace(target)
+
+    def load(self, folder: Path) -> None:
+        """Takes the weights `save` wrote, in place and bit for bit, so that optimizers keep their parameters."""
+        from safetensors.torch import load_file
+
+        folder = Path(folder)
+        if not (folder / "config.json").is_file():
+            raise UserError(f"no saved model in '{folder}': it has no config.json.")
+        with quiet_loading():
+            saved = type(self.model).from_pretrained(folder, dtype=self.model.dtype).state_dict()
+        own = self.model.state_dict()
+        if wrong := [key for key in own if key not in saved or saved[key].shape != own[key].shape]:
+            raise UserError(f"'{folder}' holds another model than {self.name!r}: {wrong[0]!r} is missing or has another shape.")
+        value = load_file(folder / VALUE_FILE) if (folder / VALUE_FILE).is_file() else None
+        if value is None and self.value_head is not None:
+            raise UserError(f"'{folder}' holds no {VALUE_FILE}, but {self.name!r} has a value head to load.")
+        with torch.no_grad():
+            for key, tensor in own.items():
+                tensor.copy_(saved[key])
+        if value is not None:
+            self.add_value_head(0)
+            assert self.value_head is not None
+            self.value_head.load_state_dict(value)
+
+
+def _logp_and_entropy(logits: Tensor, action: Tensor, temperature: Tensor | None, want_entropy: bool) -> dict[str, Tensor]:
+    """Of the chosen tokens and of the whole distribution, ``[N, T]`` in float32."""
+    flat = logits.flatten(0, 1)
+    divisor = None if temperature is None or bool((temperature == 1).all()) else temperature.where(temperature > 0, 1.0)
+    # In chunks, so that few copies of the vocabulary live at once. Split and not sliced: the gradient of a slice is as large
+    # as the whole, that of a split is put together once.
+    size = max(1, CHUNK_FLOATS // flat.shape[1])
+    chosen = action.flatten().unsqueeze(1).split(size)
+    divisors = [None] * len(chosen) if divisor is None else divisor.flatten().unsqueeze(1).split(size)
+    logp, entropy = [], []
+    for piece, ids, heat in zip(flat.split(size), chosen, divisors, strict=True):
+        scaled = piece.float() if heat is None else piece.float() / heat
+        normaliser = scaled.logsumexp(1, keepdim=True)
+        logp.append(scaled.gather(1, ids) - normaliser)
+        if want_entropy:
+            entropy.append(normaliser - ((scaled - normaliser).exp() * scaled).sum(1, keepdim=True))
+    columns = {"logp": torch.cat(logp).view_as(action)}
+    return columns | {"entropy": torch.cat(entropy).view_as(action)} if want_entropy else columns
+
+
+def _extent(kept: Tensor) -> Tensor:
+    """Positions up to and including the last kept one ``[N]``, 0 where there is none."""
+    place = torch.arange(1, kept.shape[1] + 1, device=kept.device)
+    return (kept * place).amax(1) if kept.shape[1] else kept.sum(1)
+
+
+def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Whatever the model's generation settings or the tokenizer call the end of a sequence."""
+    found = {tokenizer.eos_token_id}
+    for settings in (getattr(model, "generation_config", None), model.config):
+        ends = getattr(settings, "eos_token_id", None)
+        found |= set(ends) if isinstance(ends, (list, tuple)) else {ends}
+    return frozenset(found - {None})
+
+
+def _switch_off_dropout(model: Any) -> None:
+    for module in model.modules():
+        is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
+        _zero(module, lambda name, is_dropout=is_dropout: _is_noise(name) or (is_dropout and name == "p"))
+    _zero(model.config, _is_noise)
+    _zero(model.config.get_text_config(), _is_noise)
+
+
+def _is_noise(name: str) -> bool:
+    return any(word in name for word in NOISE)
+
+
+def _zero(holder: Any, chosen: Callable[[str], bool]) -> None:
+    """Sets the chosen numbers among an object's attributes to 0."""
+    for name, value in list(vars(holder).items()):
+        if isinstance(value, float) and chosen(name):
+            setattr(holder, name, 0.0)
+
+
+@contextlib.contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Without the progress bars `transformers` draws over whatever else is on the screen."""
+    from transformers.utils import logging
+
+    drawn = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if drawn:
+            logging.enable_progress_bar()

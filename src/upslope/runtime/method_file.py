@@ -1,0 +1,103 @@
+"""Methods to and from TOML tables, exactly: a part is a table of its class and all its fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from upslope.errors import MethodError
+from upslope.runtime import user_code
+from upslope.types import NAMED_SLOTS, Method, Paper, Part
+
+
+def dump_method(method: Method) -> str:
+    """The method as TOML text."""
+    return tomli_w.dumps(method_table(method))
+
+
+def load_method(text: str, code: Path | None = None) -> Method:
+    """The method a TOML text describes; ``code`` is the folder with the user's own files it names."""
+    return method_from_table(tomllib.loads(text), code)
+
+
+def method_table(method: Method) -> dict[str, Any]:
+    """The method as plain tables."""
+    table: dict[str, Any] = {}
+    for f in dataclasses.fields(method):
+        value = getattr(method, f.name)
+        if f.name == "paper":
+            table[f.name] = dataclasses.asdict(value)
+        elif f.name == "on":
+            table[f.name] = {domain: dict(knobs) for domain, knobs in value}
+        elif f.name in NAMED_SLOTS:
+            table[f.name] = {name: _part_table(part) for name, part in value}
+        elif value is not None:
+            table[f.name] = _plain(value)
+    return table
+
+
+def method_from_table(table: dict[str, Any], code: Path | None = None) -> Method:
+    """The method that `method_table` described."""
+    table = dict(table)
+    known = {f.name for f in dataclasses.fields(Method)}
+    if unknown := sorted(set(table) - known):
+        raise MethodError(f"this method has fields {', '.join(unknown)} that this version of upslope does not know.")
+    table["paper"] = Paper(**table["paper"])
+    for slot in NAMED_SLOTS:
+        table[slot] = {name: _value(part, code) for name, part in table.get(slot, {}).items()}
+    for name, value in table.items():
+        if name not in ("paper", "on", *NAMED_SLOTS):
+            table[name] = _value(value, code)
+    return Method(**table)
+
+
+def user_files(method: Method) -> set[Path]:
+    """Files of the user's own that define parts of this method."""
+    modules = {type(part).__module__ for _, part in method.parts()}
+    return {user_code.source_of(name) for name in modules if user_code.is_user_module(name)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Part):
+        return _part_table(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    raise MethodError(f"a part may hold numbers, text, booleans and parts, not {value!r}; write 'no bound' as inf.")
+
+
+def _part_table(part: Part) -> dict[str, Any]:
+    kind = type(part)
+    module = kind.__module__
+    name = user_code.reference(module, kind.__name__) if user_code.is_user_module(module) else f"{module}:{kind.__name__}"
+    return {"part": name, **{f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part)}}
+
+
+def _value(value: Any, code: Path | None) -> Any:
+    if isinstance(value, list):
+        return tuple(_value(item, code) for item in value)
+    if not isinstance(value, dict):
+        return value
+    fields = {name: _value(item, code) for name, item in value.items() if name != "part"}
+    return _part_class(value["part"], code)(**fields)
+
+
+def _part_class(name: str, code: Path | None) -> type[Part]:
+    if ".py:" in name:
+        if code is None:
+            raise MethodError(f"{name} is a part of a user's own file; the folder that holds it was not given.")
+        found = user_code.resolve(name, code)
+    else:
+        module, _, attribute = name.partition(":")
+        if not module.startswith("upslope."):  # a run file must not be able to import whatever it likes
+            raise MethodError(f"{name!r} is not a part of upslope.")
+        found = getattr(importlib.import_module(module), attribute, None)
+    if not (isinstance(found, type) and issubclass(found, Part)):
+        raise MethodError(f"{name!r} is not a part.")
+    return found

@@ -1,0 +1,132 @@
+"""The numbers of a run that are not the method's: sizes, learning rate, sampling, seeds. Kept whole in ``run.toml``.
+
+No torch here: the command line reads this file to answer ``--help``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from upslope.errors import UserError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A value left out takes the default for the kind of task and model; ``run.toml`` shows what it became."""
+
+    steps: int | None = None
+    """How often to sample and learn. (text 200; control 30)"""
+    seed: int = 0
+    """Repeats the run to the last bit, with the same number of threads on a CPU."""
+    lr: float | None = None
+    """Learning rate at its height. Too high destroys the policy within tens of steps. (tiny 2e-4; other models 1e-6; control 3e-4)"""
+    schedule: Literal["constant", "linear", "cosine"] | None = None
+    """How the learning rate goes on after the warm-up, down to `lr_floor`. (linear)"""
+    warmup: int | None = None
+    """Steps over which the learning rate rises. (text 10; control 0)"""
+    lr_floor: float | None = None
+    """Learning rate at the end, as a share of `lr`. (text 0.1; control 0)"""
+    grad_clip: float | None = None
+    """Largest gradient norm; a longer gradient is shortened to it. (text 1; control 0.5)"""
+    adam_beta2: float | None = None
+    """Adam's memory of squared gradients; smaller forgets faster. (text 0.95; control 0.999)"""
+    adam_eps: float | None = None
+    """Added to Adam's divisor. (text 1e-8; control 1e-5)"""
+    weight_decay: float = 0.0
+    """Pull of the weights towards zero, per unit of learning rate."""
+    tasks_per_step: int = 32
+    """Text: different problems sampled in a step. More lowers the variance between tasks; groups stay the same size."""
+    samples_per_task: int = 8
+    """Text: answers per problem, the size of a group. Group baselines need 2; below 4 they are noisy."""
+    envs: int = 8
+    """Control: environments side by side."""
+    horizon: int = 256
+    """Control: steps of each environment in a rollout."""
+    passes: int | None = None
+    """Times the sampled data are gone through. More squeezes more out of them and drifts further. (text 1; control 10)"""
+    updates_per_step: int | None = None
+    """Optimiser steps in a pass, each on an equal share. Above 1 the ratio leaves one and the clip matters. (text 1; control: by minibatch)"""
+    minibatch: int = 64
+    """Control: decisions in an update, unless `updates_per_step` is given."""
+    max_tokens: int | None = None
+    """Text: the most tokens of an answer. (the task's own)"""
+    temperature: float = 1.0
+    """Text: of sampling. Above 1 tries more, below 1 less. Log-probabilities are taken at it throughout."""
+    top_p: float = 1.0
+    """Text: sample only from the likeliest tokens that make up this share."""
+    top_k: int = 0
+    """Text: sample only from this many likeliest tokens; 0 is all."""
+    min_p: float = 0.0
+    """Text: sample only tokens at least this likely relative to the likeliest."""
+    warm_start: float | None = None
+    """Text, `tiny` only: train on solutions until this greedy accuracy before RL begins; 0 is none. (0.4)"""
+    normalise_observations: bool | None = None
+    """Control: by running mean and spread. (on for continuous actions)"""
+    normalise_rewards: bool | None = None
+    """Control: by the running spread of the discounted return. (on for continuous actions)"""
+    eval_every: int = 0
+    """Steps between evaluations on held-out problems; 0 evaluates before and after only."""
+    eval_problems: int | None = None
+    """Held-out problems (text 500 for tiny, else 100) or episodes (control 100) of an evaluation."""
+    checkpoint_every: int | None = None
+    """Steps between checkpoints; a killed run goes on from the last. Control starts fresh episodes there. (10)"""
+    keep_checkpoints: int = 2
+    """How many of the last checkpoints to keep."""
+    threads: int | None = None
+    """Torch threads. They change the rounding, so they are part of the run. (1 for tiny and control, else all cores)"""
+    watch_kl: bool | None = None
+    """Measure the KL to the start each step even if the method does not need it: one more forward pass. (on for tiny)"""
+    samples_logged: int = 4
+    """Rollouts written to ``samples.jsonl`` each step."""
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"--{name.replace('_', '-')} is {value}; it must be at least {least}.")
+        for name in ("lr", "temperature"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UserError(f"--{name} is {value}; it must be above 0.")
+        if not 0 < self.top_p <= 1 or not 0 <= self.min_p < 1:
+            raise UserError(f"--top-p is {self.top_p} and --min-p {self.min_p}; top-p is in (0, 1], min-p in [0, 1).")
+
+    def resolved(self, domain: str, model: str, *, max_tokens: int = 0, continuous: bool = False) -> Settings:
+        """These settings with every open one filled in for this kind of task and model."""
+        text, tiny = domain == "text", model.split(":")[0] == "tiny"
+        defaults: dict[str, Any] = {
+            "steps": 200 if text else 30,
+            "lr": (2e-4 if tiny else 1e-6) if text else 3e-4,
+            "schedule": "linear",
+            "warmup": 10 if text else 0,
+            "lr_floor": 0.1 if text else 0.0,
+            "grad_clip": 1.0 if text else 0.5,
+            "adam_beta2": 0.95 if text else 0.999,
+            "adam_eps": 1e-8 if text else 1e-5,
+            "passes": 1 if text else 10,
+            "updates_per_step": 1 if text else 0,
+            "max_tokens": max_tokens,
+            "warm_start": 0.4 if text and tiny else 0.0,
+            "normalise_observations": continuous,
+            "normalise_rewards": continuous,
+            "eval_problems": (500 if tiny else 100) if text else 100,
+            "checkpoint_every": 10,
+            "threads": 1 if tiny or not text else _cores(),
+            "watch_kl": text and tiny,
+        }
+        return dataclasses.replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
+
+
+def _cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_LEAST: dict[str, float] = {
+    "steps": 0, "warmup": 0, "lr_floor": 0, "grad_clip": 0, "tasks_per_step": 1, "samples_per_task": 1, "envs": 1, "horizon": 1,
+    "passes": 1, "updates_per_step": 0, "minibatch": 1, "max_tokens": 1, "top_k": 0, "eval_every": 0, "eval_problems": 1,
+    "checkpoint_every": 1, "keep_checkpoints": 1, "threads": 1, "samples_logged": 0, "weight_decay": 0, "warm_start": 0,
+}  # fmt: skip

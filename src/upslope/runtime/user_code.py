@@ -1,0 +1,61 @@
+"""A user's own Python file: loaded under a name of its own, remembered with a hash, copied into the run that uses it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from upslope.errors import UserError
+
+_PREFIX = "upslope_user_"
+
+
+def load_file(path: str | Path) -> ModuleType:
+    """The module in this file. The same content gives the same module, so that its classes stay equal to themselves."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"no file {str(path)!r}. Give the path of a Python file, as in my_method.py or my_reward.py:score.")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    name = f"{_PREFIX}{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up while the class is made
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UserError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    return module
+
+
+def is_user_module(name: str) -> bool:
+    """Whether a module of this name came from `load_file`."""
+    return name.startswith(_PREFIX)
+
+
+def source_of(module_name: str) -> Path:
+    """The file a module was loaded from."""
+    return Path(str(sys.modules[module_name].__file__))
+
+
+def reference(module_name: str, attribute: str) -> str:
+    """``file.py:name@hash`` of something in a user's file, as it stands in ``run.toml``."""
+    return f"{source_of(module_name).name}:{attribute}@{module_name.rsplit('_', 1)[1]}"
+
+
+def resolve(text: str, folder: Path) -> object:
+    """What `reference` named, from the copy in ``folder``; a file that has changed since is refused."""
+    where, _, digest = text.partition("@")
+    file, _, attribute = where.partition(":")
+    module = load_file(folder / file)
+    if digest and not module.__name__.endswith(digest):
+        raise UserError(f"{folder / file} is not the file this run was started with (its hash is not {digest}).")
+    if not hasattr(module, attribute):
+        raise UserError(f"{folder / file} defines no {attribute!r}.")
+    return getattr(module, attribute)
