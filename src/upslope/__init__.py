@@ -1,1 +1,26 @@
-"""upslope: policy optimization as a composition of small parts."""
+"""upslope: policy optimization as a composition of small parts on one engine.
+
+    >>> import upslope as up
+    >>> up.method("dhpo").parent
+    'grpo'
+
+Nothing heavy is imported until it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "compose", "load", "method", "methods", "resume", "tasks", "train"]
+
+if TYPE_CHECKING:
+    from upslope.api import compose, load, method, methods, resume, tasks, train
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from upslope import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'upslope' has no attribute {name!r}")

@@ -55,7 +55,7 @@ class GroupStats(NamedTuple):
 
     mean: Tensor
     std: Tensor
-    count: Tensor
+    size: Tensor
     constant: Tensor
     """True where every reward of the group is *exactly* equal (a group of one is)."""
 
@@ -333,7 +333,8 @@ class Method:
 
     def without(self, *slots: str) -> Method:
         """This method with these slots emptied."""
-        return dataclasses.replace(self, **{slot: None if slot in SINGLE_SLOTS else () for slot in slots})
+        emptied: dict[str, Any] = {slot: None if slot in SINGLE_SLOTS else () for slot in slots}
+        return dataclasses.replace(self, **emptied)
 
     def with_knobs(self, knobs: Mapping[str, Any]) -> Method:
         """This method with knobs set by path, as in ``{"surrogate.high": 0.3}``.

@@ -72,12 +72,12 @@ class GroupBaseline(Advantage):
         stats = batch.group_stats(batch.reward, self.ddof)
         centred = batch.reward - stats.mean
         if self.leave_one_out:
-            centred = centred * stats.count / (stats.count - 1).clamp_min(1)
+            centred = centred * stats.size / (stats.size - 1).clamp_min(1)
         if self.scale == "std":
             centred = centred / (stats.std + self.eps)
         advantage = centred.masked_fill(stats.constant, 0.0)
         if self.singleton == "raw":
-            advantage = torch.where(stats.count == 1, batch.reward, advantage)
+            advantage = torch.where(stats.size == 1, batch.reward, advantage)
         return batch.per_decision(advantage)
 
 

@@ -66,11 +66,17 @@ def bind(method: Method, states: dict[str, State], batch: Batch) -> Batch:
     return batch.replace(state={cast(Part, part): states[path] for path, part in remembering(method).items()})
 
 
-def annotate(method: Method, batch: Batch) -> Batch:
-    """Rewards, advantage and shaping that hold for the whole step."""
-    batch = clean(batch)
+def score(method: Method, batch: Batch, *, late: bool) -> Batch:
+    """The method's own rewards: early those that need no policy columns, for every row; late the rest, for the rows kept."""
     for reward in method.reward:
-        batch = reward(batch)
+        if bool(reward.needs()) == late:
+            batch = reward(batch)
+    return batch
+
+
+def annotate(method: Method, batch: Batch) -> Batch:
+    """Late rewards, advantage and shaping: what holds for the whole step. Early rewards (`score`) are in already."""
+    batch = score(method, clean(batch), late=True)
     advantage = method.advantage(batch)
     batch = batch.replace(advantage=advantage, signal={**batch.signal, **method.advantage.signals(batch, advantage)})
     for shape in method.shape:
@@ -102,7 +108,8 @@ def decision_losses(method: Method, batch: Batch) -> tuple[Tensor, Notes]:
 
     ``batch.current`` must be set. Also gives the notes of the surrogate.
     """
-    if batch.share is None or batch.current is None:
+    share = batch.share
+    if share is None or batch.current is None:
         raise MethodError("decision_losses needs begin_update first, and the current policy's columns.")
     batch = batch.replace(current=_clean_view(batch.current, batch.sampled))
     loss, notes = method.surrogate(batch, method.ratio(batch))
@@ -112,12 +119,12 @@ def decision_losses(method: Method, batch: Batch) -> tuple[Tensor, Notes]:
             loss = loss * part(batch).detach()
     for term in (*method.regularize, *(model for _, model in method.models)):
         loss = loss + term(batch)
-    return torch.where(batch.share != 0, loss * batch.share, 0.0), notes
+    return torch.where(share.ne(0), loss * share, 0.0), notes
 
 
 def method_loss(method: Method, batch: Batch) -> Tensor:
     """The whole loss of one update on a batch that has its current columns: the three stages in a row. For tests and study."""
-    losses, _ = decision_losses(method, begin_update(method, annotate(method, batch)))
+    losses, _ = decision_losses(method, begin_update(method, annotate(method, score(method, batch, late=False))))
     return losses.sum()
 
 
@@ -127,6 +134,20 @@ def silent_rows(method: Method, batch: Batch) -> Tensor:
     if method.regularize or method.models or not method.surrogate.silent_without_advantage:
         return (batch.share != 0).sum(1) == 0
     return ((batch.share * batch.signal["weight"] * batch.advantage) != 0).sum(1) == 0
+
+
+def rows_with_signal(method: Method, batch: Batch) -> Tensor:
+    """Numbers of the rows that may learn, as far as that is known before any policy column is.
+
+    A row whose advantage is zero is left out if nothing else in the method could give it a gradient.
+    """
+    silent = not (method.regularize or method.models) and method.surrogate.silent_without_advantage
+    known_early = not any(
+        part.needs() - {"group"} for slot in ("reward", "advantage", "shape") for part in _slot_parts(method, slot)
+    )
+    if not (silent and known_early):
+        return torch.arange(batch.rows)
+    return (annotate(method, batch).advantage != 0).any(1).nonzero().squeeze(1)  # type: ignore[union-attr]
 
 
 def clean(batch: Batch) -> Batch:

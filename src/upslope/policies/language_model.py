@@ -105,7 +105,9 @@ class LanguageModel:
         if unknown := needs - {"entropy", "value"}:
             raise UserError(f"a language model has no column {sorted(unknown)[0]!r}; it has 'logp', 'entropy' and 'value'.")
         if "value" in needs and self.value_head is None:
-            raise UserError(f"{self.name!r} has no value head. Call add_value_head(seed) first, or leave 'value' out of the columns.")
+            raise UserError(
+                f"{self.name!r} has no value head. Call add_value_head(seed) first, or leave 'value' out of the columns."
+            )
         names = ["logp", *sorted(needs)]
         chunks = [self._evaluate_chunk(rows, chunk, names) for chunk in self._chunks(rows)]
         if not chunks:
@@ -142,9 +144,7 @@ class LanguageModel:
         watch = head.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0])) if want_hidden else None
         try:
             places = (mask.cumsum(1) - 1).clamp_min(0)
-            output = self.model(
-                input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False, logits_to_keep=positions
-            )
+            output = self.model(input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False, logits_to_keep=positions)
         finally:
             if watch is not None:
                 watch.remove()

@@ -11,11 +11,12 @@ import copy
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,7 +25,19 @@ from upslope.errors import MethodError, UserError, did_you_mean
 from upslope.runtime.seeding import generator
 from upslope.types import Trajectories, View
 
-ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": F.silu}
+
+class Activation(NamedTuple):
+    """The same function for learning (torch) and for acting (numpy)."""
+
+    learning: Callable[[Tensor], Tensor]
+    acting: Callable[[np.ndarray], np.ndarray]
+
+
+ACTIVATIONS = {
+    "tanh": Activation(torch.tanh, np.tanh),
+    "relu": Activation(torch.relu, lambda hidden: np.maximum(hidden, 0)),
+    "silu": Activation(F.silu, lambda hidden: hidden / (1 + np.exp(-hidden.clip(-80)))),  # beyond that exp overflows
+}
 DECISIONS_PER_SLICE = 1 << 17
 LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -111,13 +124,13 @@ class MLPPolicy(nn.Module):
     def add_value_head(self, seed: int = 0) -> None:
         """Build the critic, on a trunk of its own; one that is there stays as it is."""
         if self.critic is None:
-            weight = self.actor[0].weight
+            weight = next(self.actor.parameters())
             self.critic = _stack(self.sizes, 1, 1.0, generator(seed, "value")).to(weight.device, weight.dtype)
 
     def value(self, observation: Tensor) -> Tensor:
         """Value of observations ``[..., D]``, as ``[...]``."""
         if self.critic is None:
-            raise MethodError("this policy has no critic, and a value was asked of it. Call add_value_head(seed) before the first rollout.")
+            raise MethodError("a value was asked of a policy without a critic. Call add_value_head(seed) before the first rollout.")
         return self._forward(self.critic, observation).squeeze(-1)
 
     # -- acting --------------------------------------------------------------------------------------------------------
@@ -133,11 +146,10 @@ class MLPPolicy(nn.Module):
             noise: Uniforms ``[B]`` for discrete actions, normals ``[B, D]`` for continuous ones.
             greedy: Take the likeliest action; the noise is not looked at.
         """
-        with torch.no_grad():
-            actor = self.acting()
-            output = actor.output(observation.float().cpu())
-            action = actor.choose(output, noise, greedy)
-            view = actor.view(output, action)
+        actor = self.acting()
+        output = actor.output(observation.float().cpu().numpy())
+        action = torch.from_numpy(actor.choose(output, noise.cpu().numpy(), greedy))
+        view = actor.view(torch.from_numpy(output), action)
         return Acted(action, view.logp, view.entropy, view.value)
 
     # -- learning ------------------------------------------------------------------------------------------------------
@@ -161,14 +173,15 @@ class MLPPolicy(nn.Module):
 
     def trainable(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by who they belong to: ``policy`` and ``value`` (empty without a critic)."""
-        spread = [self.log_std] if self.log_std is not None else []
-        return {"policy": [*self.actor.parameters(), *spread], "value": list(self.critic.parameters()) if self.critic is not None else []}
+        spread = [] if self.log_std is None else [self.log_std]
+        critic = [] if self.critic is None else list(self.critic.parameters())
+        return {"policy": [*self.actor.parameters(), *spread], "value": critic}
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:
-        return self.actor[0].weight.device
+        return next(self.actor.parameters()).device
 
     def parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
@@ -196,11 +209,11 @@ class MLPPolicy(nn.Module):
 
         sizes, value_head = _read_description(Path(folder))
         if sizes != self.sizes:
-            raise UserError(f"{Path(folder) / 'policy.json'} describes {sizes}, this policy is {self.sizes}: they must be the same.")
+            raise UserError(f"the policy in {folder} has {sizes}, this one {self.sizes}: they must be the same.")
         if value_head:
             self.add_value_head()
         elif self.critic is not None:
-            raise UserError(f"the policy in {folder} was saved without a critic, and this one has one: load it before add_value_head.")
+            raise UserError(f"the policy in {folder} has no critic, and this one has: load it before add_value_head.")
         self.load_state_dict(load_file(Path(folder) / "policy.safetensors"))
 
     @classmethod
@@ -213,7 +226,7 @@ class MLPPolicy(nn.Module):
 
     def _forward(self, stack: nn.ModuleList, observation: Tensor) -> Tensor:
         """The last layer's output, float32 whatever the weights are."""
-        weight, activation = stack[0].weight, ACTIVATIONS[self.sizes.activation]
+        weight, activation = next(stack.parameters()), ACTIVATIONS[self.sizes.activation].learning
         hidden = observation.to(weight.device, weight.dtype)
         *inner, head = stack
         for layer in inner:
@@ -225,40 +238,42 @@ class Actor:
     """A policy's weights as they stood when it was made: actor and critic fused, on the CPU, where environments are.
 
     The first layers are stacked, later ones stand on the diagonal of one matrix: a step costs one small product per layer
-    instead of two. In a rollout, where calls are what costs, that halves the time. Use it under ``torch.no_grad()``.
+    instead of two. It computes in numpy: on a handful of observations the calls are what costs, and numpy's cost less than half of
+    torch's. Only what the next step waits for is worked out at once; `view` does the rest for a whole rollout.
     """
 
     def __init__(self, policy: MLPPolicy) -> None:
         stacks = [policy.actor] + ([policy.critic] if policy.critic is not None else [])
         self.has_value = len(stacks) == 2
-        self.activation = ACTIVATIONS[policy.sizes.activation]
+        self.activation = ACTIVATIONS[policy.sizes.activation].acting
         self.log_std = policy.log_std.detach().float().cpu() if policy.log_std is not None else None
-        self.weights: list[tuple[Tensor, Tensor]] = []
+        self._std = self.log_std.exp().numpy() if self.log_std is not None else None
+        self._weights: list[tuple[np.ndarray, np.ndarray]] = []
         for depth, layers in enumerate(zip(*stacks, strict=True)):
             blocks = [layer.weight.detach().float().cpu() for layer in layers]
             joined = torch.cat(blocks) if depth == 0 else torch.block_diag(*blocks)
             bias = torch.cat([layer.bias.detach().float().cpu() for layer in layers])
-            self.weights.append((joined.t().contiguous(), bias))
+            self._weights.append((joined.t().contiguous().numpy(), bias.numpy()))
 
-    def output(self, observation: Tensor) -> Tensor:
-        """Logits or means, then the value if there is a critic: ``[B, A]`` or ``[B, A + 1]``."""
+    def output(self, observation: np.ndarray) -> np.ndarray:
+        """Logits or means, then the value if there is a critic: ``[B, A]`` or ``[B, A + 1]``, float32."""
+        *inner, (head, head_bias) = self._weights
         hidden = observation
-        for weight, bias in self.weights[:-1]:
-            hidden = self.activation(torch.addmm(bias, hidden, weight))
-        weight, bias = self.weights[-1]
-        return torch.addmm(bias, hidden, weight)
+        for weight, bias in inner:
+            hidden = self.activation(hidden @ weight + bias)
+        return hidden @ head + head_bias
 
-    def choose(self, output: Tensor, noise: Tensor, greedy: bool = False) -> Tensor:
-        """Actions ``[B]`` or ``[B, D]`` for one step's output."""
-        parameters = output[..., :-1] if self.has_value else output
-        if self.log_std is not None:
-            return parameters.clone() if greedy else torch.addcmul(parameters, self.log_std.exp(), noise)
+    def choose(self, output: np.ndarray, noise: np.ndarray, greedy: bool = False) -> np.ndarray:
+        """Actions ``[B]`` or ``[B, D]`` for one step's output; the noise is as in `MLPPolicy.act`."""
+        parameters = output[:, :-1] if self.has_value else output
+        if self._std is not None:
+            return parameters.copy() if greedy else parameters + self._std * noise
         if greedy:
             return parameters.argmax(-1)
         # Inverse CDF without normalising. A uniform below one times the total stays below the total in floating point, so the
         # index stays inside, and an action of probability zero is never the first to pass the threshold.
-        mass = (parameters - parameters.amax(-1, keepdim=True)).exp_().cumsum(-1)
-        return (mass <= noise.unsqueeze(-1) * mass[..., -1:]).sum(-1)
+        mass = np.exp(parameters - parameters.max(-1, keepdims=True)).cumsum(-1)
+        return (mass <= noise[:, None] * mass[:, -1:]).sum(-1)
 
     def view(self, output: Tensor, action: Tensor) -> View:
         """What was thought of the actions, for outputs with any leading axes: a whole rollout in one call."""
@@ -266,12 +281,12 @@ class Actor:
         logp, entropy = _logp_and_entropy(parameters, action, self.log_std, True)
         return View(logp, entropy, output[..., -1] if self.has_value else None)
 
-    def value(self, observation: Tensor) -> Tensor:
+    def value(self, observation: np.ndarray) -> np.ndarray:
         """Values ``[B]``; zeros without a critic, as where nothing is known behind a cut."""
-        return self.output(observation)[:, -1] if self.has_value else torch.zeros(len(observation))
+        return self.output(observation)[:, -1] if self.has_value else np.zeros(len(observation), np.float32)
 
 
-def _logp_and_entropy(parameters: Tensor, action: Tensor, log_std: Tensor | None, want_entropy: bool) -> tuple[Tensor, Tensor | None]:
+def _logp_and_entropy(parameters: Tensor, action: Tensor, log_std: Tensor | None, want_entropy: bool) -> tuple[Tensor, Any]:
     """Of the joint action, over any leading axes: categorical in logits, or Gaussian in means with ``log_std [D]``."""
     if log_std is None:
         logs = parameters.log_softmax(-1)
@@ -288,7 +303,8 @@ def _stack(sizes: Sizes, outputs: int, head_gain: float, random: torch.Generator
     widths = [sizes.observation, *sizes.hidden, outputs]
     layers = []
     for position in range(len(widths) - 1):
-        layer = nn.utils.skip_init(nn.Linear, widths[position], widths[position + 1])  # its own init draws from the global generator
+        # Made without values: the layer's own initialisation draws from the global generator.
+        layer = nn.utils.skip_init(nn.Linear, widths[position], widths[position + 1])
         gain = head_gain if position == len(widths) - 2 else math.sqrt(2)
         nn.init.orthogonal_(layer.weight, gain, generator=random)
         nn.init.zeros_(layer.bias)

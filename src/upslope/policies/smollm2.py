@@ -32,7 +32,7 @@ CHAT_TEMPLATE = (
 
 
 def smollm2() -> LanguageModel:
-    """The model in float32; the first call converts it (about 80 s) into the cache folder, later ones read it in seconds."""
+    """The model in float32; the first call converts it (about a minute) into the cache folder, later ones read it in seconds."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = cache_folder() / FOLDER
@@ -56,7 +56,7 @@ def _convert(folder: Path) -> None:
     from transformers import AutoTokenizer
 
     weights = _packaged_weights()
-    print(f"converting SmolLM2 into {folder}, once: about 80 s", file=sys.stderr, flush=True)
+    print(f"converting SmolLM2 into {folder}, once: about a minute", file=sys.stderr, flush=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{FOLDER}-", dir=folder.parent))
     try:

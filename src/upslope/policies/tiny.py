@@ -60,7 +60,9 @@ def tiny_from_spec(options: str, seed: int) -> LanguageModel:
     for option in filter(None, options.split(",")):
         name, _, value = option.partition("=")
         if name not in known:
-            raise UserError(f"model 'tiny:{options}': no option named {name!r}.{did_you_mean(name, known)} It has: {', '.join(known)}.")
+            raise UserError(
+                f"model 'tiny:{options}': no option named {name!r}.{did_you_mean(name, known)} It has: {', '.join(known)}."
+            )
         if not value.isdecimal():
             raise UserError(f"model 'tiny:{options}': {name} must be a whole number, not {value!r}; write for example {name}=4.")
         sizes[name] = int(value)

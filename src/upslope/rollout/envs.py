@@ -56,7 +56,8 @@ class EnvRollout:
         self.observations = ObservationNormaliser(task.observation_size) if normalise_observations else None
         self.rewards = RewardNormaliser(envs, gamma) if normalise_rewards else None
         self._envs: Environments = task.make(envs)
-        self._raw: np.ndarray | None = None
+        self._raw: Any = None
+        """Observations ``[envs, D]`` to act on next, as the environments gave them; none before the first restart."""
         self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
         self._finished: list[Episode] = []
 
@@ -71,15 +72,13 @@ class EnvRollout:
         """Act for ``horizon`` steps in every environment, going on where the last rollout stopped."""
         if self._raw is None:
             self.restart(step)
+        finished_before = len(self._finished)
         actor = self.policy.acting()
         noise = _noise(self.task, (self.horizon, len(self._envs)), generator(self.seed, "act", step))
         tape = _Tape([], [], [], [], [], [])
-        finished_before = len(self._finished)
-        with torch.no_grad():
-            for position in range(self.horizon):
-                self._step(actor, noise[position], tape)
-            final = self._policy_sees(self._raw)
-            rows = self._rows(actor, tape, final)
+        for position in range(self.horizon):
+            self._step(actor, noise[position], tape)
+        rows = self._rows(actor, tape)
         self.env_steps += self.horizon * len(self._envs)
         returns = [episode.return_ for episode in self._finished[finished_before:]]
         return rows.replace(info=[{"task": self.task.name, "episode_returns": returns}] + [{}] * (len(self._envs) - 1))
@@ -114,15 +113,13 @@ class EnvRollout:
     def _policy_sees(self, raw: np.ndarray) -> np.ndarray:
         return raw if self.observations is None else self.observations(raw)
 
-    def _step(self, actor: Actor, noise: Tensor, tape: _Tape) -> None:
-        raw = self._raw
-        assert raw is not None
+    def _step(self, actor: Actor, noise: np.ndarray, tape: _Tape) -> None:
         if self.observations is not None:
-            self.observations.update(raw)  # here, not at the reset: an observation counts once, when it is acted on
-        seen = self._policy_sees(raw)
-        output = actor.output(torch.from_numpy(seen))
+            self.observations.update(self._raw)  # here, not at the reset: an observation counts once, when it is acted on
+        seen = self._policy_sees(self._raw)
+        output = actor.output(seen)
         action = actor.choose(output, noise)
-        stepped = self._envs.step(action.numpy(), range(len(raw)))
+        stepped = self._envs.step(action, range(len(seen)))
         ends = stepped.terminated | stepped.truncated
         reward = stepped.reward if self.rewards is None else self.rewards(stepped.reward, ends)
         self._return += stepped.reward
@@ -131,8 +128,11 @@ class EnvRollout:
         if len(cut):
             tape.cuts.append((len(tape.seen), cut, self._policy_sees(stepped.observation[cut])))
         ended = stepped.terminated * np.int8(Ended.TERMINATED) + stepped.truncated * np.int8(Ended.TRUNCATED)
-        for column, value in zip(tape[:5], (seen, output, action, reward, ended), strict=True):
-            column.append(value)
+        tape.seen.append(seen)
+        tape.output.append(output)
+        tape.action.append(action)
+        tape.reward.append(reward)
+        tape.ended.append(ended)
         self._raw = self._begin_where_ended(stepped, ends)
 
     def _begin_where_ended(self, stepped: Stepped, ends: np.ndarray) -> np.ndarray:
@@ -145,45 +145,48 @@ class EnvRollout:
 
     # -- the columns ---------------------------------------------------------------------------------------------------
 
-    def _rows(self, actor: Actor, tape: _Tape, final: np.ndarray) -> Trajectories:
+    def _rows(self, actor: Actor, tape: _Tape) -> Trajectories:
         """The tape, written down as rows ``[envs, horizon]`` on the policy's device."""
-        device = self.policy.device
 
-        def column(steps: list) -> Tensor:
-            stacked = torch.stack(steps) if isinstance(steps[0], Tensor) else torch.from_numpy(np.stack(steps))
-            return stacked.transpose(0, 1).contiguous()
+        def column(steps: list[np.ndarray]) -> Tensor:
+            return torch.from_numpy(np.stack(steps, axis=1))
 
-        observation, output, action = column(tape.seen), column(tape.output), column(tape.action)
-        reward, ended = column(tape.reward).float(), column(tape.ended)
+        observation, action, reward = column(tape.seen), column(tape.action), column(tape.reward).float()
         if not (observation.isfinite().all() and reward.isfinite().all()):
             raise TaskError(f"{self.task.name} gave an observation or a reward that is not a finite number. "
                             "Its simulation has diverged, or the environment has a fault.")  # fmt: skip
-        bootstrap = torch.zeros_like(reward)
+        view = actor.view(column(tape.output), action)
+        ended, bootstrap = self._ends(actor, tape, column(tape.ended))
+        return self._trajectories(observation, action, reward, ended, bootstrap, view)
+
+    def _ends(self, actor: Actor, tape: _Tape, ended: Tensor) -> tuple[Tensor, Tensor]:
+        """``ended`` with the pause at its last column, and the values behind cuts and pause."""
+        bootstrap = torch.zeros(ended.shape)
         for position, cut, seen in tape.cuts:
-            bootstrap[torch.from_numpy(cut), position] = actor.value(torch.from_numpy(seen))
+            bootstrap[torch.from_numpy(cut), position] = torch.from_numpy(actor.value(seen))
         goes_on = ended[:, -1] == Ended.NO
-        bootstrap[goes_on, -1] = actor.value(torch.from_numpy(final))[goes_on]
+        bootstrap[goes_on, -1] = torch.from_numpy(actor.value(self._policy_sees(self._raw)))[goes_on]
         ended[goes_on, -1] = int(Ended.PAUSED)
-        view = actor.view(output, action).map(lambda found: found.contiguous().to(device))
-        return self._trajectories(observation.to(device), action.to(device), reward.to(device), ended.to(device), bootstrap.to(device), view)
+        return ended, bootstrap
 
     def _trajectories(self, observation: Tensor, action: Tensor, reward: Tensor, ended: Tensor, bootstrap: Tensor,
                       view: View) -> Trajectories:  # fmt: skip
-        rows, ones = len(reward), torch.ones_like(reward)
+        device = self.policy.device
+        rows, reward, view = len(reward), reward.to(device), view.map(lambda found: found.contiguous().to(device))
         return Trajectories(
-            sampled=ones,
+            sampled=torch.ones_like(reward),
             reward=reward.new_zeros(rows),
-            group=torch.arange(rows, device=reward.device),
-            task=torch.full((rows,), stable_hash(self.task.name), device=reward.device),
+            group=torch.arange(rows, device=device),
+            task=torch.full((rows,), stable_hash(self.task.name), device=device),
             behavior=view,
             proximal=view,  # the weights have not moved since: no second pass is needed
-            action=action,
-            temperature=ones.clone(),
+            action=action.to(device),
+            temperature=torch.ones_like(reward),
             step_reward=reward,
-            ended=ended,
-            bootstrap=bootstrap,
+            ended=ended.to(device),
+            bootstrap=bootstrap.to(device),
             horizon=self.horizon,
-            inputs=ControlInputs(observation),
+            inputs=ControlInputs(observation.to(device)),
         )
 
 
@@ -191,8 +194,8 @@ class _Tape(NamedTuple):
     """What a rollout writes down as it goes, one entry per step; log-probabilities and values are worked out at its end."""
 
     seen: list[np.ndarray]
-    output: list[Tensor]
-    action: list[Tensor]
+    output: list[np.ndarray]
+    action: list[np.ndarray]
     reward: list[np.ndarray]
     ended: list[np.ndarray]
     cuts: list[tuple[int, np.ndarray, np.ndarray]]
@@ -221,22 +224,21 @@ def evaluate_control(task: GymTask, policy: MLPPolicy, normaliser_state: Mapping
     draws = [generator(seed, "evaluate", episode) for episode in playing.tolist()]
     raw = np.stack([places.reset(place, _episode_seed(seed, place)) for place in range(len(places))])
     active, finished = np.arange(len(places)), 0
-    with torch.no_grad():
-        while len(active):
-            output = actor.output(torch.from_numpy(raw[active] if observations is None else observations(raw[active])))
-            noise = torch.stack([_noise(task, (), draws[place]) for place in active]) if not greedy else torch.empty(0)
-            stepped = places.step(actor.choose(output, noise, greedy).numpy(), active.tolist())
-            returns[playing[active]] += stepped.reward
-            raw[active] = stepped.observation
-            for place in active[stepped.terminated | stepped.truncated]:
-                finished += 1
-                playing[place] += len(places)
-                if playing[place] < episodes:
-                    raw[place] = places.reset(int(place), _episode_seed(seed, int(playing[place])))
-                    draws[place] = generator(seed, "evaluate", int(playing[place]))
-                if progress is not None:
-                    progress(finished)
-            active = active[playing[active] < episodes]
+    while len(active):
+        output = actor.output(raw[active] if observations is None else observations(raw[active]))
+        noise = np.empty(0) if greedy else np.stack([_noise(task, (), draws[place]) for place in active])
+        stepped = places.step(actor.choose(output, noise, greedy), active.tolist())
+        returns[playing[active]] += stepped.reward
+        raw[active] = stepped.observation
+        for place in active[stepped.terminated | stepped.truncated]:
+            finished += 1
+            playing[place] += len(places)
+            if playing[place] < episodes:
+                raw[place] = places.reset(int(place), _episode_seed(seed, int(playing[place])))
+                draws[place] = generator(seed, "evaluate", int(playing[place]))
+            if progress is not None:
+                progress(finished)
+        active = active[playing[active] < episodes]
     places.close()
     return returns.tolist()
 
@@ -245,9 +247,10 @@ def _episode_seed(seed: int, episode: int) -> int:
     return mix(seed, "episode", episode) >> 32
 
 
-def _noise(task: GymTask, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
+def _noise(task: GymTask, shape: tuple[int, ...], random: torch.Generator) -> np.ndarray:
     """What turns a policy's output into actions: a uniform for a choice, a normal for each dimension of a vector."""
-    return torch.randn((*shape, task.action_size), generator=random) if task.continuous else torch.rand(shape, generator=random)
+    drawn = torch.randn((*shape, task.action_size), generator=random) if task.continuous else torch.rand(shape, generator=random)
+    return drawn.numpy()
 
 
 def _under(state: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -21,7 +21,8 @@ class Settings:
     seed: int = 0
     """Repeats the run to the last bit, with the same number of threads on a CPU."""
     lr: float | None = None
-    """Learning rate at its height. Too high destroys the policy within tens of steps. (tiny 2e-4; other models 1e-6; control 3e-4)"""
+    """Learning rate at its height. Too high destroys the policy within tens of steps. (tiny 2e-4; other models 1e-6; control 3e-4)
+    """
     schedule: Literal["constant", "linear", "cosine"] | None = None
     """How the learning rate goes on after the warm-up, down to `lr_floor`. (linear)"""
     warmup: int | None = None
@@ -47,7 +48,8 @@ class Settings:
     passes: int | None = None
     """Times the sampled data are gone through. More squeezes more out of them and drifts further. (text 1; control 10)"""
     updates_per_step: int | None = None
-    """Optimiser steps in a pass, each on an equal share. Above 1 the ratio leaves one and the clip matters. (text 1; control: by minibatch)"""
+    """Optimiser steps in a pass, each on an equal share. Above 1 the ratio leaves one and the clip matters.
+    (text 1; control: by minibatch)"""
     minibatch: int = 64
     """Control: decisions in an update, unless `updates_per_step` is given."""
     max_tokens: int | None = None

@@ -1,0 +1,135 @@
+"""Tasks by name: what to train on.
+
+>>> from upslope.tasks import load_task
+>>> load_task("sort:length=6").max_tokens
+8
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from upslope.errors import TaskError, did_you_mean
+from upslope.tasks.embedded import FAMILY
+from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, WithReward
+
+if TYPE_CHECKING:
+    from upslope.tasks.gym import GymTask
+
+__all__ = ["Problem", "Scores", "Split", "TaskInfo", "TextTask", "WithReward", "list_tasks", "load_task"]
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """A line of ``upslope tasks``."""
+
+    name: str
+    domain: str
+    description: str
+
+
+def list_tasks(all: bool = False) -> list[TaskInfo]:
+    """What `load_task` takes. With ``all`` also every dataset of reasoning-gym, which takes seconds to load."""
+    found = [TaskInfo(name, "text", task.about) for name, task in FAMILY.items()]
+    if all:
+        from upslope.tasks.reasoning_gym import dataset_names
+
+        found += [TaskInfo(f"reasoning-gym:{name}", "text", f"reasoning-gym's {name}.") for name in dataset_names()]
+    else:
+        found.append(TaskInfo("reasoning-gym:NAME", "text", "A dataset of reasoning-gym, about a hundred: 'upslope tasks --all'."))
+    found.append(
+        TaskInfo("FILE.jsonl", "text", 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Needs a reward.')
+    )
+    found.append(TaskInfo("gym:ID", "control", "Any environment gymnasium knows, such as gym:CartPole-v1 or gym:HalfCheetah-v5."))
+    return found
+
+
+def load_task(spec: str, *, reward: Reward | None = None, test_data: str | None = None) -> TextTask | GymTask:
+    """The task a text stands for, ready to sample from.
+
+    Args:
+        spec: A name with knobs, as in ``sort``, ``sort:length=6``, ``reasoning-gym:chain_sum:max_terms=3,max_digits=2`` or
+            ``gym:CartPole-v1``; or the path of a ``.jsonl`` file.
+        reward: ``reward(prompts, responses, answers)``; a JSONL file needs one, other text tasks may get one instead of their own.
+        test_data: A JSONL file of test problems, beside a JSONL file.
+
+    Raises:
+        TaskError: if there is no such task, knob or file, or its content cannot be used.
+    """
+    if spec.endswith(".jsonl"):
+        return _load_jsonl(spec, reward, test_data)
+    if test_data is not None:
+        raise TaskError(f"test data ({test_data!r}) goes with a JSONL file; {spec!r} makes its own test problems.")
+    name, options = parse_spec(spec)
+    family, _, rest = name.partition(":")
+    if family == "gym" and rest:
+        if reward is not None:
+            raise TaskError(f"{spec!r} pays its own reward; another one can only be given to text tasks.")
+        from upslope.tasks.gym import GymTask
+
+        return GymTask(rest, **options)
+    task = _load_text(spec, name, options)
+    return task if reward is None else WithReward(task, reward)
+
+
+def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
+    """``name:knob=value,knob=value`` as the name and the knobs. Values are read as JSON where they are JSON, else as text."""
+    name, colon, last = spec.rpartition(":")
+    if not colon or "=" not in last:
+        return spec, {}
+    options: dict[str, Any] = {}
+    for item in re.split(r",(?![^\[]*\])", last):  # commas inside of [..] belong to a list
+        knob, equals, value = (part.strip() for part in item.partition("="))
+        if not knob or not equals or not value:
+            raise TaskError(f"{item!r} in {spec!r} is not of the form knob=value.")
+        if knob in options:
+            raise TaskError(f"{knob!r} is given twice in {spec!r}.")
+        options[knob] = _value(value)
+    return name, options
+
+
+def _load_text(spec: str, name: str, options: dict[str, Any]) -> TextTask:
+    family, _, rest = name.partition(":")
+    if family == "reasoning-gym" and rest:
+        from upslope.tasks.reasoning_gym import ReasoningGymTask
+
+        return ReasoningGymTask(rest, options)
+    if name in FAMILY:
+        knobs = [f.name for f in dataclasses.fields(FAMILY[name])]
+        for knob in options:
+            if knob not in knobs:
+                raise TaskError(f"{name} has no knob {knob!r}.{did_you_mean(knob, knobs)} Its knobs: {', '.join(knobs)}.")
+        return FAMILY[name](**options)
+    raise TaskError(_unknown(spec, name))
+
+
+def _load_jsonl(spec: str, reward: Reward | None, test_data: str | None) -> TextTask:
+    if reward is None:
+        raise TaskError(f"{spec!r} needs a reward: 'exact', 'math-verify' or a function of yours as my.py:score.")
+    from upslope.tasks.jsonl import JsonlTask
+
+    return JsonlTask(spec, reward, test_data)
+
+
+def _unknown(spec: str, name: str) -> str:
+    if Path(spec).is_file():
+        return f"{spec!r} is not a .jsonl file. Problems are read from files with a JSON object on each line; name it so."
+    if name.partition(":")[0] in ("gym", "reasoning-gym"):
+        return f"{spec!r} lacks the name behind the colon, as in gym:CartPole-v1 or reasoning-gym:chain_sum."
+    infos = list_tasks()
+    known = [*FAMILY, "reasoning-gym:", "gym:"]
+    return f"no task named {name!r}.{did_you_mean(name, known)} 'upslope tasks' lists all {len(infos)}."
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

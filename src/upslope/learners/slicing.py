@@ -1,0 +1,54 @@
+"""How a step is cut: into updates (shares of the data, one optimiser step each) and slices (what fits in memory).
+
+Neither changes the gradient beyond rounding: denominators are those of the whole update (`estimator.begin_update`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from upslope.types import Batch, Scope
+
+
+def share_groups(batch: Batch, updates: int, generator: torch.Generator) -> list[Tensor]:
+    """Row numbers of each update: whole groups, dealt out at random in equal shares, rows in their original order."""
+    index, groups = batch.group_index()
+    if updates <= 1 or groups <= 1:
+        return [torch.arange(batch.rows)]
+    order = torch.randperm(groups, generator=generator)
+    return [torch.isin(index, share).nonzero().squeeze(1) for share in order.tensor_split(min(updates, groups))]
+
+
+def share_decisions(batch: Batch, size: int, generator: torch.Generator) -> list[Tensor]:
+    """Flat numbers of the sampled decisions of each update, shuffled."""
+    chosen = batch.sampled.flatten().nonzero().squeeze(1)
+    return list(chosen[torch.randperm(len(chosen), generator=generator)].split(size))
+
+
+def pack(batch: Batch, rows: Tensor, cost: Tensor, budget: int, scope: Scope) -> list[Tensor]:
+    """Slices of ``rows`` whose padded cost (rows times the longest) stays within ``budget``; similar lengths go together.
+
+    Args:
+        cost: tokens of each row of the batch ``[N]``.
+        scope: ``"group"`` keeps groups whole.
+    """
+    if len(rows) == 0:
+        return []
+    units = _groups(batch, rows) if scope == "group" else [rows[i : i + 1] for i in range(len(rows))]
+    longest = [int(cost[unit].max()) for unit in units]
+    slices: list[Tensor] = []
+    current: list[Tensor] = []
+    width = count = 0
+    for position in sorted(range(len(units)), key=lambda i: longest[i]):
+        width, count = max(width, longest[position]), count + len(units[position])
+        if current and width * count > budget:
+            slices.append(torch.cat(current))
+            current, width, count = [], longest[position], len(units[position])
+        current.append(units[position])
+    return [*slices, torch.cat(current)]
+
+
+def _groups(batch: Batch, rows: Tensor) -> list[Tensor]:
+    group = batch.group[rows]
+    return [rows[group == name] for name in torch.unique(group)]

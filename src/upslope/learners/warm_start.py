@@ -1,0 +1,60 @@
+"""A few seconds of supervised learning, so that a model that knows nothing sometimes earns a reward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from upslope.errors import UserError
+from upslope.policies.language_model import LanguageModel
+from upslope.rollout.evaluation import evaluate_text
+from upslope.rollout.text import teacher_rows
+from upslope.runtime.seeding import numpy_generator
+from upslope.tasks.text import TextTask
+
+BATCH = 64
+LEARNING_RATE = 2e-3
+CHECK_EVERY = 5
+CHECK_PROBLEMS = 200
+MOST_STEPS = 2000
+
+
+def warm_start(
+    policy: LanguageModel,
+    task: TextTask,
+    target: float,
+    *,
+    max_tokens: int,
+    seed: int,
+    most_steps: int = MOST_STEPS,
+    progress: Callable[[int, float], None] | None = None,
+) -> tuple[int, float]:
+    """Trains on solutions until the greedy accuracy reaches ``target``; the steps it took and the accuracy.
+
+    The stop is decided on the ``tune`` split, which neither training nor the evaluation sees: stopping at the first good
+    look at the test problems would flatter them.
+    """
+    optimizer = torch.optim.AdamW(policy.trainable()["policy"], lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    accuracy = 0.0
+    for step in range(1, most_steps + 1):
+        problems = task.sample(BATCH, "train", numpy_generator(seed, "warm start", step))
+        if any(not problem.answer for problem in problems):
+            raise UserError(
+                f"{task.name} has problems without a reference answer, so {policy.name} cannot be warm-started on them. "
+                "Give answers, use a model that already knows something (--model smollm2), or pass --warm-start 0."
+            )
+        rows = teacher_rows(policy, problems)
+        loss = -(policy.evaluate(rows).logp * rows.sampled).sum() / rows.sampled.sum()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.trainable()["policy"], 1.0)
+        optimizer.step()
+        if step % CHECK_EVERY == 0:
+            looked = evaluate_text(task, policy, problems=CHECK_PROBLEMS, max_tokens=max_tokens, split="tune")
+            accuracy = looked.accuracy
+            if progress is not None:
+                progress(step, accuracy)
+            if accuracy >= target:
+                return step, accuracy
+    return most_steps, accuracy

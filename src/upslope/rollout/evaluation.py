@@ -1,0 +1,85 @@
+"""How good is the policy on problems it never learned from?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from upslope.policies.language_model import LanguageModel
+from upslope.rollout.engine import Sampling, TorchEngine
+from upslope.rollout.text import sampled_ids
+from upslope.runtime.seeding import numpy_generator, uniforms
+from upslope.runtime.statistics import bootstrap_interval, pass_at_k, wilson_interval
+from upslope.tasks.text import Problem, Split, TextTask
+
+EVALUATION_SEED = 20_000
+"""Every run of a task is judged on the same held-out problems, whatever its own seed."""
+
+PROBLEMS_AT_ONCE = 128
+
+
+@dataclass(frozen=True)
+class TextEvaluation:
+    """Answers to held-out problems: ``correct[problem][sample]``."""
+
+    problems: list[Problem]
+    responses: list[list[str]]
+    reward: list[list[float]]
+    correct: list[list[bool]]
+    tokens: int
+
+    @property
+    def accuracy(self) -> float:
+        """Share of answers that are right: pass@1."""
+        return sum(map(sum, self.correct)) / max(sum(map(len, self.correct)), 1)
+
+    def interval(self) -> tuple[float, float]:
+        """95% interval of the accuracy over problems."""
+        if len(self.correct[0]) == 1:
+            return wilson_interval(sum(map(sum, self.correct)), len(self.correct))
+        return bootstrap_interval([sum(row) / len(row) for row in self.correct])
+
+    def pass_at(self, k: int) -> tuple[float, tuple[float, float]]:
+        """Unbiased chance that one of k answers is right, with a 95% interval over problems."""
+        chances = [pass_at_k(len(row), sum(row), k) for row in self.correct]
+        return sum(chances) / len(chances), bootstrap_interval(chances)
+
+    def summary(self) -> dict[str, Any]:
+        low, high = self.interval()
+        return {"accuracy": self.accuracy, "low": low, "high": high, "problems": len(self.problems)}
+
+
+def evaluate_text(
+    task: TextTask,
+    policy: LanguageModel,
+    *,
+    problems: int,
+    max_tokens: int,
+    samples: int = 1,
+    temperature: float = 0.0,
+    split: Split = "test",
+    seed: int = EVALUATION_SEED,
+    progress: Callable[[int, int], None] | None = None,
+) -> TextEvaluation:
+    """Answers to held-out problems; one greedy answer each unless ``samples`` and ``temperature`` say otherwise."""
+    engine, sampling = TorchEngine(policy), Sampling(max_tokens=max_tokens, temperature=temperature)
+    chosen = task.sample(problems, split, numpy_generator(seed, "evaluation", split))
+    responses: list[list[str]] = []
+    reward: list[list[float]] = []
+    correct: list[list[bool]] = []
+    tokens = 0
+    for begin in range(0, len(chosen), PROBLEMS_AT_ONCE):
+        some = chosen[begin : begin + PROBLEMS_AT_ONCE]
+        numbers = uniforms((len(some) * samples, max_tokens), seed, "answers", split, begin)
+        completions = engine.generate([policy.encode(problem.prompt) for problem in some], samples, sampling, numbers)
+        tokens += int(completions.sampled.sum())
+        said = [policy.decode(ids) for ids in sampled_ids(completions)]
+        scores = task.score([problem for problem in some for _ in range(samples)], said)
+        for start in range(0, len(said), samples):
+            responses.append(said[start : start + samples])
+            reward.append(scores.reward[start : start + samples])
+            correct.append(scores.correct[start : start + samples])
+        if progress is not None:
+            progress(begin + len(some), len(chosen))
+    return TextEvaluation(chosen, responses, reward, correct, tokens)

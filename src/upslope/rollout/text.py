@@ -1,0 +1,167 @@
+"""Grouped sampling of answers to text problems, as trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from upslope.objective.base import State
+from upslope.policies.language_model import LanguageModel, TextInputs
+from upslope.rollout.engine import Completions, Sampling, TorchEngine
+from upslope.runtime.seeding import numpy_generator, uniforms
+from upslope.tasks.text import Problem, TextTask
+from upslope.types import Ended, Metrics, Trajectories, View
+
+
+class TextRollout:
+    """Samples a group of answers to each of a number of training problems.
+
+    Which problems and which tokens depend only on the seed, the step, the attempt and the row.
+    """
+
+    domain = "text"
+    provides = frozenset({"group"})
+    resumes_anywhere = True
+    """Nothing is carried from one step to the next, so a checkpoint may be taken after any step."""
+
+    def __init__(self, task: TextTask, policy: LanguageModel, *, tasks: int, samples: int, sampling: Sampling, seed: int):
+        self.task, self.policy, self.tasks, self.samples, self.sampling, self.seed = task, policy, tasks, samples, sampling, seed
+        self.engine = TorchEngine(policy)
+
+    def collect(self, step: int) -> Trajectories:
+        """The rows of a step, problem by problem."""
+        return self.refill(step, 0, self.tasks)
+
+    def refill(self, step: int, attempt: int, tasks: int) -> Trajectories:
+        """Rows of ``tasks`` other problems, in place of some that were dropped."""
+        problems = self.task.sample(tasks, "train", numpy_generator(self.seed, "tasks", step, attempt))
+        prompts = [self.policy.encode(problem.prompt) for problem in problems]
+        numbers = uniforms((len(prompts) * self.samples, self.sampling.max_tokens), self.seed, "tokens", step, attempt)
+        completions = self.engine.generate(prompts, self.samples, self.sampling, numbers)
+        repeated = [problem for problem in problems for _ in range(self.samples)]
+        responses = [self.policy.decode(ids) for ids in sampled_ids(completions)]
+        scores = self.task.score(repeated, responses)
+        components = {name: torch.tensor(values) for name, values in scores.components.items() if name != "task"}
+        rows = _rows(self.policy, prompts, self.samples, completions, self.sampling)
+        return rows.replace(
+            reward=torch.tensor(scores.reward, dtype=torch.float32),
+            components={"task": torch.tensor(scores.reward, dtype=torch.float32), **components},
+            group=torch.arange(len(problems)).repeat_interleave(self.samples) + attempt * 1_000_000,
+            task=torch.tensor([problem.id for problem in repeated], dtype=torch.int64),
+            info=[
+                {"prompt": problem.prompt, "answer": problem.answer, "response": response, "reward": reward, "finish": finish}
+                for problem, response, reward, finish in zip(repeated, responses, scores.reward, completions.finish, strict=True)
+            ],
+        )
+
+    def join(self, batches: list[Trajectories]) -> Trajectories:
+        return join_text(batches)
+
+    def metrics(self) -> Metrics:
+        return {}
+
+    def sync(self) -> None:
+        self.engine.sync(self.policy)
+
+    def restart(self, step: int) -> None:
+        """Nothing goes on from step to step."""
+
+    def state(self) -> State:
+        return {}
+
+    def load_state(self, state: State) -> None:
+        """Nothing was kept."""
+
+
+def sampled_ids(completions: Completions) -> list[list[int]]:
+    """The ids of each answer without padding."""
+    lengths = completions.sampled.sum(1).long().tolist()
+    return [row[:length] for row, length in zip(completions.tokens.tolist(), lengths, strict=True)]
+
+
+def left_padded(prompts: Sequence[list[int]], pad: int) -> TextInputs:
+    """Prompts as a matrix that ends where each prompt ends."""
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    return TextInputs(ids, mask)
+
+
+def _rows(
+    policy: LanguageModel, prompts: list[list[int]], samples: int, completions: Completions, sampling: Sampling
+) -> Trajectories:
+    sampled = completions.sampled
+    last = (sampled > 0) & (sampled.flip(1).cumsum(1).flip(1) == 1)
+    how = torch.tensor(
+        [Ended.TERMINATED if finish == "stop" else Ended.TRUNCATED for finish in completions.finish], dtype=torch.int8
+    )
+    inputs = left_padded(prompts, policy.pad_id).take(lambda column: column.repeat_interleave(samples, 0))
+    return Trajectories(
+        sampled=sampled,
+        reward=torch.zeros(sampled.shape[0]),
+        group=torch.zeros(sampled.shape[0], dtype=torch.int64),
+        task=torch.zeros(sampled.shape[0], dtype=torch.int64),
+        behavior=View(completions.logp, completions.entropy),
+        action=completions.tokens,
+        temperature=torch.full_like(sampled, sampling.temperature),
+        # An answer cut at the limit gets what it earned and nothing behind it, so its bootstrap is zero.
+        ended=last * how.unsqueeze(1),
+        bootstrap=torch.zeros_like(sampled),
+        horizon=sampling.max_tokens,
+        inputs=inputs,
+    )
+
+
+def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajectories:
+    """The reference answers as if they had been sampled, for supervised learning; nobody sampled them, so `behavior` is NaN."""
+    prompts = [policy.encode(problem.prompt) for problem in problems]
+    stop = min(policy.stop_ids)
+    answers = [[*policy.tokenizer(problem.answer, add_special_tokens=False).input_ids, stop] for problem in problems]
+    width = max(map(len, answers))
+    tokens = torch.tensor([answer + [policy.pad_id] * (width - len(answer)) for answer in answers])
+    sampled = torch.tensor([[1.0] * len(answer) + [0.0] * (width - len(answer)) for answer in answers])
+    return Trajectories(
+        sampled=sampled,
+        reward=torch.ones(len(answers)),
+        group=torch.arange(len(answers)),
+        task=torch.tensor([problem.id for problem in problems], dtype=torch.int64),
+        behavior=View(torch.full_like(sampled, torch.nan)),
+        action=tokens,
+        temperature=torch.ones_like(sampled),
+        horizon=width,
+        inputs=left_padded(prompts, policy.pad_id),
+    )
+
+
+def join_text(batches: list[Trajectories]) -> Trajectories:
+    """Several rounds of sampling as one batch: answers padded on the right, prompts on the left."""
+    width = max(batch.sampled.shape[1] for batch in batches)
+    prompt = max(batch.inputs.prompt.shape[1] for batch in batches)
+
+    def right(pick: Any) -> Tensor:
+        columns = [pick(batch) for batch in batches]
+        return torch.cat([F.pad(column, (0, width - column.shape[1])) for column in columns])
+
+    def left(pick: Any) -> Tensor:
+        columns = [pick(batch) for batch in batches]
+        return torch.cat([F.pad(column, (prompt - column.shape[1], 0)) for column in columns])
+
+    first = batches[0]
+    return first.replace(
+        sampled=right(lambda b: b.sampled),
+        action=right(lambda b: b.action),
+        temperature=right(lambda b: b.temperature),
+        ended=right(lambda b: b.ended),
+        bootstrap=right(lambda b: b.bootstrap),
+        behavior=View(right(lambda b: b.behavior.logp), right(lambda b: b.behavior.entropy)),
+        reward=torch.cat([b.reward for b in batches]),
+        group=torch.cat([b.group for b in batches]),
+        task=torch.cat([b.task for b in batches]),
+        components={name: torch.cat([b.components[name] for b in batches]) for name in first.components},
+        inputs=TextInputs(left(lambda b: b.inputs.prompt), left(lambda b: b.inputs.prompt_mask)),
+        info=[row for b in batches for row in b.info],
+    )

@@ -1,0 +1,140 @@
+"""Estimates with honest error bars: pass@k, intervals, and means that one lucky seed cannot move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from upslope.errors import UserError
+
+Statistic = Callable[[NDArray[np.float64]], float]
+
+
+class Interval(NamedTuple):
+    """Both ends of a confidence interval."""
+
+    low: float
+    high: float
+
+
+def pass_at_k_each(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
+    r"""The chance that one of ``k`` samples is right, for each problem, without bias (Chen et al. 2021).
+
+    .. math::  1 - \binom{n - c}{k} / \binom{n}{k}
+
+    Args:
+        n: samples drawn, ``[P]`` or one number for all problems.
+        c: how many of them were right, ``[P]``.
+        k: at most the smallest ``n``.
+
+    Returns:
+        ``[P]``
+    """
+    drawn, right = np.broadcast_arrays(np.asarray(n), np.asarray(c))
+    if k < 1 or (drawn.size and drawn.min() < k):
+        raise UserError(f"pass@{k} needs k from 1 to the number of samples of each problem; the fewest are {drawn.min(initial=k)}.")
+    if ((right < 0) | (right > drawn)).any():
+        raise ValueError("there cannot be more right samples than samples, nor fewer than none")
+    # Exact integers: factorials of a thousand samples do not fit a float. Few pairs differ, so each is worked out once.
+    pairs = list(zip(drawn.ravel().tolist(), right.ravel().tolist(), strict=True))
+    chance = {pair: 1.0 - math.comb(pair[0] - pair[1], k) / math.comb(pair[0], k) for pair in set(pairs)}
+    return np.array([chance[pair] for pair in pairs], dtype=np.float64)
+
+
+def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> float:
+    """Mean of `pass_at_k_each` over problems."""
+    each = pass_at_k_each(n, c, k)
+    if not each.size:
+        raise ValueError("pass@k of no problems")
+    return float(each.mean())
+
+
+def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
+    """An interval for a success rate that is sensible at 0, at ``n`` and for few trials. Without trials it is all of 0 to 1."""
+    if not 0 <= successes <= n:
+        raise ValueError(f"{successes} successes in {n} trials")
+    if n == 0:
+        return Interval(0.0, 1.0)
+    z = _normal_quantile(level)
+    rate, spread = successes / n, z * z / n
+    centre = (rate + spread / 2) / (1 + spread)
+    half = z * math.sqrt(rate * (1 - rate) / n + spread / (4 * n)) / (1 + spread)
+    # At the ends the formula is exact; rounding is not.
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    return Interval(low, 1.0 if successes == n else min(1.0, centre + half))
+
+
+def interquartile_mean(values: ArrayLike) -> float:
+    """Mean of the middle half of all values, of any shape: a quarter of them, rounded down, is cut at each end."""
+    ordered = np.sort(np.asarray(values, dtype=np.float64), axis=None)
+    if not ordered.size:
+        raise ValueError("interquartile mean of nothing")
+    cut = ordered.size // 4
+    return float(ordered[cut : ordered.size - cut].mean())
+
+
+def bootstrap_interval(
+    values: ArrayLike, statistic: Statistic = np.mean, level: float = 0.95, draws: int = 2000, seed: int = 0
+) -> Interval:
+    """Percentile bootstrap of a statistic over problems.
+
+    Args:
+        values: ``[P]`` or ``[P, ...]``; whole problems are drawn, with what belongs to each.
+        statistic: takes an array like ``values`` and gives a number.
+        level: share of the draws inside of the interval.
+        draws: more makes the ends steadier.
+        seed: the same seed gives the same interval.
+    """
+    given = np.asarray(values, dtype=np.float64)
+    if not len(given):
+        raise ValueError("bootstrap of nothing")
+    rng = _generator(seed)
+    return _percentiles([float(statistic(given[rng.integers(0, len(given), len(given))])) for _ in range(draws)], level)
+
+
+def stratified_bootstrap_interval(
+    strata: Sequence[ArrayLike],
+    statistic: Statistic = interquartile_mean,
+    level: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """Bootstrap over seeds, each task drawn on its own: every draw has as many runs of every task as there were.
+
+    Args:
+        strata: for each task the scores of its seeds, ``[S]`` each; the numbers of seeds may differ.
+        statistic: takes all scores of a draw in one array ``[sum of S]``.
+    """
+    groups = [np.asarray(stratum, dtype=np.float64).ravel() for stratum in strata]
+    if not groups or any(not len(group) for group in groups):
+        raise ValueError("every stratum needs a value")
+    rng = _generator(seed)
+    found = []
+    for _ in range(draws):
+        drawn = [group[rng.integers(0, len(group), len(group))] for group in groups]
+        found.append(float(statistic(np.concatenate(drawn))))
+    return _percentiles(found, level)
+
+
+def _percentiles(found: list[float], level: float) -> Interval:
+    if not 0 < level < 1:
+        raise ValueError(f"level {level} is not between 0 and 1")
+    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high))
+
+
+def _normal_quantile(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"level {level} is not between 0 and 1")
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def _generator(seed: int) -> np.random.Generator:
+    from upslope.runtime.seeding import numpy_generator  # late: it comes with torch
+
+    return numpy_generator(seed, "bootstrap")

@@ -1,0 +1,67 @@
+"""Metrics to TensorBoard or Weights & Biases, for those who keep their curves there. Both are optional."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from upslope.errors import MissingExtra, UserError, did_you_mean
+
+TRACKERS = ("tensorboard", "wandb")
+
+
+class Tracker(Protocol):
+    """Takes the numbers of a step."""
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """Event files in the run's ``tensorboard`` folder."""
+
+    def __init__(self, folder: Path, name: str, config: dict[str, Any]):
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingExtra("tensorboard", "pip install 'upslope[trackers]'") from None
+        self.writer = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        for key, value in metrics.items():
+            if isinstance(value, (int, float)):
+                self.writer.add_scalar(key, value, step)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        self.writer.close()  # type: ignore[no-untyped-call]
+
+
+class WandB:
+    """A run at Weights & Biases, under the run folder's name."""
+
+    def __init__(self, folder: Path, name: str, config: dict[str, Any]):
+        try:
+            import wandb
+        except ImportError:
+            raise MissingExtra("wandb", "pip install 'upslope[wandb]'") from None
+        self.run = wandb.init(project="upslope", name=name, config=config, dir=str(folder), resume="allow", id=name)
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        self.run.log({key: value for key, value in metrics.items() if isinstance(value, (int, float))}, step=step)
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+def check_trackers(names: tuple[str, ...]) -> None:
+    """Refuses names that are no tracker."""
+    for name in names:
+        if name not in TRACKERS:
+            raise UserError(f"no tracker named {name!r}.{did_you_mean(name, TRACKERS)} There are {' and '.join(TRACKERS)}.")
+
+
+def make_trackers(names: tuple[str, ...], folder: Path, config: dict[str, Any]) -> list[Tracker]:
+    """The trackers of these names, ready to log."""
+    check_trackers(names)
+    kinds = {"tensorboard": TensorBoard, "wandb": WandB}
+    return [kinds[name](folder, folder.name, config) for name in names]

@@ -1,0 +1,167 @@
+"""From names to things: the task, the policy and the rollout of a run, for text and for control.
+
+The two kinds of task meet here and in nothing above: both give a `Bench`, and the run only ever sees that.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from upslope.errors import UserError
+from upslope.learners.policy_gradient import POLICY_COLUMNS
+from upslope.objective import estimator
+from upslope.rewards import load_reward
+from upslope.runtime.seeding import mix
+from upslope.runtime.settings import Settings
+from upslope.runtime.statistics import bootstrap_interval
+from upslope.tasks import load_task
+from upslope.types import Method
+
+Progress = Callable[[int, int], None]
+
+
+class Bench(ABC):
+    """What a run works with."""
+
+    score_name: str
+    task: Any
+    policy: Any
+    rollout: Any
+
+    def __init__(self, method: Method, settings: Settings):
+        self.method, self.settings = method, settings
+
+    @abstractmethod
+    def warm_start(self, progress: Callable[[int, float], None]) -> None:
+        """Brings an untrained policy to where rewards can be earned, if the settings ask for it."""
+
+    @abstractmethod
+    def evaluate(self, progress: Progress | None = None) -> dict[str, Any]:
+        """``score`` on problems or episodes never learned from, with its 95% interval ``low`` and ``high``."""
+
+    def give_value_head(self) -> None:
+        if any(need.endswith(".value") for need in self.method.needs()):
+            self.policy.add_value_head(mix(self.settings.seed, "value head"))
+
+
+class TextBench(Bench):
+    """Problems in text, answered by a language model."""
+
+    score_name = "accuracy"
+
+    def __init__(self, method: Method, task: Any, model: str, settings: Settings, knobs: Mapping[str, Any]):
+        from upslope.policies import load_language_model
+        from upslope.rollout.engine import Sampling
+        from upslope.rollout.text import TextRollout
+
+        self.task = task
+        settings = settings.resolved("text", model, max_tokens=task.max_tokens)
+        method = _settled(method, ("text",), knobs)
+        estimator.check(method, POLICY_COLUMNS | TextRollout.provides)
+        super().__init__(method, settings)
+        if settings.samples_per_task < 2 and "group" in method.needs():
+            raise UserError(f"{method.name} compares the samples of a task, and --samples-per-task is 1; give at least 2.")
+        self.policy = load_language_model(model, settings.seed)
+        self.give_value_head()
+        sampling = Sampling(
+            max_tokens=settings.max_tokens or task.max_tokens,
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            min_p=settings.min_p,
+        )
+        self.rollout = TextRollout(
+            task,
+            self.policy,
+            tasks=settings.tasks_per_step,
+            samples=settings.samples_per_task,
+            sampling=sampling,
+            seed=settings.seed,
+        )
+
+    def warm_start(self, progress: Callable[[int, float], None]) -> None:
+        from upslope.learners.warm_start import warm_start
+
+        settings = self.settings
+        if settings.warm_start:
+            tokens = settings.max_tokens or self.task.max_tokens
+            warm_start(self.policy, self.task, settings.warm_start, max_tokens=tokens, seed=settings.seed, progress=progress)
+
+    def evaluate(self, progress: Progress | None = None) -> dict[str, Any]:
+        from upslope.rollout.evaluation import evaluate_text
+
+        settings = self.settings
+        tokens = settings.max_tokens or self.task.max_tokens
+        found = evaluate_text(self.task, self.policy, problems=settings.eval_problems or 100, max_tokens=tokens, progress=progress)
+        low, high = found.interval()
+        reward = sum(map(sum, found.reward)) / len(found.problems)
+        return {"score": found.accuracy, "low": low, "high": high, "problems": len(found.problems), "reward": reward}
+
+
+class ControlBench(Bench):
+    """A gymnasium environment, acted in by a small network."""
+
+    score_name = "mean return"
+
+    def __init__(self, method: Method, task: Any, settings: Settings, knobs: Mapping[str, Any]):
+        from upslope.policies.mlp import MLPPolicy
+        from upslope.rollout.envs import EnvRollout
+
+        self.task = task
+        settings = settings.resolved("control", "mlp", continuous=task.continuous)
+        method = _settled(method, ("control", f"control-{'continuous' if task.continuous else 'discrete'}"), knobs)
+        estimator.check(method, POLICY_COLUMNS | EnvRollout.provides)
+        super().__init__(method, settings)
+        self.policy = MLPPolicy(task.observation_size, task.action_size, task.continuous, seed=mix(settings.seed, "policy"))
+        self.give_value_head()
+        self.rollout = EnvRollout(
+            task,
+            self.policy,
+            envs=settings.envs,
+            horizon=settings.horizon,
+            seed=settings.seed,
+            gamma=getattr(method.advantage, "gamma", 0.99),
+            normalise_observations=bool(settings.normalise_observations),
+            normalise_rewards=bool(settings.normalise_rewards),
+        )
+
+    def warm_start(self, progress: Callable[[int, float], None]) -> None:
+        """A controller starts from nothing."""
+
+    def evaluate(self, progress: Progress | None = None) -> dict[str, Any]:
+        from upslope.rollout.envs import evaluate_control
+
+        episodes = self.settings.eval_problems or 100
+        returns = evaluate_control(self.task, self.policy, self.rollout.state(), episodes=episodes, seed=20_000, progress=progress)
+        low, high = bootstrap_interval(returns)
+        return {"score": float(np.mean(returns)), "low": low, "high": high, "episodes": episodes, "spread": float(np.std(returns))}
+
+
+def set_up(
+    method: Method,
+    task: str,
+    model: str,
+    settings: Settings,
+    reward: str = "",
+    test_data: str = "",
+    knobs: Mapping[str, Any] | None = None,
+) -> Bench:
+    """The bench for a plan. Whatever cannot work is refused here, before the first rollout.
+
+    Args:
+        knobs: set by path after the method's own for this kind of task; the bench's ``method`` has both and asks for neither again.
+    """
+    loaded = load_task(task, reward=load_reward(reward) if reward else None, test_data=test_data or None)
+    if loaded.domain == "control":
+        return ControlBench(method, loaded, settings, knobs or {})
+    return TextBench(method, loaded, model, settings, knobs or {})
+
+
+def _settled(method: Method, domains: tuple[str, ...], knobs: Mapping[str, Any]) -> Method:
+    for domain in domains:
+        method = method.for_domain(domain)
+    return method.with_knobs(knobs).derive(on=())

@@ -1,0 +1,23 @@
+"""What all tests share: one torch thread, and a few ready batches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from batches import random_batch
+
+from upslope.types import Batch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def ragged_batch() -> Batch:
+    """Rows of different lengths with tool tokens in the middle, far enough from the proximal policy that some decisions clip."""
+    return random_batch(seed=0, groups=3, samples=4)
+
+
+@pytest.fixture
+def near_batch() -> Batch:
+    """The same, so near to the proximal policy that no usual bound is reached."""
+    return random_batch(seed=0, groups=3, samples=4, drift=0.02)

@@ -1,0 +1,457 @@
+"""Control: environments as tasks, MLP policies, rollouts with honest ends, and the statistics that scale them."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+gymnasium = pytest.importorskip("gymnasium")
+
+from upslope.errors import MethodError, MissingExtra, TaskError, UserError  # noqa: E402
+from upslope.policies.mlp import MLPPolicy  # noqa: E402
+from upslope.rollout.envs import EnvRollout, evaluate_control  # noqa: E402
+from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser, RunningMoments  # noqa: E402
+from upslope.tasks.gym import GymTask  # noqa: E402
+from upslope.types import Ended  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+class Clock(gymnasium.Env):
+    """Observes how long the episode has run (resets to -1, which no step shows) and pays ten plus that.
+
+    It ends of itself after ``ends_after`` steps. It remembers the actions that arrived.
+    """
+
+    def __init__(self, ends_after: int = 10**9, observation=None, action=None, length_by_seed: bool = False):
+        self.observation_space = observation or gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = action or gymnasium.spaces.Discrete(2)
+        self.ends_after, self.length_by_seed = ends_after, length_by_seed
+        self.taken: list = []
+
+    def _look(self):
+        if isinstance(self.observation_space, gymnasium.spaces.Discrete):
+            return self.observation_space.start + max(self.time, 0) % self.observation_space.n
+        return np.array([self.time, self.drawn])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time, self.drawn = -1, float(self.np_random.random())
+        if self.length_by_seed:
+            self.ends_after = int(self.np_random.integers(1, 30))
+        return self._look(), {}
+
+    def step(self, action):
+        self.taken.append(action)
+        self.time = max(self.time, 0) + 1
+        return self._look(), 10.0 + self.time, self.time >= self.ends_after, False, {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clock():
+    gymnasium.register("Clock-v0", entry_point=Clock)
+    yield
+    gymnasium.registry.pop("Clock-v0")
+
+
+def box(low, high, shape=(2,)):
+    return gymnasium.spaces.Box(low, high, shape, np.float32)
+
+
+def clock_task(**options) -> GymTask:
+    return GymTask("Clock-v0", disable_env_checker=True, **options)
+
+
+def policy_for(task: GymTask, value: bool = True, **knobs) -> MLPPolicy:
+    policy = MLPPolicy.for_task(task, seed=3, **knobs)
+    if value:
+        policy.add_value_head(4)
+    return policy
+
+
+def rollout(task: GymTask, policy: MLPPolicy, *, observations=False, rewards=False, envs=2, horizon=8, seed=5) -> EnvRollout:
+    return EnvRollout(task, policy, envs=envs, horizon=horizon, seed=seed, gamma=0.9,
+                      normalise_observations=observations, normalise_rewards=rewards)  # fmt: skip
+
+
+def columns(rows):
+    return {"observation": rows.inputs.observation, "action": rows.action, "reward": rows.step_reward, "ended": rows.ended,
+            "bootstrap": rows.bootstrap, "logp": rows.behavior.logp, "value": rows.behavior.value}  # fmt: skip
+
+
+def assert_same(one, other):
+    for name, column in columns(one).items():
+        assert torch.equal(column, columns(other)[name]), name
+
+
+# -- ends ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_truncation_bootstraps_from_the_final_observation_and_a_pause_from_the_next():
+    task = clock_task(max_episode_steps=3)
+    policy = policy_for(task)
+    rows = rollout(task, policy).collect(0)
+
+    assert rows.ended.tolist() == [[0, 0, Ended.TRUNCATED, 0, 0, Ended.TRUNCATED, 0, Ended.PAUSED]] * 2
+    assert rows.step_reward.tolist() == [[11, 12, 13, 11, 12, 13, 11, 12]] * 2
+    seen = rows.inputs.observation
+    assert seen[:, :, 0].tolist() == [[-1, 1, 2, -1, 1, 2, -1, 1]] * 2  # -1 is the reset; the 3 is never acted on
+    drawn = seen[:, :, 1]
+
+    def value(time, position):
+        return policy.value(torch.stack([torch.full((2,), time), drawn[:, position]], -1)).detach()
+
+    expected = torch.zeros(2, 8)
+    expected[:, 2], expected[:, 5], expected[:, 7] = value(3.0, 2), value(3.0, 5), value(2.0, 7)
+    torch.testing.assert_close(rows.bootstrap, expected)
+    assert (value(3.0, 2) - value(-1.0, 3)).abs().min() > 1e-3  # or the test could not tell the two apart
+
+
+def test_a_termination_has_nothing_behind_it_even_when_the_limit_strikes_too():
+    task = clock_task(ends_after=4, max_episode_steps=4)
+    rows = rollout(task, policy_for(task)).collect(0)
+    assert rows.ended.tolist() == [[0, 0, 0, Ended.TERMINATED, 0, 0, 0, Ended.TERMINATED]] * 2
+    assert not rows.bootstrap.any()
+
+
+def test_a_truncation_in_the_last_column_is_not_a_pause():
+    task = clock_task(max_episode_steps=8)
+    policy = policy_for(task)
+    rows = rollout(task, policy).collect(0)
+    assert rows.ended[:, -1].tolist() == [Ended.TRUNCATED] * 2
+    final = torch.stack([torch.full((2,), 8.0), rows.inputs.observation[:, -1, 1]], -1)
+    torch.testing.assert_close(rows.bootstrap[:, -1], policy.value(final).detach())
+
+
+def test_without_a_critic_there_is_no_value_and_nothing_to_bootstrap():
+    task = clock_task(max_episode_steps=3)
+    policy = policy_for(task, value=False)
+    rows = rollout(task, policy).collect(0)
+    assert rows.behavior.value is None and not rows.bootstrap.any() and (rows.ended == Ended.TRUNCATED).any()
+    with pytest.raises(MethodError, match="add_value_head"):
+        policy.value(torch.zeros(1, 2))
+
+
+def test_finished_episodes_are_told_once_with_raw_returns_across_rollouts():
+    task = clock_task(max_episode_steps=3)
+    sampler = rollout(task, policy_for(task), rewards=True, horizon=4, envs=1)
+    sampler.collect(0)
+    assert sampler.finished() == [(36.0, 3)]
+    sampler.collect(1)  # the second episode began in the first rollout
+    assert sampler.finished() == [(36.0, 3)] and sampler.finished() == [] and sampler.env_steps == 8
+
+
+# -- determinism and state -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_the_same_seed_gives_the_same_rollouts_and_a_restart_forgets_what_ran_before(env):
+    task = GymTask(env)
+    one, other = (rollout(task, policy_for(task), horizon=40) for _ in range(2))
+    assert_same(one.collect(0), other.collect(0))
+    one.collect(1), one.collect(2)
+    one.restart(3), other.restart(3)
+    assert_same(one.collect(3), other.collect(3))
+    different = rollout(task, policy_for(task), horizon=40, seed=6).collect(3)
+    other.restart(3)
+    assert not torch.equal(other.collect(3).inputs.observation, different.inputs.observation)
+
+
+def test_a_loaded_state_goes_on_exactly_where_it_was_saved():
+    task = GymTask("Pendulum-v1")
+    one, other = (rollout(task, policy_for(task), observations=True, rewards=True, horizon=30) for _ in range(2))
+    one.collect(0)
+    other.load_state(one.state())
+    one.restart(1), other.restart(1)
+    assert_same(one.collect(1), other.collect(1))
+    assert other.env_steps == 120 and len(other.state()) == 7
+    saved = other.state()
+    assert all(torch.equal(torch.as_tensor(value), torch.as_tensor(saved[key])) for key, value in one.state().items())
+    with pytest.raises(UserError, match="other settings"):
+        other.load_state({"env_steps": 1})
+
+
+def test_a_rollout_leaves_the_global_generators_alone():
+    before, numpy_before = torch.random.get_rng_state(), np.random.get_state()[1].copy()
+    task = GymTask("CartPole-v1")
+    rollout(task, policy_for(task)).collect(0)
+    assert torch.equal(before, torch.random.get_rng_state()) and np.array_equal(numpy_before, np.random.get_state()[1])
+
+
+# -- the policy ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("env", "activation"), [("CartPole-v1", "tanh"), ("Pendulum-v1", "silu"), ("CartPole-v1", "relu")])
+def test_evaluate_finds_again_what_was_recorded_while_acting(env, activation):
+    task = GymTask(env)
+    policy = policy_for(task, activation=activation, hidden=(32, 16, 8))
+    if policy.log_std is not None:
+        policy.log_std.data.fill_(-0.7)
+    for layer in (policy.actor[-1], policy.critic[-1]):
+        layer.weight.data.mul_(30)  # away from uniform, where all would be equal
+    rows = rollout(task, policy, horizon=50, observations=True).collect(0)
+    view = policy.evaluate(rows, frozenset({"entropy", "value"}))
+    for name, column in view.columns().items():
+        torch.testing.assert_close(column.detach(), getattr(rows.behavior, name), atol=1e-5, rtol=1e-5)
+    assert view.logp.requires_grad and view.value.requires_grad and not rows.behavior.logp.requires_grad
+    assert rows.behavior.logp.std() > 0.01
+    decisions = rows.take_decisions(torch.tensor([7, 51]))
+    torch.testing.assert_close(policy.evaluate(decisions).logp.flatten(), view.logp.flatten()[[7, 51]], atol=1e-6, rtol=1e-5)
+    assert policy.slice_tokens(decisions).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_log_probability_and_entropy_are_those_of_the_distribution(continuous):
+    policy = MLPPolicy(5, 3, continuous, seed=1)
+    policy.actor[-1].weight.data.mul_(100)
+    observation = torch.randn(64, 5, generator=torch.Generator().manual_seed(0))
+    output = policy._forward(policy.actor, observation).detach()
+    if continuous:
+        policy.log_std.data.copy_(torch.tensor([-1.0, 0.0, 0.5]))
+        noise = torch.randn(64, 3, generator=torch.Generator().manual_seed(1))
+        oracle = torch.distributions.Independent(torch.distributions.Normal(output, policy.log_std.detach().exp()), 1)
+    else:
+        noise = torch.rand(64, generator=torch.Generator().manual_seed(1))
+        oracle = torch.distributions.Categorical(logits=output)
+    acted = policy.act(observation, noise)
+    torch.testing.assert_close(acted.logp, oracle.log_prob(acted.action), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(acted.entropy, oracle.entropy(), atol=1e-5, rtol=1e-5)
+    assert acted.value is None
+    greedy = policy.act(observation, noise, greedy=True).action
+    torch.testing.assert_close(greedy, output if continuous else output.argmax(-1), atol=1e-5, rtol=1e-5)
+
+
+def test_discrete_actions_come_as_often_as_they_are_likely_and_never_at_probability_zero():
+    policy = MLPPolicy(1, 4, False)
+    policy.actor[-1].weight.data.zero_()
+    policy.actor[-1].bias.data.copy_(torch.tensor([-torch.inf, math.log(0.3), math.log(0.7), -torch.inf]))
+    noise = torch.cat([torch.linspace(0, 1, 10_001)[:-1], torch.tensor([1 - 2**-24])])
+    action = policy.act(torch.zeros(len(noise), 1), noise).action
+    assert torch.bincount(action, minlength=4).tolist()[::3] == [0, 0]
+    assert (action == 1).float().mean() == pytest.approx(0.3, abs=1e-3)
+
+
+def test_weights_start_orthogonal_with_the_usual_gains_from_their_own_seed():
+    before = torch.random.get_rng_state()
+    policy = MLPPolicy(10, 4, True, seed=0)
+    policy.add_value_head(1)
+    assert torch.equal(before, torch.random.get_rng_state())
+    for stack, head_gain in ((policy.actor, 0.01), (policy.critic, 1.0)):
+        for layer, gain in zip(stack, (math.sqrt(2), math.sqrt(2), head_gain), strict=True):
+            weight = layer.weight.detach()
+            singular = torch.linalg.svdvals(weight)
+            torch.testing.assert_close(singular, torch.full_like(singular, gain), atol=1e-5, rtol=1e-4)
+            assert not layer.bias.any()
+    assert policy.log_std.tolist() == [0.0] * 4
+    same, another = MLPPolicy(10, 4, True, seed=0), MLPPolicy(10, 4, True, seed=1)
+    assert torch.equal(same.actor[0].weight, policy.actor[0].weight)
+    assert not torch.equal(another.actor[0].weight, policy.actor[0].weight)
+
+
+def test_an_actor_keeps_the_weights_it_was_made_with():
+    policy = MLPPolicy(2, 2, False)
+    actor, observation = policy.acting(), np.ones((1, 2), np.float32)
+    before = actor.output(observation)
+    policy.actor[0].weight.data.zero_()
+    assert np.array_equal(actor.output(observation), before) and not np.array_equal(policy.acting().output(observation), before)
+
+
+def test_a_saved_policy_is_rebuilt_from_its_folder(tmp_path):
+    policy = MLPPolicy(3, 2, True, hidden=(8,), activation="relu", seed=7)
+    policy.add_value_head(8)
+    policy.log_std.data.fill_(0.3)
+    policy.save(tmp_path)
+    again = MLPPolicy.from_folder(tmp_path)
+    assert again.sizes == policy.sizes and again.parameter_count() == policy.parameter_count()
+    assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), policy.state_dict().values(), strict=True))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["policy.json", "policy.safetensors"]
+    with pytest.raises(UserError, match="must be the same"):
+        MLPPolicy(3, 2, True, hidden=(9,)).load(tmp_path)
+    with pytest.raises(UserError, match=r"no policy\.json"):
+        MLPPolicy.from_folder(tmp_path / "nothing")
+
+
+def test_a_frozen_copy_does_not_follow_and_does_not_learn():
+    policy = MLPPolicy(3, 2, True)
+    copy = policy.frozen_copy()
+    policy.log_std.data.fill_(1.0)
+    assert not copy.log_std.any() and not any(parameter.requires_grad for parameter in copy.parameters())
+    assert [len(group) for group in policy.trainable().values()] == [7, 0]
+    policy.add_value_head(0)
+    assert [len(group) for group in policy.trainable().values()] == [7, 6]
+
+
+def test_an_unknown_activation_is_refused_with_a_suggestion():
+    with pytest.raises(UserError, match="Did you mean 'tanh'"):
+        MLPPolicy(3, 2, True, activation="tan")
+
+
+# -- statistics ----------------------------------------------------------------------------------------------------------
+
+
+def test_running_moments_equal_those_of_all_data_at_once():
+    random = np.random.default_rng(0)
+    batches = [random.normal(1e4, 1e-1, (rows, 3)) * [1, 5, 0] for rows in (1, 7, 2, 30)]
+    moments = RunningMoments(3)
+    for batch in batches:
+        moments.update(batch)
+    everything = np.concatenate(batches)
+    np.testing.assert_allclose(moments.mean, everything.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(moments.variance, everything.var(0), rtol=1e-6)
+    copy = RunningMoments(3)
+    copy.load_state(moments.state())
+    moments.update(batches[0])
+    np.testing.assert_allclose(copy.mean, everything.mean(0), rtol=1e-12)  # the state was a copy
+    with pytest.raises(UserError, match="3 numbers, this task has 2"):
+        RunningMoments(2).load_state(moments.state())
+
+
+def test_the_policy_sees_observations_scaled_by_all_it_has_acted_on():
+    task = GymTask("Pendulum-v1")
+    raw = rollout(task, policy_for(task), horizon=20).collect(0)
+    sampler = rollout(task, policy_for(task), horizon=20, observations=True)
+    seen = sampler.collect(0).inputs.observation
+    first = raw.inputs.observation[:, 0].double().numpy()
+    np.testing.assert_allclose(seen[:, 0], (first - first.mean(0)) / np.sqrt(first.var(0) + 1e-8), atol=1e-4)
+    assert sampler.observations.moments.count == 40
+
+
+def test_observations_are_clipped_and_a_constant_one_is_zero():
+    normaliser = ObservationNormaliser(2)
+    normaliser.update(np.array([[0.0, 3.0], [1.0, 3.0]]))
+    assert normaliser(np.array([[100.0, 3.0], [-100.0, 3.0]])).tolist() == [[10.0, 0.0], [-10.0, 0.0]]
+
+
+def test_rewards_are_divided_by_the_spread_of_discounted_returns_that_end_with_episodes():
+    normaliser, rewards = RewardNormaliser(2, gamma=0.5), np.array([[1.0, 2.0], [3.0, -1.0], [2.0, 0.5]])
+    ends = np.array([[False, False], [True, False], [False, False]])
+    scaled = [normaliser(reward, end) for reward, end in zip(rewards, ends, strict=True)]
+    returns = [[1.0, 2.0], [3.5, 0.0], [2.0, 0.5]]  # the first environment starts anew in the third step
+    for step in range(3):
+        np.testing.assert_allclose(scaled[step], rewards[step] / np.sqrt(np.var(returns[: step + 1]) + 1e-8), rtol=1e-5)
+    normaliser.restart()
+    assert not normaliser.discounted.any() and normaliser.moments.count == 6
+
+
+def test_rewards_without_any_spread_stay_as_they_are_and_large_ones_are_clipped():
+    normaliser = RewardNormaliser(3, gamma=0.0)
+    for _ in range(3):
+        assert normaliser(np.full(3, 0.1), np.zeros(3, bool)).tolist() == pytest.approx([0.1] * 3)
+    assert normaliser(np.array([0.1, 0.1, 5000.0]), np.zeros(3, bool)).max() < 10
+    assert RewardNormaliser(2, gamma=0.0)(np.array([1e6, 1e6 + 1]), np.zeros(2, bool)).tolist() == [10.0, 10.0]
+
+
+# -- evaluation ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_evaluation_plays_the_same_episodes_however_many_environments_share_them(greedy):
+    task = clock_task(length_by_seed=True)
+    told: list[int] = []
+    returns = evaluate_control(task, policy_for(task), None, episodes=7, seed=1, envs=3, greedy=greedy, progress=told.append)
+    assert len(returns) == 7 and told == list(range(1, 8))
+    assert returns == evaluate_control(task, policy_for(task), None, episodes=7, seed=1, envs=1, greedy=greedy)
+    assert len(set(returns)) > 3  # lengths differ, so the first seven to end would be the short ones
+
+
+def test_evaluation_draws_actions_from_the_episode_not_from_the_place():
+    task = GymTask("CartPole-v1")
+    play = {envs: evaluate_control(task, policy_for(task), None, episodes=6, seed=2, envs=envs, greedy=False) for envs in (1, 4)}
+    assert play[1] == play[4]
+    assert play[1] != evaluate_control(task, policy_for(task), None, episodes=6, seed=2, envs=4)
+
+
+def test_evaluation_uses_the_saved_observation_statistics_and_does_not_move_them():
+    task = GymTask("Pendulum-v1")
+    policy = policy_for(task)
+    policy.actor[-1].weight.data.mul_(100)
+    sampler = rollout(task, policy, observations=True)
+    sampler.collect(0)
+    state = sampler.state()
+    with_statistics = evaluate_control(task, policy, state, episodes=2, seed=0)
+    assert with_statistics == evaluate_control(task, policy, state, episodes=2, seed=0)
+    assert with_statistics != evaluate_control(task, policy, None, episodes=2, seed=0)
+    assert state["observation.count"] == sampler.observations.moments.count == 16
+
+
+# -- tasks ---------------------------------------------------------------------------------------------------------------
+
+
+def test_actions_are_clipped_for_the_environment_and_kept_as_drawn_for_learning():
+    task = clock_task(action=box(-0.1, 0.2))
+    sampler = rollout(task, policy_for(task), envs=1, horizon=40)
+    action = sampler.collect(0).action[0]
+    taken = torch.from_numpy(np.stack(sampler._envs._envs[0].unwrapped.taken))
+    assert action.shape == (40, 2) and action.abs().max() > 0.5
+    assert torch.equal(taken, action.clamp(-0.1, 0.2)) and taken.max() == np.float32(0.2)
+
+
+def test_discrete_spaces_that_do_not_start_at_zero():
+    task = clock_task(observation=gymnasium.spaces.Discrete(3, start=5), action=gymnasium.spaces.Discrete(2, start=-1))
+    assert (task.observation_size, task.action_size, task.continuous) == (3, 2, False)
+    sampler = rollout(task, policy_for(task), envs=1, horizon=9)
+    rows = sampler.collect(0)
+    assert rows.inputs.observation[0, :4].tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]]
+    assert [a + 1 for a in sampler._envs._envs[0].unwrapped.taken] == rows.action[0].tolist()
+    assert set(rows.action[0].tolist()) == {0, 1}
+
+
+def test_what_a_task_says_about_itself():
+    task = GymTask("CartPole-v1")
+    assert (task.name, task.domain, task.observation_size, task.action_size) == ("gym:CartPole-v1", "control", 4, 2)
+    assert (task.max_episode_steps, task.solved, task.continuous) == (500, 475.0, False)
+    assert GymTask("CartPole-v1", max_episode_steps=7).max_episode_steps == 7
+    assert GymTask("Pendulum-v1").continuous
+
+
+@pytest.mark.parametrize(
+    ("env", "suggestion"), [("CartPol-v1", "CartPole-v1"), ("halfcheetah", "HalfCheetah-v5"), ("HalfCheetah-v3", "HalfCheetah-v5")]
+)
+def test_an_unknown_environment_is_refused_with_the_nearest(env, suggestion):
+    with pytest.raises(TaskError, match=f"{env!r}.*Did you mean '{suggestion}'"):
+        GymTask(env)
+
+
+@pytest.mark.parametrize(
+    "spaces",
+    [
+        {"observation": gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8)},
+        {"observation": gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(2)})},
+        {"action": gymnasium.spaces.MultiDiscrete([2, 3])},
+    ],
+    ids=["image", "dict", "multi-part action"],
+)
+def test_spaces_that_cannot_be_used_are_refused_by_name(spaces):
+    with pytest.raises(TaskError) as caught:
+        clock_task(**spaces)
+    assert str(next(iter(spaces.values()))) in str(caught.value)
+
+
+def test_an_option_the_environment_does_not_know_is_quoted():
+    with pytest.raises(TaskError, match="gravitas=3"):
+        GymTask("CartPole-v1", gravitas=3)
+
+
+def test_a_missing_gymnasium_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(MissingExtra, match=r"upslope\[control\]"):
+        GymTask("CartPole-v1")
+
+
+def test_a_diverged_simulation_is_told_and_not_learned_from():
+    task = clock_task(max_episode_steps=3)
+    sampler = rollout(task, policy_for(task), envs=1)
+    sampler.restart(0)
+    sampler._envs._envs[0].unwrapped.drawn = float("nan")
+    with pytest.raises(TaskError, match="not a finite number"):
+        sampler.collect(0)
+
+
+def test_looking_at_the_task_module_imports_neither_torch_nor_gymnasium():
+    code = "import sys, upslope.tasks.gym; print([name for name in ('torch', 'gymnasium') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

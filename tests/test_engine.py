@@ -1,0 +1,306 @@
+"""The torch engine against full forward passes, exact distributions and itself cut differently."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from upslope.errors import UserError
+from upslope.policies import LanguageModel, TextInputs, load_language_model, tiny
+from upslope.policies.tiny import character_tokenizer
+from upslope.rollout import engine as engine_module
+from upslope.rollout.engine import Completions, Sampling, TorchEngine, draw_tokens
+from upslope.runtime import seeding
+from upslope.types import Trajectories, View
+
+torch.set_num_threads(1)
+
+KINDS = ("llama", "qwen2", "qwen3", "gemma", "gemma2")
+PROMPTS = [[1, 5, 9], [1, 4, 4, 8, 12, 20, 7], [1], [1, 5, 9], [1, 18, 17, 16, 15]]
+"""Ragged, one of them twice."""
+
+
+def policy_of(kind: str) -> LanguageModel:
+    """A random model whose distributions are far from uniform; sliding windows are shorter than the sequences."""
+    import transformers as hf
+
+    sizes = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
+             "eos_token_id": 2, "initializer_range": 0.5}  # fmt: skip
+    config, model = {
+        "llama": (hf.LlamaConfig(**sizes), hf.LlamaForCausalLM),
+        "qwen2": (hf.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=5, max_window_layers=1), hf.Qwen2ForCausalLM),
+        "qwen3": (hf.Qwen3Config(**sizes), hf.Qwen3ForCausalLM),
+        "gemma": (hf.GemmaConfig(**sizes), hf.GemmaForCausalLM),
+        "gemma2": (hf.Gemma2Config(**sizes, sliding_window=5, query_pre_attn_scalar=4), hf.Gemma2ForCausalLM),
+    }[kind]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        policy = LanguageModel(model(config).float(), character_tokenizer("abcdefghijklmnopqrs"), kind)
+    policy.stop_ids = frozenset({2, 6, 11})  # Several, so that rows of every model end early.
+    return policy
+
+
+def rows_of(policy: LanguageModel, prompts: list[list[int]], n: int, done: Completions, temperature: float) -> Trajectories:
+    width = max(map(len, prompts))
+    padded = torch.tensor([[policy.pad_id] * (width - len(p)) + p for p in prompts]).repeat_interleave(n, 0)
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts]).repeat_interleave(n, 0)
+    group = torch.arange(len(prompts)).repeat_interleave(n)
+    return Trajectories(
+        sampled=done.sampled,
+        reward=torch.zeros(len(group)),
+        group=group,
+        task=group,
+        behavior=View(done.logp, done.entropy),
+        action=done.tokens,
+        temperature=torch.full_like(done.logp, temperature),
+        inputs=TextInputs(padded, mask),
+    )
+
+
+def truncated(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Probabilities after truncation, one token at a time and without a tensor operation to share with the engine."""
+    share = (logits.double() / sampling.temperature).softmax(-1).tolist()
+    order = sorted(range(len(share)), key=lambda token: -share[token])
+    order = order[: sampling.top_k] if sampling.top_k else order
+    total, mass, kept = sum(share[token] for token in order), 0.0, []
+    for token in order:
+        if mass < sampling.top_p and share[token] >= sampling.min_p * share[order[0]]:
+            kept.append(token)
+        mass += share[token] / total
+    result = torch.zeros(len(share), dtype=torch.float64)
+    for token in kept:
+        result[token] = share[token] / sum(share[other] for other in kept)
+    return result
+
+
+@torch.no_grad()
+def next_logits(policy: LanguageModel, ids: list[int]) -> torch.Tensor:
+    return policy.model(torch.tensor([ids]), use_cache=False).logits[0, -1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recorded_logp_and_entropy_are_those_of_a_full_forward_pass(kind):
+    policy, sampling = policy_of(kind), Sampling(14, temperature=1.3)
+    done = TorchEngine(policy).generate(PROMPTS, 6, sampling, seeding.uniforms((30, 14), 1))
+    lengths = done.sampled.sum(1)
+    assert lengths.min() < 6 and lengths.max() == 14, "the case must hold early stops and rows that reach the limit"
+    view = policy.evaluate(rows_of(policy, PROMPTS, 6, done, 1.3), frozenset({"entropy"}))
+    torch.testing.assert_close(done.logp, view.logp, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(done.entropy, view.entropy, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_row_depends_on_the_rows_beside_it(kind):
+    """Batched, padded, shared prompts and dropped rows against one call per row."""
+    policy, sampling = policy_of(kind), Sampling(14)
+    uniforms = seeding.uniforms((30, 14), 2)
+    engine = TorchEngine(policy)
+    done = engine.generate(PROMPTS, 6, sampling, uniforms)
+    for row in range(30):
+        alone = engine.generate([PROMPTS[row // 6]], 1, sampling, uniforms[row : row + 1])
+        length = alone.tokens.shape[1]
+        assert done.tokens[row, :length].tolist() == alone.tokens[0].tolist()
+        assert done.finish[row] == alone.finish[0]
+        assert done.sampled[row].sum() == length and (done.tokens[row, length:] == policy.pad_id).all()
+        torch.testing.assert_close(done.logp[row, :length], alone.logp[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(10, 0.8, top_k=4),
+        Sampling(10, 1.2, top_p=0.7),
+        Sampling(10, min_p=0.2),
+        Sampling(10, 1.5, top_k=8, top_p=0.8, min_p=0.05),
+    ],
+    ids=str,
+)
+def test_truncated_draws_record_the_renormalised_distribution(sampling):
+    policy = policy_of("qwen3")
+    done = TorchEngine(policy).generate(PROMPTS, 3, sampling, seeding.uniforms((15, 10), 3))
+    for row in range(15):
+        ids = list(PROMPTS[row // 3])
+        for place in range(int(done.sampled[row].sum())):
+            share, token = truncated(next_logits(policy, ids), sampling), int(done.tokens[row, place])
+            assert share[token] > 0
+            assert done.logp[row, place] == pytest.approx(math.log(share[token]), abs=1e-4)
+            assert done.entropy[row, place] == pytest.approx(-sum(p * math.log(p) for p in share.tolist() if p), abs=1e-4)
+            ids.append(token)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(2), Sampling(2, 1.7), Sampling(2, top_k=5), Sampling(2, 1.3, top_p=0.9), Sampling(2, 2.0, min_p=0.1)],
+    ids=str,
+)
+def test_tokens_come_with_the_frequencies_of_the_distribution(sampling):
+    from scipy.stats import chisquare
+
+    policy, prompt, n = policy_of("llama"), PROMPTS[1], 6000
+    done = TorchEngine(policy).generate([prompt], n, sampling, seeding.uniforms((n, 2), 4))
+    first = done.tokens[:, 0]
+    commonest = int(first.bincount().argmax())
+    for ids, drawn in ((prompt, first), ([*prompt, commonest], done.tokens[first == commonest, 1])):
+        share = truncated(next_logits(policy, ids), sampling)
+        counts = drawn.bincount(minlength=len(share)).double()
+        assert counts[share == 0].sum() == 0
+        # Rare tokens are pooled: the test's approximation needs five expected of each.
+        rare = share * len(drawn) < 5
+        seen, expected = [*counts[~rare].tolist()], [*(share[~rare] * len(drawn)).tolist()]
+        if share[rare].sum() * len(drawn) >= 5:
+            seen, expected = [*seen, float(counts[rare].sum())], [*expected, float(share[rare].sum() * len(drawn))]
+        else:
+            expected = [value * sum(seen) / sum(expected) for value in expected]
+        assert chisquare(seen, expected).pvalue > 1e-3
+
+
+def test_the_frequency_test_notices_a_wrong_temperature():
+    from scipy.stats import chisquare
+
+    policy, n = policy_of("llama"), 6000
+    done = TorchEngine(policy).generate([PROMPTS[1]], n, Sampling(1, 1.2), seeding.uniforms((n, 1), 4))
+    share = truncated(next_logits(policy, PROMPTS[1]), Sampling(1, 1.0))
+    common = share * n >= 5
+    counts = done.tokens[:, 0].bincount(minlength=23).double()[common]
+    assert chisquare(counts.tolist(), (share[common] / share[common].sum() * counts.sum()).tolist()).pvalue < 1e-6
+
+
+def test_the_ends_of_the_unit_interval_draw_tokens_with_probability():
+    logits = torch.full((2, 50_000), -torch.inf)
+    logits[:, [7, 40_000]] = torch.tensor([0.0, -3.0])
+    largest = 1 - 2**-24
+    draw = draw_tokens(logits, Sampling(1), torch.tensor([0.0, largest]))
+    assert draw.token.tolist() == [7, 40_000]
+    assert torch.isfinite(draw.logp).all() and torch.isfinite(draw.entropy).all()
+
+
+def test_the_same_numbers_give_the_same_bits():
+    policy, uniforms = policy_of("gemma2"), seeding.uniforms((10, 9), 5)
+    one, two = (TorchEngine(policy).generate(PROMPTS, 2, Sampling(9), uniforms) for _ in range(2))
+    assert torch.equal(one.tokens, two.tokens) and torch.equal(one.logp, two.logp) and torch.equal(one.entropy, two.entropy)
+    other = TorchEngine(policy).generate(PROMPTS, 2, Sampling(9), seeding.uniforms((10, 9), 6))
+    assert other.tokens.shape != one.tokens.shape or not torch.equal(other.tokens, one.tokens)
+
+
+def test_greedy_takes_the_likeliest_token_and_is_certain():
+    policy = policy_of("llama")
+    done = TorchEngine(policy).generate([PROMPTS[1]], 1, Sampling(6, temperature=0), seeding.uniforms((1, 6), 0))
+    ids = list(PROMPTS[1])
+    for token in done.tokens[0].tolist():
+        assert token == int(next_logits(policy, ids).argmax())
+        ids.append(token)
+    assert done.logp.abs().max() == 0 and done.entropy.abs().max() == 0
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_a_cache_that_cannot_drop_rows_keeps_them(kind, monkeypatch):
+    policy, uniforms = policy_of(kind), seeding.uniforms((30, 14), 7)
+    dropped = TorchEngine(policy).generate(PROMPTS, 6, Sampling(14), uniforms)
+    monkeypatch.setattr(engine_module._Stream, "keep", lambda self, index: False)
+    kept = TorchEngine(policy).generate(PROMPTS, 6, Sampling(14), uniforms)
+    assert torch.equal(kept.tokens, dropped.tokens) and kept.finish == dropped.finish
+    torch.testing.assert_close(kept.logp, dropped.logp, atol=1e-5, rtol=1e-4)
+
+
+def test_ended_rows_leave_the_batch_and_a_prompt_is_computed_once(monkeypatch):
+    policy, sizes = policy_of("llama"), []
+    run = engine_module._Stream._run
+
+    def counting(self, ids, places):
+        sizes.append(tuple(ids.shape))
+        run(self, ids, places)
+
+    monkeypatch.setattr(engine_module._Stream, "_run", counting)
+    TorchEngine(policy).generate(PROMPTS, 6, Sampling(14), seeding.uniforms((30, 14), 8))
+    assert sizes[0] == (4, 7), "five prompts, two of them the same"
+    assert sizes[1][0] <= 30 and sizes[-1][0] < sizes[1][0]
+
+
+def test_chunks_of_prompts_do_not_change_what_is_drawn():
+    policy, uniforms = policy_of("qwen2"), seeding.uniforms((20, 8), 9)
+    whole, cut = TorchEngine(policy), TorchEngine(policy)
+    cut.memory_bytes = 1
+    one, two = (engine.generate(PROMPTS, 4, Sampling(8), uniforms) for engine in (whole, cut))
+    assert list(cut._chunks(PROMPTS, 4, 8)) == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
+    assert list(whole._chunks(PROMPTS, 4, 8)) == [(0, 5)]
+    assert torch.equal(one.tokens, two.tokens) and one.finish == two.finish
+
+
+def test_columns_sampled_in_inference_mode_can_enter_a_loss():
+    policy = policy_of("llama")
+    with torch.inference_mode():
+        done = TorchEngine(policy).generate(PROMPTS, 2, Sampling(5), seeding.uniforms((10, 5), 10))
+    view = policy.evaluate(rows_of(policy, PROMPTS, 2, done, 1.0))
+    ((view.logp - done.logp).exp() * done.sampled).sum().backward()
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in policy.trainable()["policy"])
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_the_probe_is_small_for_the_same_weights_and_large_for_others(kind):
+    policy = policy_of(kind)
+    engine = TorchEngine(policy)
+    rows = rows_of(policy, PROMPTS, 2, engine.generate(PROMPTS, 2, Sampling(9, 0.7), seeding.uniforms((10, 9), 11)), 0.7)
+    assert engine.probe(rows) < 1e-4
+    changed = policy.frozen_copy()
+    changed.model.get_output_embeddings().weight.mul_(1.1)
+    stale = TorchEngine(changed)
+    stale.policy = _Mixed(changed, policy)  # Samples with one model, is compared with the other.
+    assert stale.probe(rows) > 1e-2
+
+
+class _Mixed(LanguageModel):
+    def __init__(self, samples: LanguageModel, evaluates: LanguageModel):
+        self.__dict__.update(samples.__dict__)
+        self.evaluate = evaluates.evaluate  # type: ignore[method-assign]
+
+
+def test_sync_continues_with_the_new_policy():
+    first, second = tiny(0, layers=1, width=16, heads=2), tiny(1, layers=1, width=16, heads=2)
+    engine = TorchEngine(first)
+    engine.sync(second)
+    uniforms = seeding.uniforms((4, 6), 0)
+    got = engine.generate([[1, 9]], 4, Sampling(6), uniforms)
+    assert torch.equal(got.logp, TorchEngine(second).generate([[1, 9]], 4, Sampling(6), uniforms).logp)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_tokens": 0},
+        {"temperature": -0.5},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"min_p": -0.1},
+        {"temperature": math.nan},
+    ],
+)
+def test_nonsense_is_refused_with_its_value(wrong):
+    with pytest.raises(UserError, match=f"{next(iter(wrong))}={next(iter(wrong.values()))}"):
+        Sampling(**{"max_tokens": 4, **wrong})
+
+
+def test_calls_that_cannot_work_say_why():
+    engine = TorchEngine(policy_of("llama"))
+    with pytest.raises(UserError, match=r"\[2, 4\]"):
+        engine.generate([[1]], 2, Sampling(4), torch.zeros(2, 3))
+    with pytest.raises(UserError, match="no tokens"):
+        engine.generate([[]], 1, Sampling(4), torch.zeros(1, 4))
+    with pytest.raises(UserError, match="64 positions"):
+        engine.generate([[1] * 10], 1, Sampling(60), torch.zeros(1, 60))
+
+
+@pytest.mark.slow
+def test_smollm2_answers_and_agrees_with_its_full_forward_pass():
+    policy = load_language_model("smollm2", 0)
+    prompts = [policy.encode("What is the capital of France?"), policy.encode("Say hello.")]
+    engine = TorchEngine(policy)
+    greedy = engine.generate(prompts, 1, Sampling(12, temperature=0), torch.zeros(2, 12))
+    assert "Paris" in policy.decode(greedy.tokens[0])
+    done = engine.generate(prompts, 2, Sampling(12, 0.7), seeding.uniforms((4, 12), 0))
+    view = policy.evaluate(rows_of(policy, prompts, 2, done, 0.7), frozenset({"entropy"}))
+    torch.testing.assert_close(done.logp, view.logp, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(done.entropy, view.entropy, atol=1e-3, rtol=1e-3)

@@ -1,0 +1,147 @@
+"""The same seed gives the same run, and a run that was stopped ends as one that was not: weights and log, bit for bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+import upslope as up
+from upslope.methods import catalogue
+from upslope.train import Watcher
+
+TEXT = {
+    "task": "reverse:length=2", "model": "tiny:layers=1,width=32", "steps": 5, "tasks_per_step": 4, "samples_per_task": 4,
+    "updates_per_step": 2, "warm_start": 0.02, "eval_problems": 20, "checkpoint_every": 2, "eval_every": 3,
+}  # fmt: skip
+CONTROL = {"task": "gym:CartPole-v1", "steps": 5, "envs": 2, "horizon": 32, "passes": 2, "eval_problems": 3, "checkpoint_every": 2}
+CLOCK = {"seconds", "seconds_sampling", "tokens_per_second"}
+
+
+def arguments(method: str) -> dict:
+    return CONTROL if catalogue()[method].family == "control" else TEXT
+
+
+def result(folder: Path) -> tuple[dict, list[dict], list[dict]]:
+    """Final weights, metrics without the clock, samples."""
+    last = sorted((folder / "checkpoints").glob("step-*"))[-1]
+    weights = {name: tensor for file in last.glob("*.safetensors") if "learner" not in file.name for name, tensor in load_file(file).items()}
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    metrics = [{key: value for key, value in line.items() if key not in CLOCK} for line in lines]
+    samples = folder / "samples.jsonl"
+    return weights, metrics, [json.loads(line) for line in samples.read_text().splitlines()] if samples.exists() else []
+
+
+def assert_same(one: Path, other: Path) -> None:
+    (weights, metrics, samples), (weights_, metrics_, samples_) = result(one), result(other)
+    assert metrics == metrics_
+    assert samples == samples_
+    assert weights.keys() == weights_.keys() and weights
+    for name, tensor in weights.items():
+        assert tensor.equal(weights_[name]), name
+
+
+class Breaks(Watcher):
+    """Fails like a crash right after a step's line was logged."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def stepped(self, step, metrics):
+        if step == self.step:
+            raise RuntimeError("crash")
+
+
+@pytest.mark.parametrize("method", list(catalogue()))
+def test_resuming_equals_never_stopping(method, tmp_path):
+    settings = arguments(method)
+    whole = up.train(method, **settings, out=tmp_path / "whole")
+    for stop in (1, 3, 4):
+        out = tmp_path / f"cut-{stop}"
+        with pytest.raises(RuntimeError, match="crash"):
+            up.train(method, **settings, out=out, watcher=Breaks(stop))
+        assert not (out / "summary.json").exists()
+        up.resume(out)
+        assert_same(whole.path, out)
+
+
+@pytest.mark.parametrize("method", list(catalogue()))
+def test_the_same_seed_gives_the_same_curve_and_another_does_not(method, tmp_path):
+    settings = arguments(method)
+    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+        up.train(method, **{**settings, "steps": 2}, seed=seed, out=tmp_path / name)
+    assert_same(tmp_path / "one", tmp_path / "same")
+    assert result(tmp_path / "one")[1] != result(tmp_path / "other")[1]
+
+
+def start(out: Path, *, control: bool) -> subprocess.Popen:
+    common = ["--out", str(out), "--checkpoint-every", "3", "--quiet"]
+    text = ["dhpo", "--task", "reverse:length=2", "--model", "tiny:layers=1,width=32", "--steps", "30", "--warm-start", "0.02"]
+    gym = ["ppo", "--task", "gym:CartPole-v1", "--steps", "12", "--envs", "2", "--horizon", "64"]
+    sizes = ["--eval-problems", "5"] if control else ["--eval-problems", "20", "--tasks-per-step", "8", "--updates-per-step", "2"]
+    command = [sys.executable, "-m", "upslope", "train", *(gym if control else text), *sizes, *common]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def wait_for_lines(out: Path, lines: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        log = out / "metrics.jsonl"
+        if log.exists() and len(log.read_text().splitlines()) >= lines:
+            return
+        if process.poll() is not None:
+            raise AssertionError(f"the run ended by itself:\n{process.stdout.read()}")
+        time.sleep(0.005)
+    raise AssertionError("the run never got there")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("control", [False, True], ids=["text", "control"])
+def test_kill_dash_nine_loses_nothing(control, tmp_path):
+    whole = start(tmp_path / "whole", control=control)
+    assert whole.wait(timeout=300) == 0, whole.stdout.read()
+    out = tmp_path / "killed"
+    for lines in (0, 5, 9):
+        process = start(out, control=control) if lines == 0 else subprocess.Popen(
+            [sys.executable, "-m", "upslope", "resume", str(out), "--quiet"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        wait_for_lines(out, lines, process)
+        if lines == 0:
+            while not (out / "run.toml").exists():
+                time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert not (out / "summary.json").exists()
+    up.resume(out)
+    assert_same(tmp_path / "whole", out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("control", [False, True], ids=["text", "control"])
+def test_control_c_stops_cleanly_and_goes_on(control, tmp_path):
+    whole = start(tmp_path / "whole", control=control)
+    assert whole.wait(timeout=300) == 0, whole.stdout.read()
+    out = tmp_path / "stopped"
+    process = start(out, control=control)
+    wait_for_lines(out, 5, process)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, said
+    assert f"upslope resume {out}" in said
+    up.resume(out)
+    assert_same(tmp_path / "whole", out)
+
+
+def test_a_finished_run_is_left_alone(tmp_path):
+    run = up.train("grpo", **{**TEXT, "steps": 1}, out=tmp_path / "run")
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "checkpoints").rglob("*")}
+    assert up.resume(run.path).summary == run.summary
+    assert before == {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "checkpoints").rglob("*")}
+
+
