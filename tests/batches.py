@@ -146,8 +146,7 @@ def gradient(method: Method, batch: Batch, how: str = "whole", use_filter: bool 
     loss = torch.stack(losses).sum()
     grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     found = {
-        name: torch.zeros_like(leaf) if grad is None else grad
-        for (name, leaf), grad in zip(leaves.items(), grads, strict=True)
+        name: torch.zeros_like(leaf) if grad is None else grad for (name, leaf), grad in zip(leaves.items(), grads, strict=True)
     }
     absent = {name: torch.zeros_like(batch.sampled) for name in ("logp", "entropy", "value") if name not in found}
     return Outcome(loss.detach(), **found, **absent)
@@ -177,8 +176,8 @@ def assert_same(ours: Outcome, theirs: Outcome, rtol: float = 1e-9, atol: float 
 def cut(batch: Batch, how: str, scope: Scope = "sequence") -> list[Batch]:
     """The update as slices, none finer than ``scope`` allows.
 
-    ``one_by_one`` takes single decisions, rows or groups; ``rows`` rows (or groups); ``sorted`` puts units of like length together
-    and drops their padding; ``packed`` puts units into another order under other padding; ``two_ranks`` deals them to two processes.
+    ``one_by_one`` takes single decisions, rows or groups; ``rows`` rows (or groups); ``sorted`` puts units of like length
+    together and drops their padding; ``packed`` changes their order and padding; ``two_ranks`` deals them to two processes.
     """
     if how == "whole":
         return [batch]

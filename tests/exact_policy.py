@@ -6,6 +6,7 @@ sums, not estimates. Everything is float64.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
@@ -120,7 +121,8 @@ class ExactPolicy:
 
     def gradient(self, method: Method, batch: Batch) -> Tensor:
         """Gradient of the method's loss in the table."""
-        return torch.autograd.grad(method_loss(method, batch), self.logits)[0]
+        # The batch keeps its graph: two methods are compared on the same one.
+        return torch.autograd.grad(method_loss(method, batch), self.logits, retain_graph=True)[0]
 
 
 def _prefix(tokens: Tensor) -> Tensor:
@@ -136,3 +138,17 @@ def _prefix(tokens: Tensor) -> Tensor:
 def chunk_gradients(policy: ExactPolicy, method: Method, batches: list[Batch], prepare: Callable[[Batch], Batch]) -> Tensor:
     """Gradient of the gain (minus the loss) on each batch, ``[chunks, 120]``."""
     return torch.stack([-policy.gradient(method, prepare(batch)).flatten() for batch in batches])
+
+
+def worst_z(estimates: Tensor, exact: Tensor) -> float:
+    """Largest deviation of the mean from the exact gradient, in standard errors, over coordinates that vary at all."""
+    error = estimates.std(0) / math.sqrt(len(estimates))
+    varies = error > 1e-12
+    assert torch.allclose(estimates.mean(0)[~varies], exact.flatten()[~varies])
+    return float(((estimates.mean(0) - exact.flatten()).abs() / error)[varies].max())
+
+
+def z_along(estimates: Tensor, exact: Tensor) -> float:
+    """Deviation in standard errors along the exact gradient."""
+    along = estimates @ exact.flatten() / exact.norm() - exact.norm()
+    return float(along.mean() / along.std() * math.sqrt(len(along)))

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from upslope.errors import UserError
-from upslope.policies import LanguageModel, TextInputs, load_language_model, tiny
-from upslope.policies.tiny import character_tokenizer
+from upslope.policies import LanguageModel, TextInputs, load_language_model
+from upslope.policies.tiny import character_tokenizer, tiny
 from upslope.rollout import engine as engine_module
 from upslope.rollout.engine import Completions, Sampling, TorchEngine, draw_tokens
 from upslope.runtime import seeding
@@ -281,6 +281,14 @@ def test_sync_continues_with_the_new_policy():
 def test_nonsense_is_refused_with_its_value(wrong):
     with pytest.raises(UserError, match=f"{next(iter(wrong))}={next(iter(wrong.values()))}"):
         Sampling(**{"max_tokens": 4, **wrong})
+
+
+def test_a_model_that_has_blown_up_is_not_sampled_from():
+    policy = tiny(0, layers=1, width=16, heads=2)
+    with torch.no_grad():
+        policy.model.lm_head.weight[3, 0] = torch.nan
+    with pytest.raises(UserError, match="learning rate"):
+        TorchEngine(policy).generate([[1, 9]], 2, Sampling(3), seeding.uniforms((2, 3), 0))
 
 
 def test_calls_that_cannot_work_say_why():

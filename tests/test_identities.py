@@ -8,19 +8,18 @@ from dataclasses import dataclass
 import pytest
 import torch
 from batches import assert_same, at_proximal, gradient, random_batch, replace_view
-from exact_policy import LENGTH, ExactPolicy, chunk_gradients
+from exact_policy import LENGTH, ExactPolicy, chunk_gradients, worst_z, z_along
 from torch import Tensor
 
-from upslope.errors import MethodError
 from upslope.methods import find
-from upslope.objective.advantage import GAE, GroupBaseline, MovingBaseline, RawReward
-from upslope.objective.aggregate import SequenceMeanTokenSum, SequenceSumTokenMean, TokenMean
-from upslope.objective.base import Branch, Notes, Surrogate
+from upslope.objective.advantage import GroupBaseline, MovingBaseline, RawReward
+from upslope.objective.aggregate import TokenMean
+from upslope.objective.base import Branch, Mix, Notes, Surrogate
 from upslope.objective.estimator import annotate, begin_update, decision_losses
 from upslope.objective.ratio import ConstantMix, EntropyMix, Hybrid, NoRatio, SequenceRatio, TokenRatio
 from upslope.objective.regularize import kl_estimate
 from upslope.objective.surrogate import Bounds, BranchClip, LogLikelihood, PessimisticClip, Unclipped
-from upslope.types import Batch, Method, View
+from upslope.types import Batch, Method
 
 grpo, gspo, dhpo, dapo, rloo, reinforce = (find(name) for name in ("grpo", "gspo", "dhpo", "dapo", "rloo", "reinforce"))
 dr_grpo, gmpo, cispo, ppo, high_entropy = (find(name) for name in ("dr-grpo", "gmpo", "cispo", "ppo", "high-entropy"))
@@ -56,20 +55,6 @@ def _estimates(policy: ExactPolicy, advantage, method: Method = reinforce, basel
     return chunk_gradients(policy, method, _chunks(policy), lambda batch: batch.replace(state={advantage: {"baseline": baseline}}))
 
 
-def _worst_z(estimates: Tensor, exact: Tensor) -> float:
-    """Largest deviation of the mean from the exact gradient, in standard errors, over coordinates that vary at all."""
-    error = estimates.std(0) / math.sqrt(len(estimates))
-    varies = error > 1e-12
-    assert torch.allclose(estimates.mean(0)[~varies], exact.flatten()[~varies])
-    return float(((estimates.mean(0) - exact.flatten()).abs() / error)[varies].max())
-
-
-def _z_along(estimates: Tensor, exact: Tensor) -> float:
-    """Deviation in standard errors along the exact gradient."""
-    along = estimates @ exact.flatten() / exact.norm() - exact.norm()
-    return float(along.mean() / along.std() * math.sqrt(len(along)))
-
-
 UNBIASED = {
     "no baseline": (reinforce, RawReward(), 0.0),
     "moving baseline": (reinforce, MovingBaseline(), 2.0),
@@ -84,15 +69,15 @@ def test_the_sample_gradient_is_the_exact_gradient(exact: ExactPolicy, case: str
     estimates = _estimates(exact, advantage, method, baseline)
     truth = exact.expected_gradient(_reward(exact))
     # Up to 120 coordinates: all stay below 4.5 with probability 0.998 (Student's t, 99 degrees of freedom). The seed is fixed.
-    assert _worst_z(estimates, truth) < 4.5
-    assert abs(_z_along(estimates, truth)) < 3.5
+    assert worst_z(estimates, truth) < 4.5
+    assert abs(z_along(estimates, truth)) < 3.5
 
 
 def test_the_groups_own_mean_is_biased_by_exactly_its_share(exact: ExactPolicy):
     own = _estimates(exact, GroupBaseline(scale="none"))
     others = _estimates(exact, GroupBaseline(scale="none", leave_one_out=True))
     torch.testing.assert_close(own, others * (SAMPLES - 1) / SAMPLES)
-    assert _z_along(own, exact.expected_gradient(_reward(exact))) < -10, "the z-test must be able to see a bias"
+    assert z_along(own, exact.expected_gradient(_reward(exact))) < -10, "the z-test must be able to see a bias"
 
 
 def test_a_baseline_lowers_the_variance(exact: ExactPolicy):
@@ -118,12 +103,6 @@ def test_kl_estimates_against_the_exact_divergence(estimator: str):
     ours, truth = (torch.autograd.grad(term, policy.logits)[0] for term in (estimate, divergence))
     right = torch.allclose(ours, truth, atol=1e-9)
     assert right == (estimator in ("k2", "k3+"))
-
-
-def test_the_entropy_column_adds_up_to_the_answers_entropy(exact: ExactPolicy):
-    tokens, sampled = exact.sequences()
-    chance = exact.sequence_logp().exp()
-    torch.testing.assert_close((exact.entropy(tokens) * sampled).sum(1) @ chance, exact.answer_entropy())
 
 
 # -- at the first update all ratios are one --------------------------------------------------------------------------------
@@ -159,38 +138,6 @@ def test_ppo_at_the_first_update_is_reinforce_with_its_advantage(ragged_batch: B
     torch.testing.assert_close(gradient(ppo, batch).logp, gradient(score, batch).logp)
 
 
-# -- ppo -------------------------------------------------------------------------------------------------------------------
-
-
-def test_gae_special_cases(ragged_batch: Batch):
-    batch = ragged_batch.replace(step_reward=None)
-    zero = replace_view(batch, "proximal", value=torch.zeros_like(batch.sampled)).replace(bootstrap=None)
-    torch.testing.assert_close(GAE(gamma=1.0, lam=1.0)(zero), batch.per_decision(batch.reward))
-    # A row that ended by itself: lambda 1 is the return minus V, lambda 0 the one-step error.
-    value = torch.tensor([[0.5, -1.0, 2.0]], dtype=torch.float64)
-    row = batch.take_rows(torch.tensor([0])).replace(
-        sampled=torch.ones(1, 3).double(), ended=torch.tensor([[0, 0, 1]]), bootstrap=None, proximal=View(value, value=value)
-    )
-    discounted = row.reward * torch.tensor([0.81, 0.9, 1.0], dtype=torch.float64)
-    torch.testing.assert_close(GAE(gamma=0.9, lam=1.0)(row), discounted - value, rtol=1e-6, atol=1e-6)
-    errors = torch.stack([0.9 * value[0, 1] - value[0, 0], 0.9 * value[0, 2] - value[0, 1], row.reward[0] - value[0, 2]])
-    torch.testing.assert_close(GAE(gamma=0.9, lam=0.0)(row)[0], errors)
-
-
-def test_the_pessimistic_clip_is_a_hinge(ragged_batch: Batch):
-    """-min(rA, clip(r)A) = |A| max(0, sgn(A) ((1 + eps sgn A) - r)) - A - eps |A|."""
-    batch = begin_update(plain, annotate(plain, ragged_batch))
-    (branch,), advantage, sign = TokenRatio()(batch), batch.advantage, batch.advantage.sign()
-    loss, _ = PessimisticClip(0.2, 0.2)(batch, (branch,))
-    hinge = advantage.abs() * (sign * (1 + 0.2 * sign - branch.value)).clamp_min(0) - advantage - 0.2 * advantage.abs()
-    torch.testing.assert_close(loss * batch.sampled, hinge * batch.sampled)
-
-
-def test_infinite_bounds_are_no_clip(ragged_batch: Batch):
-    wide = plain.derive(surrogate=PessimisticClip(math.inf, math.inf))
-    assert_same(gradient(wide, ragged_batch), gradient(plain.derive(surrogate=Unclipped()), ragged_batch))
-
-
 # -- grpo and what changes one part of it ----------------------------------------------------------------------------------
 
 
@@ -200,8 +147,8 @@ def test_grpo_advantages_of_right_and_wrong(right: int):
     batch = batch.replace(reward=(torch.arange(16) % 8 < right).double())
     row = GroupBaseline(ddof=0, eps=0.0)(batch).sum(1) / batch.lengths()
     share = right / 8
-    expected = torch.where(batch.reward > 0, math.sqrt((1 - share) / share), -math.sqrt(share / (1 - share)))
-    torch.testing.assert_close(row, expected)
+    right_one, wrong_one = math.sqrt((1 - share) / share), -math.sqrt(share / (1 - share))
+    assert row.tolist() == pytest.approx([right_one if reward else wrong_one for reward in batch.reward])
     torch.testing.assert_close(row.view(2, 8).sum(1), torch.zeros(2).double(), rtol=0, atol=1e-12)
 
 
@@ -248,15 +195,6 @@ def test_length_bias():
     fair, biased = gradient(dr_grpo, batch).logp[:, 0], gradient(plain, batch).logp[:, 0]
     assert fair[1] > 0 and fair[1].item() == pytest.approx(fair[2].item())
     assert biased[1].item() == pytest.approx(10 * biased[2].item())
-
-
-def test_aggregates_give_their_means():
-    batch = begin_update(plain, random_batch(seed=1, empty_rows=1))
-    lengths, rows = batch.lengths(), 11
-    assert TokenMean()(batch).sum().item() == pytest.approx(1)
-    assert plain.aggregate(batch).sum(1).tolist() == pytest.approx([1 / rows if length else 0.0 for length in lengths])
-    assert SequenceSumTokenMean()(batch).sum(1).tolist() == pytest.approx([1.0 if length else 0.0 for length in lengths])
-    torch.testing.assert_close(SequenceMeanTokenSum()(batch).sum(1), lengths / rows)
 
 
 def test_high_entropy_at_full_share_is_dapo(ragged_batch: Batch):
@@ -317,3 +255,141 @@ def _with_outlier(batch: Batch, row: int, position: int, distance: float) -> Bat
     logp = batch.current.logp.detach().clone()
     logp[row, position] = batch.proximal.logp[row, position] + distance
     return replace_view(batch, "current", logp=logp.requires_grad_())
+
+
+# -- dhpo ------------------------------------------------------------------------------------------------------------------
+
+TOKEN, SEQUENCE, HALF = Bounds(0.2, 0.28), Bounds(0.05, 0.08), ConstantMix(0.5)
+
+
+def _dhpo(mix: Mix = HALF, form: str = "single_min", seq_grad: str = "token", surrogate: Surrogate | None = None) -> Method:
+    return dhpo.derive(
+        ratio=Hybrid(TokenRatio(), SequenceRatio(seq_grad), mix), surrogate=surrogate or BranchClip(TOKEN, SEQUENCE, form)
+    )
+
+
+@pytest.mark.parametrize("form", ["single_min", "per_branch_min"])
+@pytest.mark.parametrize("seed", range(3))
+def test_dhpo_ends_in_grpo_and_in_gspo(seed: int, form: str):
+    as_grpo = plain.derive(surrogate=PessimisticClip(TOKEN.low, TOKEN.high))
+    as_gspo = gspo.derive(surrogate=PessimisticClip(SEQUENCE.low, SEQUENCE.high))
+    batch = random_batch(seed)
+    policy = ExactPolicy.random(seed)
+    answers = policy.batch(policy.draw(48, seed), _reward(policy), samples=8, proximal=policy.moved(seed, by=0.4))
+    for share, parent in ((1.0, as_grpo), (0.0, as_gspo)):
+        assert_same(gradient(_dhpo(ConstantMix(share), form), batch), gradient(parent, batch))
+        ours, theirs = policy.gradient(_dhpo(ConstantMix(share), form), answers), policy.gradient(parent, answers)
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
+
+
+def _losses(method: Method, batch: Batch, advantage: float) -> Tensor:
+    """Loss per decision, every advantage set to one number, before any mean."""
+    update = begin_update(method, batch.replace(advantage=batch.sampled * advantage))
+    return (decision_losses(method, update)[0] / update.share).detach()[batch.sampled > 0]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_clipped_mix_stays_in_the_mixed_region(share: float):
+    batch, method = random_batch(seed=3, drift=1.0), _dhpo(ConstantMix(share))
+    free = -_losses(_dhpo(ConstantMix(share), surrogate=Unclipped()), batch, 1.0)
+    smaller, larger = -_losses(method, batch, 1.0), _losses(method, batch, -1.0)  # min(u, ū) and max(u, ū)
+    clipped = smaller + larger - free
+    low, high = (share * getattr(TOKEN, side) + (1 - share) * getattr(SEQUENCE, side) for side in ("low", "high"))
+    assert (clipped >= 1 - low - 1e-9).all() and (clipped <= 1 + high + 1e-9).all()
+    assert free.min() < 1 - low and free.max() > 1 + high
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_a_token_outside_its_region_still_learns_from_the_sequence(near_batch: Batch, share: float):
+    batch = _with_outlier(near_batch, row=0, position=3, distance=0.4)  # r = 1.49, s near 1.07: inside a region of 0.2
+    method = _dhpo(ConstantMix(share), surrogate=BranchClip(TOKEN, Bounds(0.2, 0.2)))
+    ours = gradient(method, batch).logp[0, 3]
+    theirs = gradient(gspo.derive(surrogate=PessimisticClip(0.2, 0.2)), batch).logp[0, 3]
+    assert theirs != 0 and gradient(plain, batch).logp[0, 3] == 0
+    torch.testing.assert_close(ours, (1 - share) * theirs)
+
+
+def test_both_sequence_gradients_agree_in_an_unclipped_constant_mix(ragged_batch: Batch):
+    token, sequence = (_dhpo(ConstantMix(0.3), seq_grad=form, surrogate=Unclipped()) for form in ("token", "sequence"))
+    assert_same(gradient(token, ragged_batch), gradient(sequence, ragged_batch))
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_the_two_minima_differ_only_where_branches_leave_on_opposite_sides(advantage: float):
+    batch = random_batch(seed=4, groups=8, drift=0.6)
+    single, branchwise = (-_losses(_dhpo(form=form), batch, advantage) for form in ("single_min", "per_branch_min"))
+    free = plain.derive(surrogate=Unclipped())
+    token, sequence = (_losses(free.derive(ratio=ratio), batch, -1.0) for ratio in (TokenRatio(), SequenceRatio()))
+    opposite = ((token > 1.28) & (sequence < 0.95)) | ((token < 0.8) & (sequence > 1.08))
+    assert 10 < opposite.sum() < len(opposite) / 2
+    torch.testing.assert_close(single[~opposite], branchwise[~opposite])
+    assert (branchwise[opposite] < single[opposite] - 1e-6).all()
+
+
+@dataclass(frozen=True)
+class MixThenClip(Surrogate):
+    """The wrong reading of DHPO: one region around the mixed ratio."""
+
+    def takes(self, branches: tuple[str, ...]) -> bool:
+        return len(branches) == 2
+
+    def __call__(self, batch: Batch, branches: tuple[Branch, ...]) -> tuple[Tensor, Notes]:
+        mixed = sum(branch.weight * branch.value for branch in branches)
+        return -torch.minimum(mixed * batch.advantage, mixed.clamp(0.8, 1.28) * batch.advantage), {}
+
+
+def test_mixing_before_clipping_is_another_method(near_batch: Batch):
+    batch = _with_outlier(near_batch, row=0, position=3, distance=0.9)  # u = (2.46 + 1.16) / 2 is far outside
+    ours, wrong = (
+        gradient(_dhpo(surrogate=BranchClip(TOKEN, Bounds(0.2, 0.2))), batch),
+        gradient(_dhpo(surrogate=MixThenClip()), batch),
+    )
+    assert ours.logp[0, 3] != 0 and wrong.logp[0, 3] == 0
+    assert ours.loss.item() != pytest.approx(wrong.loss.item(), rel=1e-3)
+
+
+def test_an_outlier_does_not_swell_the_update():
+    """One token of a good answer at d = +3. In a bad answer no pessimistic clip bounds it; that is the dual clip's work."""
+    clean = at_proximal(random_batch(seed=5, groups=1, samples=4, ragged=False)).replace(reward=torch.eye(4)[0].double())
+    hit = _with_outlier(clean, row=0, position=3, distance=3.0)
+    bounded, swollen = (
+        gradient(method, hit).logp.norm() / gradient(method, clean).logp.norm() for method in (dhpo, _dhpo(surrogate=Unclipped()))
+    )
+    assert 0.5 < bounded < 2 < swollen
+
+
+# -- dhpo's entropy mix ----------------------------------------------------------------------------------------------------
+
+
+def _entropies() -> Batch:
+    """Two groups of two rows of three; the last position of row 1 was not sampled and holds the largest number."""
+    batch = random_batch(seed=0, groups=2, samples=2, positions=3, ragged=False)
+    entropy = torch.tensor([[0.0, 1.0, 2.0], [1.0, 3.0, 99.0], [5.0, 5.0, 5.0], [4.0, 6.0, 8.0]], dtype=torch.float64)
+    sampled = torch.ones_like(entropy)
+    sampled[1, 2] = 0
+    return replace_view(replace_view(batch, "proximal", entropy=entropy), "current", entropy=8 - entropy).replace(sampled=sampled)
+
+
+@pytest.mark.parametrize(
+    ("mix", "share"),
+    [
+        (EntropyMix(), [[0, 0.5, 1], [0, 1, None], [0.5, 0.5, 0.5], [0, 0.5, 1]]),
+        (EntropyMix(direction=-1), [[1, 0.5, 0], [1, 0, None], [0.5, 0.5, 0.5], [1, 0.5, 0]]),
+        (EntropyMix(neutral=0.1, direction=-1), [[1, 0.5, 0], [1, 0, None], [0.1, 0.1, 0.1], [1, 0.5, 0]]),
+        (EntropyMix(over="group"), [[0, 1 / 3, 2 / 3], [1 / 3, 1, None], [0.25, 0.25, 0.25], [0, 0.5, 1]]),
+        (EntropyMix(over="batch"), [[0, 1 / 8, 2 / 8], [1 / 8, 3 / 8, None], [5 / 8, 5 / 8, 5 / 8], [4 / 8, 6 / 8, 1]]),
+        (EntropyMix(source="current"), [[1, 0.5, 0], [1, 0, None], [0.5, 0.5, 0.5], [1, 0.5, 0]]),
+        (EntropyMix(source="current", over="group"), [[1, 2 / 3, 1 / 3], [2 / 3, 0, None], [0.75, 0.75, 0.75], [1, 0.5, 0]]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, EntropyMix) else "",
+)  # fmt: skip
+def test_entropy_mix_by_hand(mix: EntropyMix, share: list):
+    batch, method = _entropies(), _dhpo(mix)
+    found = method.ratio(begin_update(method, annotate(method, batch)))
+    on = batch.sampled > 0
+    expected = torch.tensor([[math.nan if value is None else value for value in row] for row in share], dtype=torch.float64)
+    torch.testing.assert_close(found[0].weight[on], expected[on])
+    torch.testing.assert_close(found[0].weight + found[1].weight, torch.ones_like(expected))
+    assert not found[0].weight.requires_grad and not gradient(method, batch).entropy.any()
+    for how in ("one_by_one", "packed"):
+        assert_same(gradient(method, batch, how), gradient(method, batch))

@@ -49,7 +49,11 @@ def test_the_objective_knows_only_torch_and_the_nouns(file: Path):
         for name in names:
             top = name.split(".")[0]
             allowed = ("upslope.objective", "upslope.types", "upslope.errors")
-            assert name.startswith(allowed) if top == "upslope" else top in ("torch", "math", "dataclasses", "typing", "collections", "__future__")
+            assert (
+                name.startswith(allowed)
+                if top == "upslope"
+                else top in ("torch", "math", "dataclasses", "typing", "collections", "__future__")
+            )
 
 
 def test_the_check_can_fail(tmp_path: Path):

@@ -30,7 +30,12 @@ def arguments(method: str) -> dict:
 def result(folder: Path) -> tuple[dict, list[dict], list[dict]]:
     """Final weights, metrics without the clock, samples."""
     last = sorted((folder / "checkpoints").glob("step-*"))[-1]
-    weights = {name: tensor for file in last.glob("*.safetensors") if "learner" not in file.name for name, tensor in load_file(file).items()}
+    weights = {
+        name: tensor
+        for file in last.glob("*.safetensors")
+        if "learner" not in file.name
+        for name, tensor in load_file(file).items()
+    }
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     metrics = [{key: value for key, value in line.items() if key not in CLOCK} for line in lines]
     samples = folder / "samples.jsonl"
@@ -85,7 +90,9 @@ def start(out: Path, *, control: bool) -> subprocess.Popen:
     gym = ["ppo", "--task", "gym:CartPole-v1", "--steps", "12", "--envs", "2", "--horizon", "64"]
     sizes = ["--eval-problems", "5"] if control else ["--eval-problems", "20", "--tasks-per-step", "8", "--updates-per-step", "2"]
     command = [sys.executable, "-m", "upslope", "train", *(gym if control else text), *sizes, *common]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
 
 
 def wait_for_lines(out: Path, lines: int, process: subprocess.Popen) -> None:
@@ -143,5 +150,3 @@ def test_a_finished_run_is_left_alone(tmp_path):
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "checkpoints").rglob("*")}
     assert up.resume(run.path).summary == run.summary
     assert before == {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "checkpoints").rglob("*")}
-
-

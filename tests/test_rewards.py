@@ -105,7 +105,9 @@ def test_infos_come_by_name_and_another_fourth_parameter_keeps_its_default(write
 
 
 def test_an_async_function_works_with_and_without_a_running_loop(write):
-    path = write("import asyncio\nasync def score(prompts, responses, answers):\n    await asyncio.sleep(0)\n    return [0.5, 1, 2]\n")
+    path = write(
+        "import asyncio\nasync def score(prompts, responses, answers):\n    await asyncio.sleep(0)\n    return [0.5, 1, 2]\n"
+    )
     reward = load_reward(f"{path}:score")
     assert call(reward) == [0.5, 1.0, 2.0]
 
@@ -148,7 +150,7 @@ def test_a_function_that_raises_on_the_whole_only_says_so():
             raise ValueError("too many")
         return [0.0]
 
-    with pytest.raises(RewardError, match="too many.* on 3 responses, though not on any of them alone"):
+    with pytest.raises(RewardError, match=r"too many.* on 3 responses, though not on any of them alone"):
         call(UserReward(score))
 
 
@@ -182,11 +184,11 @@ def test_a_long_response_is_shown_by_its_start():
 
 def test_files_and_functions_that_are_not_there(write):
     path = write("def score(prompts, responses, answers):\n    return []\nlimit = 3\n")
-    with pytest.raises(RewardError, match="Did you mean 'my.py'"):
+    with pytest.raises(RewardError, match=r"Did you mean 'my\.py'"):
         load_reward(path.replace("my.py", "mine.py") + ":score")
-    with pytest.raises(RewardError, match="no function 'scor'.* Did you mean 'score'"):
+    with pytest.raises(RewardError, match=r"no function 'scor'.* Did you mean 'score'"):
         load_reward(f"{path}:scor")
-    with pytest.raises(RewardError, match="'limit' .* is not a function"):
+    with pytest.raises(RewardError, match=r"'limit' .* is not a function"):
         load_reward(f"{path}:limit")
     with pytest.raises(RewardError, match="say which function"):
         load_reward(path)
@@ -196,7 +198,9 @@ def test_files_and_functions_that_are_not_there(write):
 
 def test_wrong_parameters_are_refused_before_any_call(write):
     path = write("def score(prompt, response):\n    return 1.0\n")
-    with pytest.raises(RewardError, match=r"score\(prompt, response\) cannot .* Write it as def score\(prompts, responses, answers\)"):
+    with pytest.raises(
+        RewardError, match=r"score\(prompt, response\) cannot .* Write it as def score\(prompts, responses, answers\)"
+    ):
         load_reward(f"{path}:score")
 
 

@@ -11,11 +11,25 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.methods import catalogue
-from upslope.objective.estimator import annotate, begin_update, bind, check, decision_losses, remembering, silent_rows
+from upslope.objective.aggregate import SequenceMeanTokenSum, SequenceSumTokenMean, TokenMean
+from upslope.objective.estimator import (
+    annotate,
+    begin_update,
+    bind,
+    check,
+    decision_losses,
+    remembering,
+    second_forward,
+    silent_rows,
+    slice_scope,
+)  # fmt: skip
+from upslope.objective.ratio import EntropyMix, Hybrid, NoRatio
+from upslope.objective.surrogate import BranchClip, PessimisticClip
 from upslope.runtime.method_file import dump_method, load_method
 from upslope.types import SINGLE_SLOTS, Batch, Method, View
 
 METHODS = list(catalogue().values())
+grpo, dhpo = (catalogue()[name] for name in ("grpo", "dhpo"))
 each_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 
 
@@ -199,6 +213,15 @@ def test_silent_rows_have_no_gradient(method: Method):
         assert not getattr(found, name)[silent].any(), name
 
 
+def test_aggregates_give_their_means():
+    batch = begin_update(grpo, random_batch(seed=1, empty_rows=1))
+    lengths, rows = batch.lengths(), 11
+    assert TokenMean()(batch).sum().item() == pytest.approx(1)
+    assert grpo.aggregate(batch).sum(1).tolist() == pytest.approx([1 / rows if length else 0.0 for length in lengths])
+    assert SequenceSumTokenMean()(batch).sum(1).tolist() == pytest.approx([1.0 if length else 0.0 for length in lengths])
+    torch.testing.assert_close(SequenceMeanTokenSum()(batch).sum(1), lengths / rows)
+
+
 @each_method
 def test_decision_losses_sum_to_the_loss_and_notes_are_columns(method: Method):
     batch = random_batch(seed=14, groups=3, samples=4)
@@ -279,6 +302,25 @@ def test_check_passes_with_all_columns_and_names_a_missing_one(method: Method):
 def test_check_refuses_an_incomplete_method(method: Method, slot: str):
     with pytest.raises(MethodError, match=slot):
         check(method.without(slot))
+
+
+def test_a_ratio_and_a_surrogate_that_do_not_fit_are_refused():
+    for method in (grpo.derive(ratio=NoRatio()), grpo.derive(surrogate=BranchClip()), dhpo.derive(surrogate=PessimisticClip())):
+        with pytest.raises(MethodError, match="cannot bound the ratio"):
+            check(method)
+
+
+def test_scopes_of_slices():
+    entropy = {over: dhpo.derive(ratio=Hybrid(mix=EntropyMix(over=over))) for over in ("response", "group", "batch")}
+    assert [slice_scope(catalogue()[name]) for name in ("ppo", "dapo", "gspo", "gmpo")] == [
+        "decision",
+        "decision",
+        "sequence",
+        "sequence",
+    ]
+    assert {over: slice_scope(method) for over, method in entropy.items()} == dict.fromkeys(entropy, "sequence")
+    assert slice_scope(dhpo.derive(ratio=Hybrid(mix=EntropyMix(over="group", source="current")))) == "group"
+    assert not any(second_forward(method) for method in (*catalogue().values(), *entropy.values()))
 
 
 # -- as a value ------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ from upslope.tasks import load_task
 from upslope.types import Method
 
 Progress = Callable[[int, int], None]
+EVALUATION_SEED = 20_000
+"""Every run of a task is judged on the same problems or episodes, whatever its own seed."""
 
 
 class Bench(ABC):
@@ -96,7 +98,14 @@ class TextBench(Bench):
 
         settings = self.settings
         tokens = settings.max_tokens or self.task.max_tokens
-        found = evaluate_text(self.task, self.policy, problems=settings.eval_problems or 100, max_tokens=tokens, progress=progress)
+        found = evaluate_text(
+            self.task,
+            self.policy,
+            problems=settings.eval_problems or 100,
+            max_tokens=tokens,
+            seed=EVALUATION_SEED,
+            progress=progress,
+        )
         low, high = found.interval()
         reward = sum(map(sum, found.reward)) / len(found.problems)
         return {"score": found.accuracy, "low": low, "high": high, "problems": len(found.problems), "reward": reward}

@@ -25,6 +25,7 @@ from upslope.runtime.files import load_state, save_state, whole_folder, write_js
 from upslope.runtime.method_file import method_from_table, method_table, user_files
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings
+from upslope.runtime.threads import use_threads
 from upslope.runtime.trackers import check_trackers, make_trackers
 from upslope.setting_up import Bench, set_up
 from upslope.types import Method, Metrics
@@ -187,7 +188,7 @@ def load_bench(folder: RunFolder, plan: Plan) -> Bench:
 def _train(run: Run, watcher: Watcher) -> Run:
     bench, settings, folder = run.bench, run.plan.settings, run.folder
     assert bench is not None and settings.steps is not None and settings.checkpoint_every is not None
-    torch.set_num_threads(settings.threads or 1)
+    use_threads(settings.threads or 1)
     watcher.began(run, bench)
     progress: dict[str, Any] = {"step": 0, "tokens": 0.0, "seconds": 0.0}
     learner = _begin_or_restore(run, bench, watcher, progress)

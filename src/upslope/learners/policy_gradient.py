@@ -143,10 +143,11 @@ class PolicyGradient:
             missing = wanted - sum(piece.group_index()[1] for piece in kept if piece.rows)
             if missing <= 0 or not refills:
                 break
-        join = self.rollout.join
-        whole = everything[0] if len(everything) == 1 else join(everything)
         full = [piece for piece in kept if piece.rows] or kept[:1]
-        return whole, full[0] if len(full) == 1 else join(full)
+        return self._joined(everything), self._joined(full)
+
+    def _joined(self, batches: list[Trajectories]) -> Trajectories:
+        return batches[0] if len(batches) == 1 else self.rollout.join(batches)
 
     def _look(self, method: Method, rows: Trajectories) -> Trajectories:
         """One pass without gradient for the columns that parts read before the update."""

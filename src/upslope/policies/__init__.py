@@ -8,10 +8,10 @@ import torch
 
 from upslope.errors import UserError, did_you_mean
 from upslope.policies.language_model import LanguageModel, TextInputs, quiet_loading
-from upslope.policies.smollm2 import smollm2
-from upslope.policies.tiny import tiny, tiny_from_spec
+from upslope.policies.smollm2 import load_smollm2
+from upslope.policies.tiny import tiny_from_spec
 
-__all__ = ["LanguageModel", "TextInputs", "load_language_model", "smollm2", "tiny"]
+__all__ = ["LanguageModel", "TextInputs", "load_language_model"]
 
 BUILT_IN = ("tiny", "smollm2")
 
@@ -31,7 +31,7 @@ def load_language_model(spec: str, seed: int) -> LanguageModel:
     if name == "tiny":
         return tiny_from_spec(options, seed)
     if spec == "smollm2":
-        return smollm2()
+        return load_smollm2()
     folder = Path(spec).expanduser()
     if not folder.is_dir():
         raise UserError(_not_found(spec, folder))
@@ -53,7 +53,9 @@ def _from_folder(folder: Path) -> LanguageModel:
 
 
 def _not_found(spec: str, folder: Path) -> str:
-    looked = f"no model {spec!r}: it is neither {' nor '.join(repr(name) for name in BUILT_IN)} nor a folder (looked for '{folder.absolute()}')."
+    looked = f"no model {spec!r}: neither {' nor '.join(map(repr, BUILT_IN))} nor a folder (looked for '{folder.absolute()}')."
     if spec.count("/") == 1 and not spec.startswith((".", "/", "~")):
-        return f"{looked} If it is a name on the Hugging Face hub: nothing is downloaded here, so fetch it yourself and pass its folder as the model."
+        return (
+            f"{looked} If it is a name on the Hugging Face hub: nothing is downloaded here, fetch it yourself and give its folder."
+        )
     return looked + did_you_mean(spec, BUILT_IN)

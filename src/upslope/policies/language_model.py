@@ -1,6 +1,6 @@
 """A language model as a policy: it encodes prompts, says how likely sampled tokens were, and saves itself for `transformers`.
 
-Left out on purpose: sampling (an engine does that, see ``upslope.rollout.engine``) and fused kernels; what is here is plain autograd.
+Left out: sampling, which an engine does (``upslope.rollout.engine``), and fused kernels; what is here is plain autograd.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -201,7 +201,8 @@ class LanguageModel:
 
     def frozen_copy(self) -> LanguageModel:
         """The policy as it is now, without gradient: a reference."""
-        frozen = LanguageModel(copy.deepcopy(self.model).requires_grad_(False), self.tokenizer, self.name)
+        frozen = copy.copy(self)
+        frozen.model = copy.deepcopy(self.model).requires_grad_(False).eval()
         if self.value_head is not None:
             frozen.value_head = copy.deepcopy(self.value_head).requires_grad_(False)
         return frozen
@@ -302,21 +303,12 @@ def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 def _switch_off_dropout(model: Any) -> None:
     for module in model.modules():
-        is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
-        _zero(module, lambda name, is_dropout=is_dropout: _is_noise(name) or (is_dropout and name == "p"))
-    _zero(model.config, _is_noise)
-    _zero(model.config.get_text_config(), _is_noise)
-
-
-def _is_noise(name: str) -> bool:
-    return any(word in name for word in NOISE)
-
-
-def _zero(holder: Any, chosen: Callable[[str], bool]) -> None:
-    """Sets the chosen numbers among an object's attributes to 0."""
-    for name, value in list(vars(holder).items()):
-        if isinstance(value, float) and chosen(name):
-            setattr(holder, name, 0.0)
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+    for holder in (*model.modules(), model.config, model.config.get_text_config()):
+        for name, value in list(vars(holder).items()):
+            if isinstance(value, float) and any(word in name for word in NOISE):
+                setattr(holder, name, 0.0)
 
 
 @contextlib.contextmanager

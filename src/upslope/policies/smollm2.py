@@ -31,7 +31,7 @@ CHAT_TEMPLATE = (
 """ChatML as SmolLM2 was tuned on, for when the weights come without a template."""
 
 
-def smollm2() -> LanguageModel:
+def load_smollm2() -> LanguageModel:
     """The model in float32; the first call converts it (about a minute) into the cache folder, later ones read it in seconds."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

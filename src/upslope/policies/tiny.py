@@ -50,13 +50,13 @@ def tiny(seed: int, *, layers: int = 2, width: int = 192, heads: int = 4, alphab
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seeding.mix(seed, "tiny", layers, width, heads))
         model = LlamaForCausalLM(config)
-    return LanguageModel(model.to(torch.float32), tokenizer, "tiny")
+    return LanguageModel(model.float(), tokenizer, "tiny")
 
 
 def tiny_from_spec(options: str, seed: int) -> LanguageModel:
     """The model of a spec such as ``tiny:layers=4,width=128``, given what stands behind the colon."""
     known = ("layers", "width", "heads")
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Any] = {}
     for option in filter(None, options.split(",")):
         name, _, value = option.partition("=")
         if name not in known:

@@ -107,7 +107,8 @@ class TorchEngine:
             uniforms: ``[R, max_tokens]`` numbers in [0, 1), ``R = len(prompts) * n``: the only randomness there is.
 
         Raises:
-            UserError: if a prompt is empty, or with its completion longer than the model's positions.
+            UserError: if a prompt is empty or, with its completion, longer than the model's positions; or if the model
+                no longer gives numbers.
         """
         self._refuse(prompts, n, sampling, uniforms)
         # Tensors made in inference mode could never enter a loss, hence out of it even if the caller is in it.
@@ -119,6 +120,9 @@ class TorchEngine:
                 rows = slice(first * n, last * n)
                 stream = _Stream(self.policy, prompts[first:last], n, sampling.max_tokens)
                 _sample(stream, sampling, uniforms[rows], stops, record.part(rows))
+            if not record.logp.isfinite().all():
+                raise UserError(f"{self.policy.name!r} gives log-probabilities that are not numbers: its weights have blown up. "
+                                "A smaller learning rate or a tighter gradient norm keeps them.")  # fmt: skip
             return record.completions(stops)
 
     def probe(self, rows: Trajectories) -> float:
@@ -175,8 +179,8 @@ class TorchEngine:
         room = getattr(self.policy.model.config.get_text_config(), "max_position_embeddings", None)
         longest = max(len(prompt) for prompt in prompts)
         if room and longest + sampling.max_tokens > room:
-            raise UserError(f"a prompt of {longest} tokens and max_tokens={sampling.max_tokens} are more than the {room} positions of "
-                            f"{self.policy.name!r}. Shorten the prompt or set max_tokens to {max(room - longest, 0)} or less.")  # fmt: skip
+            raise UserError(f"a prompt of {longest} tokens and max_tokens={sampling.max_tokens} are more than the {room} positions "
+                            f"of {self.policy.name!r}. Shorten the prompt or the completion.")  # fmt: skip
 
 
 def _sample(stream: _Stream, sampling: Sampling, uniforms: Tensor, stops: Tensor, record: _Record) -> None:
@@ -202,8 +206,8 @@ def draw_tokens(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Draw:
     """One token per row of logits ``[B, V]``, at the point ``uniform [B]`` of its cumulative distribution."""
     logits = logits.float()
     if sampling.temperature == 0:
-        token = logits.argmax(1)
-        return Draw(token, torch.zeros_like(uniform), torch.zeros_like(uniform))
+        certain = torch.zeros(len(logits), device=logits.device)
+        return Draw(logits.argmax(1), certain, certain)
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
     logits, ids = _truncate(logits, sampling)
@@ -262,7 +266,8 @@ class _Record(NamedTuple):
         longest = int(self.sampled.sum(1).max())
         ended = (torch.isin(self.tokens, stops) & (self.sampled > 0)).any(1)
         finish: list[Finish] = ["stop" if stopped else "length" for stopped in ended.tolist()]
-        return Completions(*(column[:, :longest].contiguous() for column in self), finish)
+        tokens, sampled, logp, entropy = (column[:, :longest].contiguous() for column in self)
+        return Completions(tokens, sampled, logp, entropy, finish)
 
 
 class _Stream:

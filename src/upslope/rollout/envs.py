@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from upslope.errors import TaskError
+from upslope.errors import MethodError, TaskError
 from upslope.policies.mlp import Actor, ControlInputs, MLPPolicy
 from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser, Stored
 from upslope.runtime.seeding import generator, mix, stable_hash
 from upslope.tasks.gym import Environments, GymTask, Stepped
-from upslope.types import Ended, Trajectories, View
+from upslope.types import Ended, Metrics, Trajectories, View
 
 
 class Episode(NamedTuple):
@@ -46,6 +46,8 @@ class EnvRollout:
 
     domain = "control"
     provides = frozenset({"step_reward", "behavior.value", "ended"})
+    resumes_anywhere = False
+    """Episodes are under way between rollouts, so a run can only go on from a step at which they begin afresh anyway."""
 
     def __init__(self, task: GymTask, policy: MLPPolicy, *, envs: int, horizon: int, seed: int, gamma: float,
                  normalise_observations: bool, normalise_rewards: bool) -> None:  # fmt: skip
@@ -82,6 +84,29 @@ class EnvRollout:
         self.env_steps += self.horizon * len(self._envs)
         returns = [episode.return_ for episode in self._finished[finished_before:]]
         return rows.replace(info=[{"task": self.task.name, "episode_returns": returns}] + [{}] * (len(self._envs) - 1))
+
+    def refill(self, step: int, attempt: int, tasks: int) -> Trajectories:
+        raise MethodError(
+            "an environment has no groups of samples, so there is nothing to sample in place of what a filter dropped."
+        )
+
+    def join(self, batches: list[Trajectories]) -> Trajectories:
+        raise MethodError("rollouts in environments are not joined.")
+
+    def metrics(self) -> Metrics:
+        """Of the episodes that ended since the last call."""
+        episodes = self.finished()
+        if not episodes:
+            return {"env_steps": float(self.env_steps)}
+        returns, lengths = zip(*episodes, strict=True)
+        return {
+            "env_steps": float(self.env_steps),
+            "episode_return": float(np.mean(returns)),
+            "episode_length": float(np.mean(lengths)),
+        }
+
+    def sync(self) -> None:
+        """Acting takes the weights anew in each rollout."""
 
     def finished(self) -> list[Episode]:
         """Episodes that ended since the last call, in the order of their ends."""

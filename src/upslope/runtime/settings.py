@@ -109,7 +109,7 @@ class Settings:
             "adam_eps": 1e-8 if text else 1e-5,
             "passes": 1 if text else 10,
             "updates_per_step": 1 if text else 0,
-            "max_tokens": max_tokens,
+            "max_tokens": max_tokens or 1,
             "warm_start": 0.4 if text and tiny else 0.0,
             "normalise_observations": continuous,
             "normalise_rewards": continuous,

@@ -60,7 +60,7 @@ class JsonlTask(TextTask):
     path: str
     reward: Reward
     test_path: str | None = None
-    max_tokens: int = 256  # type: ignore[assignment]
+    max_tokens: int = 256
     division: Division = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

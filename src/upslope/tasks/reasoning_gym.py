@@ -163,6 +163,7 @@ def extract_answer(response: str) -> str:
 
 _PLAIN_NODES = (ast.Expression, ast.Constant, ast.Name, ast.Load, ast.List, ast.Tuple, ast.UnaryOp, ast.UAdd, ast.USub)
 _ARITHMETIC_NODES = (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.Call)
+# Integral is missing on purpose: the scorer of the integration datasets gives full marks for the question repeated inside of it.
 _FUNCTIONS = frozenset(
     {"sin", "cos", "tan", "sec", "csc", "cot", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt", "Abs"}
 )

@@ -1,0 +1,208 @@
+"""A trained run looked at closely: scores with intervals, and its answers or an episode to judge by eye."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from upslope.errors import UserError
+from upslope.report.curves import sparkline
+from upslope.report.describe import table
+from upslope.runtime.statistics import bootstrap_interval
+from upslope.setting_up import Bench
+from upslope.train import Run, load_bench
+
+EPISODE_SEED = 20_000
+MOST_EPISODE_STEPS = 10_000
+"""Where an environment has no limit of its own, watching ends here."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to measure; ``None`` is as the run itself was evaluated."""
+
+    k: int | None = None
+    """pass@1 to pass@k, 16 if left out."""
+    samples: int | None = None
+    """Answers per problem, k if left out. More make the estimate steadier."""
+    problems: int | None = None
+    """Problems or episodes."""
+    temperature: float | None = None
+
+
+def is_control(run: Run) -> bool:
+    """Whether the run's task is an environment."""
+    return run.plan.task.startswith("gym:")
+
+
+def evaluate(run: Run, asked: Asked) -> dict[str, Any]:
+    """The run's last checkpoint on held-out problems or episodes, as plain data."""
+    if is_control(run):
+        for name in ("k", "samples", "temperature"):
+            if getattr(asked, name) is not None:
+                raise UserError(f"--{name} goes with text; {run.plan.task} is an environment, which has a return.")
+    elif asked.samples is not None and asked.samples < (asked.k or 1):
+        raise UserError(f"--samples is {asked.samples}, and pass@{asked.k} needs at least {asked.k} answers per problem.")
+    bench = _bench(run)
+    about = {"run": str(run.path), "checkpoint": run.folder.latest().name, "method": run.plan.method.name, "task": run.plan.task}
+    measure = _measure_control if is_control(run) else _measure_text
+    with _progress() as progress:
+        return about | measure(bench, asked, progress)
+
+
+def _measure_text(bench: Bench, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
+    from upslope.rollout.evaluation import evaluate_text
+
+    settings = bench.settings
+    problems, tokens = asked.problems or settings.eval_problems or 100, settings.max_tokens or bench.task.max_tokens
+    k = asked.k or min(16, asked.samples or 16)
+    samples, temperature = asked.samples or k, settings.temperature if asked.temperature is None else asked.temperature
+    if temperature == 0 and samples > 1:
+        raise UserError(f"--temperature 0 gives {samples} times the same answer; pass@{k} needs it above 0.")
+    greedy = evaluate_text(bench.task, bench.policy, problems=problems, max_tokens=tokens, progress=progress)
+    drawn = evaluate_text(bench.task, bench.policy, problems=problems, max_tokens=tokens, samples=samples,
+                          temperature=temperature, progress=progress)  # fmt: skip
+    chances = {}
+    for each in _powers(k):
+        value, (low, high) = drawn.pass_at(each)
+        chances[f"pass@{each}"] = {"score": value, "low": low, "high": high}
+    low, high = greedy.interval()
+    return {
+        "problems": len(greedy.problems),
+        "samples": samples,
+        "temperature": temperature,
+        "greedy": {"score": greedy.accuracy, "low": low, "high": high},
+        **chances,
+    }
+
+
+def _measure_control(bench: Bench, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
+    from upslope.rollout.envs import evaluate_control
+
+    episodes = asked.problems or bench.settings.eval_problems or 100
+    returns = evaluate_control(
+        bench.task, bench.policy, bench.rollout.state(), episodes=episodes, seed=EPISODE_SEED,
+        progress=lambda done, *_: progress(done, episodes),
+    )  # fmt: skip
+    low, high = bootstrap_interval(returns)
+    found = {"score": float(np.mean(returns)), "low": low, "high": high}
+    return {
+        "episodes": episodes,
+        "mean return": found,
+        "worst": min(returns),
+        "best": max(returns),
+        "spread": float(np.std(returns)),
+    }
+
+
+def evaluation_text(found: dict[str, Any]) -> str:
+    """What `evaluate` found, for people."""
+    head = f"{found['method']} on {found['task']}, {found['run']} at {found['checkpoint']}; 95% intervals over "
+    scores = [(name, value) for name, value in found.items() if isinstance(value, dict)]
+    if "episodes" in found:
+        ((name, value),) = scores
+        rest = f"best {found['best']:.1f}, worst {found['worst']:.1f}, spread {found['spread']:.1f}"
+        line = f"{name}  {value['score']:.1f}  [{value['low']:.1f}, {value['high']:.1f}]"
+        return f"{head}{found['episodes']} episodes\n{line}  {rest}"
+    how = {"greedy": "one greedy answer each"}
+    drawn = f"{found['samples']} answer{'s' if found['samples'] > 1 else ''} each at temperature {found['temperature']:g}"
+    rows = [(name, f"{v['score']:.3f}", f"[{v['low']:.3f}, {v['high']:.3f}]", how.get(name, drawn)) for name, v in scores]
+    return f"{head}{found['problems']} held-out problems\n" + table(rows[1:], rows[0])
+
+
+# -- trying it out ---------------------------------------------------------------------------------------------------------
+
+
+class Speaker:
+    """The trained model, ready to answer."""
+
+    def __init__(self, run: Run, temperature: float = 0.0, seed: int = 0):
+        self.bench, self.temperature, self.seed = _bench(run), temperature, seed
+        self.asked = 0
+
+    def answer(self, prompt: str) -> str:
+        """Its answer to a problem of one's own."""
+        from upslope.rollout.engine import Sampling, TorchEngine
+        from upslope.rollout.text import sampled_ids
+        from upslope.runtime.seeding import uniforms
+
+        bench, tokens = self.bench, self._tokens()
+        self.asked += 1
+        sampling = Sampling(max_tokens=tokens, temperature=self.temperature)
+        numbers = uniforms((1, tokens), self.seed, "try", self.asked)
+        completions = TorchEngine(bench.policy).generate([bench.policy.encode(prompt)], 1, sampling, numbers)
+        return str(bench.policy.decode(sampled_ids(completions)[0]))
+
+    def examples(self, problems: int) -> str:
+        """Its answers to some held-out problems, and whether they are right."""
+        from upslope.rollout.evaluation import EVALUATION_SEED, evaluate_text
+
+        found = evaluate_text(
+            self.bench.task, self.bench.policy, problems=problems, max_tokens=self._tokens(), temperature=self.temperature,
+            seed=EVALUATION_SEED + self.seed,
+        )  # fmt: skip
+        lines = []
+        for problem, (said,), (right,) in zip(found.problems, found.responses, found.correct, strict=True):
+            verdict = "right" if right else f"wrong; {problem.answer!r} is right" if problem.answer else "wrong"
+            if "\n" in problem.prompt or len(problem.prompt) > 60:
+                lines.append(f"{problem.prompt}\n  -> {said!r}  {verdict}\n")
+            else:
+                lines.append(f"{problem.prompt}  ->  {said!r}  {verdict}")
+        return "\n".join([*lines, f"{sum(map(sum, found.correct))} of {len(lines)} right, on held-out problems"])
+
+    def _tokens(self) -> int:
+        return int(self.bench.settings.max_tokens or self.bench.task.max_tokens)
+
+
+def episode(run: Run, seed: int = 0, render: bool = False) -> str:
+    """Plays an episode and says how it went; ``render`` shows it in a window."""
+    from upslope.runtime.seeding import mix
+    from upslope.tasks.gym import GymTask
+
+    bench = _bench(run)
+    task = GymTask(bench.task.env_id, **bench.task.options, render_mode="human") if render else bench.task
+    place, actor, sees = task.make(1), bench.policy.acting(), bench.rollout.observations
+    observation = place.reset(0, mix(EPISODE_SEED, "try", seed) >> 32)[None]
+    rewards: list[float] = []
+    how = "was still going"
+    while len(rewards) < MOST_EPISODE_STEPS:
+        output = actor.output(observation if sees is None else sees(observation))
+        stepped = place.step(actor.choose(output, np.empty(0), True), [0])
+        observation = stepped.observation
+        rewards.append(float(stepped.reward[0]))
+        if stepped.terminated[0] or stepped.truncated[0]:
+            how = "ended" if stepped.terminated[0] else "reached its time limit"
+            break
+    place.close()
+    total = f"return {sum(rewards):.1f} in {len(rewards)} steps; the episode {how}"
+    return f"{total}\nreward  {sparkline(rewards, 60)}  from {min(rewards):.3g} to {max(rewards):.3g}"
+
+
+def _bench(run: Run) -> Bench:
+    torch.set_num_threads(run.plan.settings.threads or 1)
+    if run.bench is None:
+        run.bench = load_bench(run.folder, run.plan)
+    return run.bench
+
+
+def _powers(k: int) -> list[int]:
+    """1, 2, 4, ... and k itself."""
+    return sorted({*(2**i for i in range(k.bit_length())), k})
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error while it is a terminal, gone when it is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("evaluating", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)

@@ -1,0 +1,179 @@
+"""Methods in words and as plain data: the catalogue as a table, one method as what it changes, or as all that it does."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from upslope.methods import catalogue
+from upslope.types import SLOTS, Method, Part
+
+WHEN = {
+    "step": "once a step",
+    "update": "once an update",
+    "group": "per group",
+    "sequence": "per sequence",
+    "decision": "per decision",
+}
+_INDENT = " " * 4
+
+
+def table(rows: Sequence[Sequence[str]], header: Sequence[str], width: int = 0) -> str:
+    """Aligned columns; with a ``width`` the last column is cut to it."""
+    lines = [list(header), *[list(row) for row in rows]]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header) - 1)]
+    text = ["  ".join([*(cell.ljust(room) for cell, room in zip(line, widths, strict=False)), line[-1]]).rstrip() for line in lines]
+    if width:
+        text = [line if len(line) <= width else line[: width - 1] + "…" for line in text]
+    return "\n".join(text)
+
+
+def methods_table(methods: Sequence[Method], width: int = 0) -> str:
+    """A line per method."""
+    rows = [(each.name, str(each.paper.year), each.parent or "-", each.differs) for each in methods]
+    return table(rows, ("name", "year", "parent", "differs"), width)
+
+
+def slots(method: Method) -> dict[str, str]:
+    """What fills each slot, as text; empty slots are left out."""
+    return {slot: text for slot, (_, text) in method.diff(method.without(*SLOTS)).items()}
+
+
+def method_record(method: Method) -> dict[str, Any]:
+    """A method as plain data."""
+    return {
+        "name": method.name,
+        "family": method.family,
+        "paper": dataclasses.asdict(method.paper),
+        "parent": method.parent,
+        "differs": method.differs,
+        "slots": slots(method),
+    }
+
+
+def changes(method: Method) -> dict[str, tuple[str, str]]:
+    """What each slot holds in the parent and here, where they differ; empty without a known parent."""
+    parent = catalogue().get(method.parent)
+    return method.diff(parent) if parent is not None else {}
+
+
+def show_record(method: Method, flat: bool = False) -> dict[str, Any]:
+    """What ``show`` says, as plain data."""
+    record = method_record(method) | {
+        "formula": method.formula,
+        "notes": method.notes,
+        "on": {domain: dict(knobs) for domain, knobs in method.on},
+        "changes": {slot: {"from": old, "to": new} for slot, (old, new) in changes(method).items()},
+    }
+    return record | {"parts": [_part_record(path, part) for path, part in method.parts()]} if flat else record
+
+
+def show_text(method: Method, flat: bool = False, width: int = 100) -> str:
+    """A method for people: its paper, its formula, and what it changes or, ``flat``, all that it does in the order it is done."""
+    blocks = [_heading(method, width)]
+    if method.formula:
+        blocks.append(method.formula)
+    if flat:
+        blocks.append(_flat(method, width))
+    else:
+        blocks.append(_composition(method))
+    if method.on:
+        rows = [(domain, f"{path} = {_knob(value)}") for domain, knobs in method.on for path, value in knobs]
+        blocks.append("by kind of task\n" + table(rows[1:], rows[0]))
+    if method.notes:
+        blocks.append("notes\n" + textwrap.fill(method.notes, width, initial_indent="  ", subsequent_indent="  "))
+    return "\n\n".join(blocks)
+
+
+def _heading(method: Method, width: int) -> str:
+    lines = [f"{method.name} ({method.family})", f"{method.paper}"]
+    return "\n".join([*lines, *textwrap.wrap(method.differs, width)])
+
+
+def _composition(method: Method) -> str:
+    changed = changes(method)
+    if not changed:
+        rows = list(slots(method).items())
+        why = f"the same parts as {method.parent}" if method.parent in catalogue() else "all of its parts"
+        return f"{why}\n" + table(rows[1:], rows[0])
+    room = max(len(old) for old, _ in changed.values())
+    rows = [(slot, f"{old.ljust(room)}  ->  {new}") for slot, (old, new) in changed.items()]
+    return f"against {method.parent}\n" + table(rows[1:], rows[0])
+
+
+# -- all that a method does ------------------------------------------------------------------------------------------------
+
+
+def _flat(method: Method, width: int) -> str:
+    return "\n\n".join(_part_text(_part_record(path, part), width) for path, part in method.parts())
+
+
+def _part_record(path: str, part: Part) -> dict[str, Any]:
+    about, formulas, meanings = read_docstring(type(part))
+    knobs = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
+    return {
+        "path": path,
+        "part": type(part).__name__,
+        "when": WHEN[part.seen_at_once()],
+        "about": about,
+        "formula": formulas,
+        "needs": sorted(part.needs()),
+        "knobs": {
+            name: {"value": value, "about": meanings.get(name, "")}
+            for name, value in knobs.items()
+            if not isinstance(value, (Part, tuple))  # these stand below, under paths of their own
+        },
+    }
+
+
+def _part_text(record: dict[str, Any], width: int) -> str:
+    def wrapped(text: str, indent: str, rest: str | None = None) -> str:
+        return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent if rest is None else rest)
+
+    lines = [f"{record['path']}  {record['part']}, {record['when']}"]
+    if record["about"]:
+        lines.append(wrapped(record["about"], _INDENT))
+    lines += [_INDENT * 2 + formula for formula in record["formula"]]
+    for name, knob in record["knobs"].items():
+        said = f"{name} = {_knob(knob['value'])}"
+        lines.append(wrapped(f"{said}  {knob['about']}" if knob["about"] else said, _INDENT, _INDENT * 2))
+    if record["needs"]:
+        lines.append(f"{_INDENT}reads {', '.join(record['needs'])}")
+    return "\n".join(lines)
+
+
+def _knob(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def read_docstring(kind: type) -> tuple[str, list[str], dict[str, str]]:
+    """A part's docstring as its first paragraph, its formulas, and what it says of each field."""
+    text = inspect.cleandoc(kind.__doc__ or "")
+    if text.startswith(f"{kind.__name__}("):  # what dataclasses write where nobody wrote anything
+        text = ""
+    body, _, fields = text.partition("\nFields:\n")
+    paragraphs = body.split("\n\n")
+    formulas = []
+    for paragraph in paragraphs:
+        if paragraph.lstrip().startswith(".. math::"):
+            formulas.append(" ".join(paragraph.replace(".. math::", "").split()))
+    return _plain(paragraphs[0]), formulas, _field_texts(fields)
+
+
+def _field_texts(section: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n(?= {4}\S)", "\n" + section.split("\n\n")[0]):
+        names, colon, meaning = entry.strip().partition(":")
+        if colon:
+            found |= {name.strip(): _plain(meaning) for name in names.split(",")}
+    return found
+
+
+def _plain(text: str) -> str:
+    """Without the marks of reStructuredText."""
+    text = re.sub(r":math:`([^`]*)`", r"\1", text)
+    return " ".join(text.replace("``", "").replace("`", "").split())

@@ -1,0 +1,221 @@
+"""What a run shows while it goes: a live table in a terminal, plain lines elsewhere, and at the end what came of it.
+
+Progress goes to standard error, the result to standard output, so that either can be kept without the other.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from upslope.report.curves import sparkline
+from upslope.report.words import amount, clock, counted, measured
+from upslope.setting_up import Bench
+from upslope.train import Run, Watcher
+from upslope.types import Metrics
+
+PLAIN_LINES = 10
+"""Lines a run without a terminal writes between its beginning and its end."""
+SMOOTHED = 8
+"""Steps of which a mean is shown: a reward of few samples jumps."""
+
+
+class Shown(NamedTuple):
+    """A metric in the view."""
+
+    key: str
+    name: str
+    short: str
+    write: Callable[[float], str]
+
+
+def _two(value: float) -> str:
+    return f"{value:.2f}"
+
+
+SHOWN = (
+    Shown("reward", "reward", "reward", _two),
+    Shown("episode_return", "return", "return", lambda value: f"{value:,.1f}"),
+    Shown("entropy", "entropy", "entropy", _two),
+    Shown("kl_start", "KL to the start", "KL", lambda value: f"{value:.3f}"),
+    Shown("clip_fraction", "clip fraction", "clip", lambda value: f"{value:.1%}"),
+)
+
+
+class LiveTable(Watcher):
+    """Shows a run. Use it in a ``with`` block, which leaves the terminal in order however the run ends.
+
+    Args:
+        quiet: show nothing; `run` is still there for whoever asks after an error.
+        terminal: whether to draw; left out, it is decided by what standard error is.
+    """
+
+    def __init__(self, quiet: bool = False, terminal: bool | None = None):
+        self.quiet = quiet
+        self.console = Console(stderr=True, highlight=False, force_terminal=terminal)
+        self.drawing = not quiet and self.console.is_terminal and not self.console.is_dumb_terminal
+        self.run: Run | None = None
+        self.history: dict[str, list[float]] = defaultdict(list)
+        self.step, self.steps = 0, 0
+        self._live: Live | None = None
+        self._stepping_since, self._first_step = 0.0, 0
+        self._said = 0.0
+
+    def __enter__(self) -> LiveTable:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._stop_drawing()
+
+    # -- what the run tells ----------------------------------------------------------------------------------------------
+
+    def began(self, run: Run, bench: Bench) -> None:
+        self.run, self.steps = run, run.plan.settings.steps or 0
+        self._line(headline(run, bench))
+
+    def warming(self, step: int, accuracy: float, target: float) -> None:
+        told = f"warm start  step {step:>4}  accuracy {accuracy:.2f} of {target:.2f}"
+        if self.drawing:
+            self._draw(_bar_line(told, accuracy, max(target, 1e-9)))
+        if accuracy >= target or (not self.drawing and self._is_time()):
+            self._line(told)
+
+    def evaluating(self, done: int, of: int = 0) -> None:
+        if self.drawing:
+            self._draw(_bar_line(f"evaluating  {done}{f' of {of}' if of else ''}", done, max(of, 1)))
+
+    def evaluated(self, step: int, result: dict[str, Any]) -> None:
+        when = "at the start" if step == 0 else f"after step {step}"
+        self._line(f"held-out    {measured(result)}  {counted(result)}, {when}")
+
+    def stepped(self, step: int, metrics: Metrics) -> None:
+        if not self._stepping_since:  # the first step counts from its own beginning
+            self._stepping_since, self._first_step = time.perf_counter() - metrics.get("seconds", 0.0), step - 1
+        self.step = step
+        for key, value in metrics.items():
+            if isinstance(value, (int, float)) and value == value:
+                self.history[key].append(float(value))
+        if self.drawing:
+            self._draw(self._view())
+        elif step == self.steps or step * PLAIN_LINES // self.steps > (step - 1) * PLAIN_LINES // self.steps:
+            self._line(self._plain())
+
+    def ended(self, summary: dict[str, Any]) -> None:
+        self._stop_drawing()
+        if not self.quiet and self.run is not None:
+            print("\n".join(closing(self.run, summary)), flush=True)
+
+    # -- how it looks ----------------------------------------------------------------------------------------------------
+
+    def _view(self) -> RenderableType:
+        head = _bar_line(f"step {self.step:>{len(str(self.steps))}} of {self.steps}", self.step, self.steps, self._left())
+        grid = Table.grid(padding=(0, 2))
+        for _ in range(3):
+            grid.add_column()
+        for shown in self._present():
+            values = self.history[shown.key]
+            grid.add_row(f"  {shown.name}", Text(shown.write(_recent(values)), justify="right"), Text(sparkline(values), "cyan"))
+        if speed := self.history.get("tokens_per_second"):
+            unit = "steps/s" if "episode_return" in self.history else "tokens/s"
+            grid.add_row(f"  {unit}", Text(f"{_recent(speed):,.0f}", justify="right"), "")
+        return Group(head, grid)
+
+    def _plain(self) -> str:
+        words = [f"step {self.step:>{len(str(self.steps))}}/{self.steps}"]
+        words += [f"{shown.short} {shown.write(_recent(self.history[shown.key]))}" for shown in self._present()]
+        if speed := self.history.get("tokens_per_second"):
+            words.append(f"{_recent(speed):,.0f} {'steps/s' if 'episode_return' in self.history else 'tok/s'}")
+        return "  ".join([*words, self._left()]).rstrip()
+
+    def _present(self) -> list[Shown]:
+        return [shown for shown in SHOWN if self.history.get(shown.key)]
+
+    def _left(self) -> str:
+        done = self.step - self._first_step
+        if done <= 0 or self.step >= self.steps:
+            return ""
+        return f"{clock((time.perf_counter() - self._stepping_since) / done * (self.steps - self.step))} left"
+
+    def _is_time(self) -> bool:
+        """Every five seconds, for what has no number of steps to divide."""
+        if time.perf_counter() - self._said < 5:
+            return False
+        self._said = time.perf_counter()
+        return True
+
+    def _draw(self, view: RenderableType) -> None:
+        if self._live is None:
+            self._live = Live(console=self.console, refresh_per_second=4, transient=False)
+            self._live.start()
+        self._live.update(view)
+
+    def _stop_drawing(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _line(self, text: str) -> None:
+        """A line that stays. What is being drawn moves on below it."""
+        if self.quiet:
+            return
+        if self.drawing:
+            self.console.print(Text(text), soft_wrap=True)
+            return
+        try:
+            print(text, file=sys.stderr, flush=True)
+        except OSError:  # whoever was reading has left; that is no reason to lose the run
+            self.quiet = True
+
+
+# -- words -----------------------------------------------------------------------------------------------------------------
+
+
+def headline(run: Run, bench: Bench) -> str:
+    """What runs, on what: ``dhpo on sort, tiny (0.9 M parameters), cpu, 1 thread, seed 3``."""
+    plan, policy = run.plan, bench.policy
+    parameters = sum(parameter.numel() for group in policy.trainable().values() for parameter in group)
+    model = plan.model if bench.score_name == "accuracy" else "a network"
+    threads = plan.settings.threads or 1
+    return (
+        f"{plan.method.name} on {plan.task}, {model} ({amount(parameters)} parameters), {getattr(policy, 'device', 'cpu')}, "
+        f"{threads} thread{'s' if threads != 1 else ''}, seed {plan.settings.seed}"
+    )
+
+
+def closing(run: Run, summary: Mapping[str, Any]) -> list[str]:
+    """What came of a finished run, and what to try next."""
+    evaluations = run.evaluations
+    before, after = evaluations[0], evaluations[-1]
+    verb = "never saw" if "problems" in after else "never learned from"
+    path, plan = run.path, run.plan
+    other = "grpo" if plan.method.name.startswith("gspo") else "gspo"
+    lines = [
+        f"{summary['score']} {measured(before)} -> {measured(after)} on {counted(after)} it {verb}, in {clock(summary['seconds'])}",
+        f"report  {path / 'report.html'}",
+        f"next    upslope try {path}",
+        f"        upslope eval {path}" + (" --k 8" if "problems" in after else ""),
+        f"        upslope show {plan.method.name}",
+    ]
+    if "problems" in after:
+        lines.append(f"        upslope train {other} --task {plan.task} --seed {plan.settings.seed}")
+    return lines
+
+
+def _recent(values: list[float]) -> float:
+    last = values[-SMOOTHED:]
+    return sum(last) / len(last)
+
+
+def _bar_line(text: str, done: float, of: float, behind: str = "") -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row(Text(text), ProgressBar(total=of, completed=min(done, of), width=32), Text(behind))
+    return grid

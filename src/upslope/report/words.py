@@ -1,0 +1,32 @@
+"""Scores, counts and times as people say them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def measured(result: Mapping[str, Any]) -> str:
+    """A score with its interval: ``0.93 [0.90, 0.95]``."""
+    digits = 2 if "problems" in result else 1
+    return f"{result['score']:.{digits}f} [{result['low']:.{digits}f}, {result['high']:.{digits}f}]"
+
+
+def counted(result: Mapping[str, Any]) -> str:
+    """On how much it was measured: ``500 problems``."""
+    return f"{result['problems']} problems" if "problems" in result else f"{result.get('episodes', '?')} episodes"
+
+
+def amount(count: float) -> str:
+    """A count as people say it: ``0.9 M``."""
+    for size, unit in ((1e9, "G"), (1e5, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / (1e6 if unit == 'M' else size):.{1 if unit != 'k' else 0}f} {unit}"
+    return f"{count:.0f}"
+
+
+def clock(seconds: float) -> str:
+    """``1:05``, or ``2:03:00`` from an hour on."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

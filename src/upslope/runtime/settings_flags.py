@@ -1,0 +1,109 @@
+"""`Settings` as flags: every field with its type, its docstring as help. No torch here, so that ``--help`` stays fast."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import math
+import re
+import typing
+from collections.abc import Callable
+from typing import Any, Literal
+
+from upslope.errors import did_you_mean
+from upslope.runtime.settings import Settings
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Adds a flag for each field, those of text and of control apart."""
+    groups = {
+        "": parser.add_argument_group("settings", "In brackets: what a setting is when it is left out."),
+        "Text": parser.add_argument_group("settings for text"),
+        "Control": parser.add_argument_group("settings for control"),
+    }
+    kinds, meanings = typing.get_type_hints(Settings), field_docs(Settings)
+    for field in dataclasses.fields(Settings):
+        meaning = meanings[field.name]
+        kind = next((key for key in groups if key and meaning.startswith(key)), "")
+        groups[kind].add_argument(_flag(field.name), **_options(kinds[field.name], meaning, field.default))
+
+
+def given_settings(flags: argparse.Namespace) -> dict[str, Any]:
+    """The settings that were given, and no others: what is left out has a default that depends on the task."""
+    return {f.name: getattr(flags, f.name) for f in dataclasses.fields(Settings) if hasattr(flags, f.name)}
+
+
+def whole(least: float = -math.inf) -> Callable[[str], int]:
+    """Reads a whole number."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text} is below {least:g}")
+        return value
+
+    return read
+
+
+def number(least: float = -math.inf) -> Callable[[str], float]:
+    """Reads a finite number."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text} is below {least:g}")
+        return value
+
+    return read
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """The text under each field of a dataclass, on one line."""
+    (definition,) = ast.parse(inspect.cleandoc(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for statement, below in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            assert isinstance(statement.target, ast.Name)
+            found[statement.target.id] = " ".join(str(below.value.value).split())
+    return found
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(choices)}.{did_you_mean(text, choices)}")
+        return text
+
+    return read
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _options(kind: Any, meaning: str, default: Any) -> dict[str, Any]:
+    """How argparse is told of a field; a flag that is not given leaves no trace."""
+    kinds = [each for each in typing.get_args(kind) or (kind,) if each is not type(None)]
+    if typing.get_origin(kind) is Literal:
+        kinds = [kind]
+    told = re.sub(r"`+(\w+)`+", lambda name: _flag(name[1]) if name[1] in Settings.__dataclass_fields__ else name[1], meaning)
+    told = re.sub(r"`+([^`]+)`+", r"\1", told).replace("%", "%%")
+    told += "" if default is None else f" ({default:g})"
+    options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": told}
+    if kinds == [bool]:
+        return options | {"action": argparse.BooleanOptionalAction}
+    if typing.get_origin(kinds[0]) is Literal:
+        choices = typing.get_args(kinds[0])
+        return options | {"type": _one_of(choices), "metavar": "|".join(choices)}
+    return options | ({"type": whole(), "metavar": "N"} if kinds == [int] else {"type": number(), "metavar": "X"})
