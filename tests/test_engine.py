@@ -17,7 +17,8 @@ from upslope.types import Trajectories, View
 
 torch.set_num_threads(1)
 
-KINDS = ("llama", "qwen2", "qwen3", "gemma", "gemma2")
+KINDS = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gpt2")
+"""With the caches they bring. GPT-2 is the one to notice a wrong position: rotary embeddings see only differences of them."""
 PROMPTS = [[1, 5, 9], [1, 4, 4, 8, 12, 20, 7], [1], [1, 5, 9], [1, 18, 17, 16, 15]]
 """Ragged, one of them twice."""
 
@@ -29,7 +30,17 @@ def policy_of(kind: str) -> LanguageModel:
     sizes = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
              "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
              "eos_token_id": 2, "initializer_range": 0.5}  # fmt: skip
+    old = {
+        "vocab_size": 23,
+        "n_embd": 16,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 64,
+        "initializer_range": 0.5,
+        "eos_token_id": 2,
+    }
     config, model = {
+        "gpt2": (hf.GPT2Config(**old), hf.GPT2LMHeadModel),
         "llama": (hf.LlamaConfig(**sizes), hf.LlamaForCausalLM),
         "qwen2": (hf.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=5, max_window_layers=1), hf.Qwen2ForCausalLM),
         "qwen3": (hf.Qwen3Config(**sizes), hf.Qwen3ForCausalLM),

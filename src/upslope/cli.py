@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from upslope.report.live import LiveTable
     from upslope.train import Run
 
+COMMANDS = ("train", "eval", "try", "resume", "methods", "show", "tasks")
 FAILED, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
 ABOUT = "Policy optimization as a composition of small parts on one engine."

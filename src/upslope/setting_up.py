@@ -22,8 +22,6 @@ from upslope.tasks import load_task
 from upslope.types import Method
 
 Progress = Callable[[int, int], None]
-EVALUATION_SEED = 20_000
-"""Every run of a task is judged on the same problems or episodes, whatever its own seed."""
 
 
 class Bench(ABC):
@@ -103,7 +101,6 @@ class TextBench(Bench):
             self.policy,
             problems=settings.eval_problems or 100,
             max_tokens=tokens,
-            seed=EVALUATION_SEED,
             progress=progress,
         )
         low, high = found.interval()
@@ -143,9 +140,17 @@ class ControlBench(Bench):
 
     def evaluate(self, progress: Progress | None = None) -> dict[str, Any]:
         from upslope.rollout.envs import evaluate_control
+        from upslope.rollout.evaluation import EVALUATION_SEED
 
         episodes = self.settings.eval_problems or 100
-        returns = evaluate_control(self.task, self.policy, self.rollout.state(), episodes=episodes, seed=20_000, progress=progress)
+
+        def told(done: int) -> None:
+            if progress is not None:
+                progress(done, episodes)
+
+        returns = evaluate_control(
+            self.task, self.policy, self.rollout.state(), episodes=episodes, seed=EVALUATION_SEED, progress=told
+        )
         low, high = bootstrap_interval(returns)
         return {"score": float(np.mean(returns)), "low": low, "high": high, "episodes": episodes, "spread": float(np.std(returns))}
 

@@ -143,8 +143,8 @@ class Batch:
         high = torch.full_like(count, -torch.inf).scatter_reduce_(0, index, value, "amax")
         return GroupStats(mean[index], std[index], count[index], (low == high)[index])
 
-    def take_rows(self, rows: Tensor):
-        """The batch of these rows, in this order; scalars and tables stay."""
+    def take_rows(self, rows: Tensor | slice):
+        """The batch of these rows, in this order; a slice of rows is a view and copies nothing."""
         return self._map(lambda column: column[rows])
 
     def take_decisions(self, flat: Tensor):

@@ -22,7 +22,7 @@ from upslope.objective.ratio import LOG_LIMIT, raw_log_ratio
 from upslope.objective.regularize import kl_estimate
 from upslope.runtime.seeding import generator
 from upslope.runtime.settings import Settings
-from upslope.types import Method, Metrics, Trajectories, View
+from upslope.types import Method, Metrics, Scope, Trajectories, View
 
 POLICY_COLUMNS = frozenset(
     {"proximal.logp", "proximal.entropy", "proximal.value", "current.entropy", "current.value", "reference.start.logp"}
@@ -193,33 +193,31 @@ class PolicyGradient:
         lr = learning_rate(self.settings, step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group["scale"]
-        controllers = [part for part in method.controller if isinstance(part, Controller)]
+        needs = frozenset(need.split(".")[1] for need in method.needs() if need.startswith("current."))
+        scope = estimator.slice_scope(method)
         tally, updates = Tally(), 0
         for number in range(self.settings.passes or 1):
-            for index in self._shares(rows, step, number):
-                piece = rows.take_decisions(index) if self.policy.cut == "decision" else rows.take_rows(index)
-                told = self._update(method, piece)
+            for share in self._shares(rows, step, number):
+                told = self._update(method, share, needs, scope)
                 tally.merge(told)
                 updates += 1
-                if controllers and any(controller.ends_passes(told.means()) for controller in controllers):
+                if method.controller and any(controller.ends_passes(told.means()) for controller in method.controller):
                     return tally.means() | {"lr": lr, "updates": float(updates)}
         return tally.means() | {"lr": lr, "updates": float(updates)}
 
-    def _shares(self, rows: Trajectories, step: int, number: int) -> list[Tensor]:
+    def _shares(self, rows: Trajectories, step: int, number: int) -> list[Trajectories]:
         order = generator(self.settings.seed, "order", step, number)
-        if self.policy.cut != "decision":
-            return share_groups(rows, self.settings.updates_per_step or 1, order)
-        decisions = int(rows.sampled.sum())
         cuts = self.settings.updates_per_step
-        return share_decisions(rows, math.ceil(decisions / cuts) if cuts else self.settings.minibatch, order)
+        if self.policy.cut != "decision":
+            return share_groups(rows, cuts or 1, order)
+        return share_decisions(rows, math.ceil(int(rows.sampled.sum()) / cuts) if cuts else self.settings.minibatch, order)
 
-    def _update(self, method: Method, rows: Trajectories) -> Tally:
+    def _update(self, method: Method, rows: Trajectories, needs: frozenset[str], scope: Scope) -> Tally:
         """One optimiser step on these rows, slice by slice."""
         batch: Trajectories = estimator.begin_update(method, rows)  # type: ignore[assignment]
-        needs = frozenset(need.split(".")[1] for need in method.needs() if need.startswith("current."))
-        live = (~estimator.silent_rows(method, batch)).nonzero().squeeze(1)
         tally = Tally()
         tally.add("learning", 0.0, batch.sampled.sum())
+        live = (~estimator.silent_rows(method, batch)).nonzero().squeeze(1)
         if not len(live):  # Adam would move even on zeros
             tally.add("empty_updates", 1.0, 1.0)
             return tally
@@ -227,7 +225,6 @@ class PolicyGradient:
         if self.policy.cut == "decision":
             slices = [live]
         else:
-            scope = estimator.slice_scope(method)
             slices = pack(batch, live, self.policy.slice_tokens(batch), self.policy.token_budget(), scope)
         for index in slices:
             self._slice(method, batch if len(index) == batch.rows else batch.take_rows(index), needs, tally)

@@ -5,25 +5,30 @@ Neither changes the gradient beyond rounding: denominators are those of the whol
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
 from upslope.types import Batch, Scope
 
+BatchT = TypeVar("BatchT", bound=Batch)
 
-def share_groups(batch: Batch, updates: int, generator: torch.Generator) -> list[Tensor]:
-    """Row numbers of each update: whole groups, dealt out at random in equal shares, rows in their original order."""
+
+def share_groups(batch: BatchT, updates: int, generator: torch.Generator) -> list[BatchT]:
+    """The updates of a pass: whole groups, dealt out at random in equal shares, rows in their original order."""
     index, groups = batch.group_index()
     if updates <= 1 or groups <= 1:
-        return [torch.arange(batch.rows)]
+        return [batch]
     order = torch.randperm(groups, generator=generator)
-    return [torch.isin(index, share).nonzero().squeeze(1) for share in order.tensor_split(min(updates, groups))]
+    return [batch.take_rows(torch.isin(index, share)) for share in order.tensor_split(min(updates, groups))]
 
 
-def share_decisions(batch: Batch, size: int, generator: torch.Generator) -> list[Tensor]:
-    """Flat numbers of the sampled decisions of each update, shuffled."""
+def share_decisions(batch: BatchT, size: int, generator: torch.Generator) -> list[BatchT]:
+    """The updates of a pass: the sampled decisions shuffled once, each a row of its own, and cut into views of that."""
     chosen = batch.sampled.flatten().nonzero().squeeze(1)
-    return list(chosen[torch.randperm(len(chosen), generator=generator)].split(size))
+    shuffled = batch.take_decisions(chosen[torch.randperm(len(chosen), generator=generator)])
+    return [shuffled.take_rows(slice(begin, begin + size)) for begin in range(0, len(chosen), size)]
 
 
 def pack(batch: Batch, rows: Tensor, cost: Tensor, budget: int, scope: Scope) -> list[Tensor]:

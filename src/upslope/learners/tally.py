@@ -1,28 +1,39 @@
-"""Means over decisions, gathered slice by slice without waiting for the device until they are asked for."""
+"""Means over decisions, gathered slice by slice. Nothing waits for the device, or is even added up, until it is asked for."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+
+import torch
 from torch import Tensor
 
 from upslope.types import Metrics
 
 
 class Tally:
-    """Sums and counts by name."""
+    """Totals and counts by name."""
 
     def __init__(self) -> None:
-        self.total: dict[str, Tensor | float] = {}
-        self.count: dict[str, Tensor | float] = {}
+        self.totals: dict[str, list[Tensor | float]] = defaultdict(list)
+        self.counts: dict[str, list[Tensor | float]] = defaultdict(list)
 
     def add(self, name: str, total: Tensor | float, count: Tensor | float) -> None:
         """Adds ``count`` observations that sum to ``total``."""
-        self.total[name] = self.total.get(name, 0.0) + total
-        self.count[name] = self.count.get(name, 0.0) + count
+        self.totals[name].append(total)
+        self.counts[name].append(count)
 
     def merge(self, other: Tally) -> None:
-        for name, total in other.total.items():
-            self.add(name, total, other.count[name])
+        for name, totals in other.totals.items():
+            self.totals[name] += totals
+            self.counts[name] += other.counts[name]
 
     def means(self) -> Metrics:
         """Mean of each name; nothing observed is left out."""
-        return {name: float(total) / float(self.count[name]) for name, total in self.total.items() if float(self.count[name]) > 0}
+        counts = {name: _sum(values) for name, values in self.counts.items()}
+        return {name: _sum(totals) / counts[name] for name, totals in self.totals.items() if counts[name] > 0}
+
+
+def _sum(values: list[Tensor | float]) -> float:
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    plain = sum(value for value in values if not isinstance(value, Tensor))
+    return plain + (float(torch.stack([tensor.double() for tensor in tensors]).sum()) if tensors else 0.0)

@@ -86,8 +86,10 @@ def annotate(method: Method, batch: Batch) -> Batch:
 
 
 def begin_update(method: Method, batch: Batch) -> Batch:
-    """What is fixed over one update: weights and mixes that see all of it, the denominators, the whitened advantage."""
-    batch = clean(batch)
+    """What is fixed over one update: weights and mixes that see all of it, the denominators, the whitened advantage.
+
+    The batch comes from `annotate`, whole or cut.
+    """
     counted, weight = batch.sampled, torch.ones_like(batch.sampled)
     for part in method.weight:
         if part.scope == "update":
@@ -99,7 +101,7 @@ def begin_update(method: Method, batch: Batch) -> Batch:
     for shape in method.shape:
         if shape.scope == "update":
             batch = batch.replace(advantage=shape(batch))
-    mixes = {part: part(batch) for _, part in method.parts() if isinstance(part, Mix) and part.seen_at_once() == "update"}
+    mixes = {part: part(batch) for _, part in method.ratio.walk() if isinstance(part, Mix) and part.seen_at_once() == "update"}
     return batch.replace(share=method.aggregate(batch), signal={**batch.signal, "weight": weight}, prepared=mixes)
 
 

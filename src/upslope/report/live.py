@@ -83,17 +83,17 @@ class LiveTable(Watcher):
         self._line(headline(run, bench))
 
     def warming(self, step: int, accuracy: float, target: float) -> None:
-        told = f"warm start  step {step:>4}  accuracy {accuracy:.2f} of {target:.2f}"
-        if self.drawing:
-            self._draw(_bar_line(told, accuracy, max(target, 1e-9)))
-        if accuracy >= target or (not self.drawing and self._is_time()):
+        told = f"warm start  step {step:>4}  accuracy {accuracy:.2f}, until {target:.2f}"
+        reached = accuracy >= target
+        self._draw(None if reached else _bar_line(told, accuracy, target))
+        if reached or (not self.drawing and self._is_time()):
             self._line(told)
 
     def evaluating(self, done: int, of: int = 0) -> None:
-        if self.drawing:
-            self._draw(_bar_line(f"evaluating  {done}{f' of {of}' if of else ''}", done, max(of, 1)))
+        self._draw(_bar_line(f"evaluating  {done}{f' of {of}' if of else ''}", done, max(of, 1)))
 
     def evaluated(self, step: int, result: dict[str, Any]) -> None:
+        self._draw(None)
         when = "at the start" if step == 0 else f"after step {step}"
         self._line(f"held-out    {measured(result)}  {counted(result)}, {when}")
 
@@ -104,9 +104,8 @@ class LiveTable(Watcher):
         for key, value in metrics.items():
             if isinstance(value, (int, float)) and value == value:
                 self.history[key].append(float(value))
-        if self.drawing:
-            self._draw(self._view())
-        elif step == self.steps or step * PLAIN_LINES // self.steps > (step - 1) * PLAIN_LINES // self.steps:
+        self._draw(None)
+        if not self.drawing and (step == self.steps or step * PLAIN_LINES // self.steps > (step - 1) * PLAIN_LINES // self.steps):
             self._line(self._plain())
 
     def ended(self, summary: dict[str, Any]) -> None:
@@ -152,11 +151,14 @@ class LiveTable(Watcher):
         self._said = time.perf_counter()
         return True
 
-    def _draw(self, view: RenderableType) -> None:
+    def _draw(self, below: RenderableType | None) -> None:
+        """The table as it stands, and below it what goes on besides the steps."""
+        if not self.drawing:
+            return
         if self._live is None:
             self._live = Live(console=self.console, refresh_per_second=4, transient=False)
             self._live.start()
-        self._live.update(view)
+        self._live.update(Group(*([self._view()] if self.step else []), *([] if below is None else [below])))
 
     def _stop_drawing(self) -> None:
         if self._live is not None:

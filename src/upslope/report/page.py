@@ -198,7 +198,7 @@ def _method(run: Run) -> str:
         old = changed.get(slot, ("", ""))[0]
         was = f'<br><span class="note">in {_text(method.parent)}: {_text(old)}</span>' if slot in changed else ""
         rows.append(
-            f'<tr class="{"changed" if slot in changed else ""}"><th>{slot}</th><td><code>{_text(text)}</code>{was}</td></tr>'
+            f'<tr class="{"changed" if slot in changed else "kept"}"><th>{slot}</th><td><code>{_text(text)}</code>{was}</td></tr>'
         )
     for slot, (old, new) in changed.items():
         if new == "none":

@@ -17,7 +17,7 @@ class Settings:
     """A value left out takes the default for the kind of task and model; ``run.toml`` shows what it became."""
 
     steps: int | None = None
-    """How often to sample and learn. (text 200; control 30)"""
+    """How often to sample and learn. (text 200; control 20, or 100 with continuous actions)"""
     seed: int = 0
     """Repeats the run to the last bit, with the same number of threads on a CPU."""
     lr: float | None = None
@@ -99,7 +99,7 @@ class Settings:
         """These settings with every open one filled in for this kind of task and model."""
         text, tiny = domain == "text", model.split(":")[0] == "tiny"
         defaults: dict[str, Any] = {
-            "steps": 200 if text else 30,
+            "steps": 200 if text else 100 if continuous else 20,
             "lr": (2e-4 if tiny else 1e-6) if text else 3e-4,
             "schedule": "linear",
             "warmup": 10 if text else 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -63,5 +64,5 @@ def check_trackers(names: tuple[str, ...]) -> None:
 def make_trackers(names: tuple[str, ...], folder: Path, config: dict[str, Any]) -> list[Tracker]:
     """The trackers of these names, ready to log."""
     check_trackers(names)
-    kinds = {"tensorboard": TensorBoard, "wandb": WandB}
+    kinds: dict[str, Callable[..., Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB}
     return [kinds[name](folder, folder.name, config) for name in names]
