@@ -304,6 +304,8 @@ def test_try_and_eval_of_a_controller(upslope: Upslope) -> None:
     code, out, _ = upslope("try", "run")
     assert code == 0 and re.match(r"return \d+\.0 in \d+ steps; the episode ended\nreward  ▁+", out)
     assert upslope("try", "run", "--seed", "1")[1] != "" and upslope("try", "run")[1] == out
+    page = Path("run/report.html").read_text()
+    assert "Episode length" in page and re.search(r"\d+ episodes? ended; returns", page)
     assert "--k goes with text" in refusal(upslope("eval", "run", "--k", "4"))
     assert "--prompt goes with text" in refusal(upslope("try", "run", "--prompt", "x"))
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import upslope as up
 from upslope.methods import catalogue
-from upslope.train import Watcher
+from upslope.run import Watcher
 
 TEXT = {
     "task": "reverse:length=2", "model": "tiny:layers=1,width=32", "steps": 5, "tasks_per_step": 4, "samples_per_task": 4,

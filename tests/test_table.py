@@ -117,8 +117,8 @@ def test_what_was_not_sampled_gets_no_gradient(method: Method):
 
 @each_method
 def test_equal_rewards_are_finite_and_no_signal_for_groups(method: Method):
-    batch = random_batch(seed=7, groups=3, samples=4)
-    reward = torch.full_like(batch.reward, 0.1)  # 0.1 three times does not sum to 0.3: equality must not go through a mean
+    batch = random_batch(seed=7, groups=3, samples=6)
+    reward = torch.full_like(batch.reward, 0.1)  # six times 0.1 has a mean that is not 0.1: equality must not go through it
     found = gradient(method, batch.replace(reward=reward, components={"task": reward}))
     assert found.finite()
     if "group" in method.advantage.needs() and not method.regularize and not method.models:

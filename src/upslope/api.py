@@ -9,30 +9,25 @@ from typing import Any
 
 from upslope.errors import MethodError, UserError, did_you_mean
 from upslope.methods import catalogue, compose, find
+from upslope.run import Plan, Run, Watcher
+from upslope.run import resume as resume_run
+from upslope.run import start as start_run
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings
 from upslope.runtime.user_code import load_file
-from upslope.tasks import TaskInfo, list_tasks
-from upslope.train import Plan, Run, Watcher
-from upslope.train import resume as resume_run
-from upslope.train import start as start_run
+from upslope.tasks import list_tasks
 from upslope.types import Method
 
-__all__ = ["compose", "load", "method", "methods", "resume", "tasks", "train"]
+__all__ = ["compose", "list_methods", "list_tasks", "load", "method", "resume", "train"]
 
 
-def methods(family: str = "") -> list[Method]:
+def list_methods(family: str = "") -> list[Method]:
     """The catalogue, or one family of it."""
     found = [each for each in catalogue().values() if not family or each.family == family]
     if not found:
         families = sorted({each.family for each in catalogue().values()})
         raise UserError(f"no family named {family!r}.{did_you_mean(family, families)} There are {', '.join(families)}.")
     return found
-
-
-def tasks() -> list[TaskInfo]:
-    """Tasks that can be named, with a line on each."""
-    return list_tasks()
 
 
 def method(spec: str | Method, take: Mapping[str, str] | None = None) -> Method:
@@ -84,9 +79,9 @@ def train(
     """Trains a policy and returns the finished run.
 
     Args:
-        method: A method, its name, a composition of names or a file. `methods` lists the names.
+        method: A method, its name, a composition of names or a file. `list_methods` lists the names.
         task: ``"sort"``, ``"reasoning-gym:chain_sum"``, ``"gym:CartPole-v1"`` or the path of a JSONL file with ``prompt`` and
-            ``answer``. `tasks` lists the names.
+            ``answer``. `list_tasks` lists the names.
         model: ``"tiny"``, ``"smollm2"`` or a folder that transformers can load. Control tasks ignore it.
         knobs: Of the method's parts, by path: ``{"surrogate.high": 0.3}``.
         reward: For a JSONL: ``"exact"``, ``"math-verify"`` or ``"file.py:function"``.

@@ -16,7 +16,7 @@ from upslope.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from upslope.report.live import LiveTable
-    from upslope.train import Run
+    from upslope.run import Run
 
 COMMANDS = ("train", "eval", "try", "resume", "methods", "show", "tasks")
 FAILED, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
@@ -241,7 +241,7 @@ def _watched(start: Callable[[LiveTable], Run], quiet: bool) -> int:
     """Trains under the live table. However it ends, the user learns how to go on; the folder is the last line on stdout."""
     from upslope.report.live import LiveTable
     from upslope.report.page import write_report
-    from upslope.train import Stopped
+    from upslope.run import Stopped
 
     with LiveTable(quiet) as watcher:
         try:
@@ -317,10 +317,10 @@ def _talk(answer: Callable[[str], str]) -> None:
 
 
 def _methods(flags: argparse.Namespace) -> int:
-    from upslope.api import methods
+    from upslope.api import list_methods
     from upslope.report.describe import method_record, methods_table
 
-    found = methods(flags.family)
+    found = list_methods(flags.family)
     _print([method_record(each) for each in found] if flags.json else methods_table(found, _terminal_width()))
     return 0
 

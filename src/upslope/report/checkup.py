@@ -13,9 +13,9 @@ import torch
 from upslope.errors import UserError
 from upslope.report.curves import sparkline
 from upslope.report.describe import table
+from upslope.run import Run, load_bench
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.setting_up import Bench
-from upslope.train import Run, load_bench
 
 EPISODE_SEED = 20_000
 MOST_EPISODE_STEPS = 10_000

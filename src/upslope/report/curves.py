@@ -67,7 +67,7 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
         return [low]
     raw = span / about
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.75)
     first = math.ceil(low / step - 1e-9)
     return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from shlex import quote
 from typing import Any, NamedTuple
 
 from rich.console import Console, Group, RenderableType
@@ -17,10 +18,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from upslope.methods import catalogue
 from upslope.report.curves import sparkline
 from upslope.report.words import amount, clock, counted, measured
+from upslope.run import Run, Watcher
 from upslope.setting_up import Bench
-from upslope.train import Run, Watcher
 from upslope.types import Metrics
 
 PLAIN_LINES = 10
@@ -95,7 +97,7 @@ class LiveTable(Watcher):
     def evaluated(self, step: int, result: dict[str, Any]) -> None:
         self._draw(None)
         when = "at the start" if step == 0 else f"after step {step}"
-        self._line(f"held-out    {measured(result)}  {counted(result)}, {when}")
+        self._line(f"evaluation  {measured(result)}  {counted(result)}, {when}")
 
     def stepped(self, step: int, metrics: Metrics) -> None:
         if not self._stepping_since:  # the first step counts from its own beginning
@@ -198,17 +200,20 @@ def closing(run: Run, summary: Mapping[str, Any]) -> list[str]:
     evaluations = run.evaluations
     before, after = evaluations[0], evaluations[-1]
     verb = "never saw" if "problems" in after else "never learned from"
-    path, plan = run.path, run.plan
-    other = "grpo" if plan.method.name.startswith("gspo") else "gspo"
+    path = quote(str(run.path))
     lines = [
         f"{summary['score']} {measured(before)} -> {measured(after)} on {counted(after)} it {verb}, in {clock(summary['seconds'])}",
-        f"report  {path / 'report.html'}",
+        f"report  {run.path / 'report.html'}",
         f"next    upslope try {path}",
         f"        upslope eval {path}" + (" --k 8" if "problems" in after else ""),
-        f"        upslope show {plan.method.name}",
     ]
-    if "problems" in after:
-        lines.append(f"        upslope train {other} --task {plan.task} --seed {plan.settings.seed}")
+    plan = run.plan
+    if plan.method.name in catalogue():
+        lines.append(f"        upslope show {plan.method.name}")
+    if "problems" in after and not plan.reward:
+        other = "grpo" if plan.method.name == "gspo" else "gspo"
+        model = "" if plan.model == "tiny" else f" --model {quote(plan.model)}"
+        lines.append(f"        upslope train {other} --task {quote(plan.task)}{model} --seed {plan.settings.seed}")
     return lines
 
 

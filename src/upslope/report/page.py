@@ -12,14 +12,15 @@ import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
-from upslope.report.curves import Mark, chart, number
+from upslope.report.curves import Mark, chart, number, sparkline
 from upslope.report.describe import changes, slots
 from upslope.report.style import STYLE
 from upslope.report.words import amount, clock, counted, measured
+from upslope.run import Run
 from upslope.runtime.files import write_text
-from upslope.train import Run
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 LONGEST_TEXT = 2000
@@ -105,7 +106,9 @@ def _headline(run: Run, steps: list[dict[str, Any]], evaluations: list[dict[str,
         if len(evaluations) == 1:
             moved = _text(_score(before))
         said = f"before {measured(before)}, after {measured(after)}" if len(evaluations) > 1 else f"before {measured(before)}"
-        tiles.append(_tile(name, moved, f"{said}; 95% intervals, {counted(after)} never learned from", "wide"))
+        tiles.append(
+            _tile(name, moved, f"{said}; 95% intervals, {counted(after)} never learned from", f"wide {_tone(before, after)}")
+        )
     if steps:
         seconds = sum(float(record.get("seconds") or 0) for record in steps)
         tokens = sum(float(record.get("tokens") or 0) for record in steps)
@@ -118,6 +121,10 @@ def _headline(run: Run, steps: list[dict[str, Any]], evaluations: list[dict[str,
 
 def _tile(name: str, value: str, below: str, kind: str = "") -> str:
     return f'<div class="tile {kind}"><h3>{_text(name)}</h3><p class="big">{value}</p><p class="note">{_text(below)}</p></div>'
+
+
+def _tone(before: dict[str, Any], after: dict[str, Any]) -> str:
+    return "up" if after["score"] > before["score"] else "down" if after["score"] < before["score"] else ""
 
 
 def _score(result: dict[str, Any]) -> str:
@@ -164,7 +171,7 @@ def _curves(steps: list[dict[str, Any]]) -> str:
 
 
 def _rollouts(samples: list[dict[str, Any]]) -> str:
-    told = [sample for sample in samples if "response" in sample]
+    told = [sample for sample in samples if "response" in sample or sample.get("episode_returns")]
     steps = sorted({sample["step"] for sample in told})
     if not steps:
         return ""
@@ -177,6 +184,8 @@ def _rollouts(samples: list[dict[str, Any]]) -> str:
 
 
 def _sample(sample: dict[str, Any]) -> str:
+    if "response" not in sample:
+        return _episodes(sample["episode_returns"])
     reward, advantage = sample.get("reward"), sample.get("advantage")
     tone = "plain" if not isinstance(advantage, (int, float)) or advantage == 0 else "good" if advantage > 0 else "bad"
     cut = '<span class="chip">cut at the limit</span>' if sample.get("finish") == "length" else ""
@@ -188,6 +197,12 @@ def _sample(sample: dict[str, Any]) -> str:
         f'<span class="chip {tone}">advantage {_number(advantage)}</span>{cut}</p>'
         "</article>"
     )
+
+
+def _episodes(returns: list[float]) -> str:
+    count = f"{len(returns)} episode{'s' if len(returns) != 1 else ''} ended"
+    spread = f"returns {number(min(returns))} to {number(max(returns))}, half of them below {number(median(returns))}"
+    return f'<article><p class="bars">{sparkline(returns, 48)}</p><p class="note">{count}; {spread}.</p></article>'
 
 
 def _method(run: Run) -> str:

@@ -20,7 +20,9 @@ figure { margin: 0; }
 figure, .tile, article { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; padding: 14px 16px; }
 .tiles { display: grid; grid-template-columns: 2.2fr 1fr 1fr 1fr; gap: 14px; margin-top: 26px; }
 .big { font-size: 30px; line-height: 1.2; font-weight: 650; margin: 2px 0; font-variant-numeric: tabular-nums; }
-.wide .big { font-size: 42px; color: var(--good); }
+.wide .big { font-size: 42px; }
+.up .big { color: var(--good); }
+.down .big { color: var(--bad); }
 .was, .arrow { color: var(--soft); font-weight: 400; }
 svg { display: block; width: 100%; height: auto; }
 .grid { stroke: var(--rule); stroke-width: 1; }
@@ -47,6 +49,7 @@ dt { color: var(--soft); font-size: 13px; }
 dd { margin: 0; }
 .said { white-space: pre-wrap; unicode-bidi: isolate; max-height: 16em; overflow: auto; }
 .strong { font-weight: 650; }
+.bars { color: var(--accent); letter-spacing: 1px; overflow-wrap: anywhere; }
 .chip { display: inline-block; font-size: 12.5px; border: 1px solid var(--rule); border-radius: 99px; padding: 1px 9px;
   margin: 2px 6px 2px 0; font-variant-numeric: tabular-nums; }
 .chip.good { color: var(--good); border-color: currentColor; }
@@ -57,6 +60,7 @@ th { font-weight: 600; width: 12em; }
 tr.changed { background: var(--tint); }
 tr.changed th { color: var(--accent); }
 .formula { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; padding: 12px 16px; white-space: pre-wrap; }
-summary { cursor: pointer; font-weight: 600; }
+details { margin-top: 44px; }
+summary { cursor: pointer; font-weight: 600; font-size: 19px; margin-bottom: 10px; }
 @media (max-width: 760px) { .tiles { grid-template-columns: 1fr 1fr; } .tile.wide { grid-column: 1 / -1; } }
 """
