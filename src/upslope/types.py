@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError, did_you_mean
+from upslope.knobs import set_knob
 
 Metrics = dict[str, float]
 Scope = Literal["decision", "sequence", "group", "update", "step"]
@@ -347,7 +348,7 @@ class Method:
             slot, _, rest = path.partition(".")
             if slot not in SLOTS:
                 raise MethodError(f"no slot named {slot!r} in --set {path}={value}.{did_you_mean(slot, SLOTS)}")
-            changed = _set(getattr(method, slot), rest.split(".") if rest else [], value, path, method)
+            changed = set_knob(getattr(method, slot), rest.split(".") if rest else [], value, path, method.name)
             method = dataclasses.replace(method, **{slot: changed})
         return method
 
@@ -368,48 +369,3 @@ def _slot_text(value: Any) -> str:
     if isinstance(value, Part):
         return str(value)
     return " + ".join(f"{item[0]}: {item[1]}" if isinstance(item, tuple) else str(item) for item in value)
-
-
-def _set(holder: Any, path: list[str], value: Any, whole: str, method: Method) -> Any:
-    """``holder`` with the field at ``path`` set, checking name and type."""
-    if isinstance(holder, tuple):
-        return _set_in_stack(holder, path, value, whole, method)
-    if not isinstance(holder, Part):
-        raise MethodError(f"--set {whole}={value}: {method.name} has nothing in slot {whole.split('.')[0]!r} to set a knob of.")
-    knobs = [f.name for f in dataclasses.fields(holder)]
-    if not path or path[0] not in knobs:
-        name, asked = type(holder).__name__, path[0] if path else ""
-        given = f"{name} has no knob {asked!r}" if asked else f"{name} is a part, not a knob"
-        known = f"Its knobs: {', '.join(knobs) or 'none'}."
-        raise MethodError(f"--set {whole}={value}: {given}.{did_you_mean(asked, knobs)} {known}")
-    old = getattr(holder, path[0])
-    if len(path) > 1 or isinstance(old, (Part, tuple)):
-        return dataclasses.replace(holder, **{path[0]: _set(old, path[1:], value, whole, method)})
-    return dataclasses.replace(holder, **{path[0]: _coerce(old, value, whole)})
-
-
-def _set_in_stack(holder: tuple, path: list[str], value: Any, whole: str, method: Method) -> tuple:
-    named = bool(holder) and isinstance(holder[0], tuple)
-    keys = [item[0] if named else str(position) for position, item in enumerate(holder)]
-    items = [item[1] if named else item for item in holder]
-    if path and path[0] in keys:
-        chosen, rest = keys.index(path[0]), path[1:]
-    elif len(items) == 1:
-        chosen, rest = 0, path
-    else:
-        raise MethodError(f"--set {whole}={value}: {method.name} has {len(items)} parts in slot {whole.split('.')[0]!r}; "
-                          + (f"say which: {', '.join(keys)}." if items else "there is no knob to set."))  # fmt: skip
-    items[chosen] = _set(items[chosen], rest, value, whole, method)
-    return tuple(zip(keys, items, strict=True)) if named else tuple(items)
-
-
-def _coerce(old: Any, value: Any, whole: str) -> Any:
-    """``value`` (perhaps text from the command line) as the type of the knob it replaces."""
-    try:
-        if isinstance(old, bool):
-            return {"true": True, "false": False}[str(value).lower()]
-        if isinstance(old, int):
-            return int(value)
-        return float(value) if isinstance(old, float) else type(old)(value)
-    except (KeyError, ValueError):
-        raise MethodError(f"--set {whole}={value}: that knob is a {type(old).__name__} (now {old!r}).") from None

@@ -110,7 +110,7 @@ class GAE(Advantage):
         goes_on = ended == Ended.NO
         behind = torch.zeros_like(value) if batch.bootstrap is None else batch.bootstrap
         behind = torch.where(ended == Ended.TERMINATED, 0.0, behind)
-        trace = goes_on * (self.gamma * self.lam)
+        trace = goes_on.to(value.dtype) * (self.gamma * self.lam)
         on = batch.sampled > 0
         advantage = torch.zeros_like(value)
         running, following = torch.zeros_like(value[:, 0]), torch.zeros_like(value[:, 0])

@@ -42,6 +42,9 @@ class AdaptiveKL(Controller):
     horizon: int = 10_000
     knob: str = "reward.weight"
 
+    def needs(self) -> frozenset[str]:
+        return frozenset({"reference.start.logp"})
+
     def init(self) -> State:
         return {"weight": self.start}
 

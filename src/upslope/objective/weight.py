@@ -44,9 +44,10 @@ class TopEntropy(Weight):
         if batch.proximal is None or batch.proximal.entropy is None:
             raise MethodError("TopEntropy needs the entropy of the proximal policy, and this batch has none.")
         entropy = batch.proximal.entropy
-        values = entropy[batch.sampled > 0]
+        values = entropy[(batch.sampled > 0) & entropy.isfinite()]
         if not len(values):
             return torch.ones_like(entropy)
-        kept = math.ceil(self.fraction * len(values))
+        # As many as lie at or above the linearly interpolated quantile; the small number undoes the rounding of e.g. 0.3 * 10.
+        kept = 1 + math.floor(self.fraction * (len(values) - 1) + 1e-9)
         threshold = values.topk(kept).values[-1]
         return (entropy >= threshold).to(entropy.dtype)

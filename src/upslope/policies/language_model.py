@@ -144,11 +144,52 @@ class LanguageModel:
         watch = head.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0])) if want_hidden else None
         try:
             places = (mask.cumsum(1) - 1).clamp_min(0)
-            output = self.model(input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False, logits_to_keep=positions)
+            cache, shared = self._shared_prompts(ids, mask, places, ids.shape[1] - positions)
+            output = self.model(
+                input_ids=ids[:, shared:],
+                attention_mask=mask,
+                position_ids=places[:, shared:],
+                past_key_values=cache,
+                use_cache=cache is not None,
+                logits_to_keep=positions,
+            )
         finally:
             if watch is not None:
                 watch.remove()
-        return output.logits, given[0] if given else None
+        return output.logits, given[-1] if given else None
+
+    def _shared_prompts(self, ids: Tensor, mask: Tensor, places: Tensor, width: int) -> tuple[Any, int]:
+        """Keys and values of the first ``width`` tokens, computed once per distinct prompt and handed to each of its rows.
+
+        A group's answers share their prompt, so most of the work on prompts is the same work. Gradients flow through. Gives
+        ``None`` and 0 where it would not pay or the model's layers do not all attend to everything.
+        """
+        if width < 1 or not self._attends_fully():
+            return None, 0
+        distinct, which = torch.unique(torch.cat([ids[:, :width], mask[:, :width]], 1), dim=0, return_inverse=True)
+        if 2 * len(distinct) > len(ids):
+            return None, 0
+        from transformers import DynamicCache
+
+        first = torch.zeros(len(distinct), dtype=which.dtype, device=which.device)
+        first[which] = torch.arange(len(ids), device=which.device)  # any row of each prompt will do
+        cache = DynamicCache()
+        self.model(
+            input_ids=ids[first, :width],
+            attention_mask=mask[first, :width],
+            position_ids=places[first, :width],
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        cache.batch_select_indices(which)
+        return cache, width
+
+    def _attends_fully(self) -> bool:
+        config = self.model.config.get_text_config()
+        kinds = getattr(config, "layer_types", None)
+        windowless = all(kind == "full_attention" for kind in kinds) if kinds else not getattr(config, "sliding_window", None)
+        return windowless and not getattr(self.model, "is_gradient_checkpointing", False)
 
     def _chunks(self, rows: Trajectories) -> Iterator[slice]:
         """Neighbouring rows whose padded size fits the token budget; always at least one."""

@@ -84,8 +84,11 @@ def _value(value: Any, code: Path | None) -> Any:
         return tuple(_value(item, code) for item in value)
     if not isinstance(value, dict):
         return value
-    fields = {name: _value(item, code) for name, item in value.items() if name != "part"}
-    return _part_class(value["part"], code)(**fields)
+    kind = _part_class(value["part"], code)
+    given = {name: _value(item, code) for name, item in value.items() if name != "part"}
+    if unknown := sorted(set(given) - {f.name for f in dataclasses.fields(kind)}):
+        raise MethodError(f"{value['part']} has no field {', '.join(unknown)} in this version of upslope.")
+    return kind(**given)
 
 
 def _part_class(name: str, code: Path | None) -> type[Part]:
@@ -97,7 +100,10 @@ def _part_class(name: str, code: Path | None) -> type[Part]:
         module, _, attribute = name.partition(":")
         if not module.startswith("upslope."):  # a run file must not be able to import whatever it likes
             raise MethodError(f"{name!r} is not a part of upslope.")
-        found = getattr(importlib.import_module(module), attribute, None)
+        try:
+            found = getattr(importlib.import_module(module), attribute, None)
+        except ModuleNotFoundError:
+            found = None
     if not (isinstance(found, type) and issubclass(found, Part)):
         raise MethodError(f"{name!r} is not a part.")
     return found

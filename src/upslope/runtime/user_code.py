@@ -18,8 +18,7 @@ def load_file(path: str | Path) -> ModuleType:
     path = Path(path)
     if not path.is_file():
         raise UserError(f"no file {str(path)!r}. Give the path of a Python file, as in my_method.py or my_reward.py:score.")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    name = f"{_PREFIX}{path.stem}_{digest}"
+    name = f"{_PREFIX}{path.stem}_{_digest(path)}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -32,6 +31,10 @@ def load_file(path: str | Path) -> ModuleType:
         del sys.modules[name]
         raise UserError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     return module
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def is_user_module(name: str) -> bool:
@@ -53,9 +56,10 @@ def resolve(text: str, folder: Path) -> object:
     """What `reference` named, from the copy in ``folder``; a file that has changed since is refused."""
     where, _, digest = text.partition("@")
     file, _, attribute = where.partition(":")
-    module = load_file(folder / file)
-    if digest and not module.__name__.endswith(digest):
-        raise UserError(f"{folder / file} is not the file this run was started with (its hash is not {digest}).")
+    path = folder / file
+    if digest and path.is_file() and _digest(path) != digest:  # before anything in it is run
+        raise UserError(f"{path} is not the file this run was started with (its hash is not {digest}).")
+    module = load_file(path)
     if not hasattr(module, attribute):
         raise UserError(f"{folder / file} defines no {attribute!r}.")
     return getattr(module, attribute)

@@ -1,0 +1,69 @@
+"""Setting one field deep inside frozen dataclasses, by a path such as ``surrogate.token.high``, with errors that help."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from upslope.errors import MethodError, did_you_mean
+
+
+def set_knob(holder: Any, path: list[str], value: Any, whole: str, owner: str) -> Any:
+    """``holder`` with the field at ``path`` set to ``value``, as the type of what stood there.
+
+    Args:
+        holder: a part, a stack of parts, or pairs of name and part.
+        whole: the path as the user wrote it, for messages.
+        owner: name of the method, for messages.
+    """
+    if isinstance(holder, tuple):
+        return _in_stack(holder, path, value, whole, owner)
+    if not dataclasses.is_dataclass(holder) or isinstance(holder, type):
+        raise MethodError(f"--set {whole}={value}: {owner} has nothing in slot {whole.split('.')[0]!r} to set a knob of.")
+    knobs = [f.name for f in dataclasses.fields(holder)]
+    if not path or path[0] not in knobs:
+        name, asked = type(holder).__name__, path[0] if path else ""
+        given = f"{name} has no knob {asked!r}" if asked else f"{name} is a part, not a knob"
+        known = f"Its knobs: {', '.join(knobs) or 'none'}."
+        raise MethodError(f"--set {whole}={value}: {given}.{did_you_mean(asked, knobs)} {known}")
+    old = getattr(holder, path[0])
+    if len(path) > 1 or dataclasses.is_dataclass(old) or isinstance(old, tuple):
+        return dataclasses.replace(holder, **{path[0]: set_knob(old, path[1:], value, whole, owner)})
+    return dataclasses.replace(holder, **{path[0]: _coerced(holder, path[0], value, whole)})
+
+
+def _in_stack(holder: tuple, path: list[str], value: Any, whole: str, owner: str) -> tuple:
+    named = bool(holder) and isinstance(holder[0], tuple)
+    keys = [item[0] if named else str(position) for position, item in enumerate(holder)]
+    items = [item[1] if named else item for item in holder]
+    if path and path[0] in keys:
+        chosen, rest = keys.index(path[0]), path[1:]
+    elif len(items) == 1:
+        chosen, rest = 0, path
+    else:
+        cure = f"say which: {', '.join(keys)}." if items else "there is no knob to set."
+        raise MethodError(f"--set {whole}={value}: {owner} has {len(items)} parts in slot {whole.split('.')[0]!r}; {cure}")
+    items[chosen] = set_knob(items[chosen], rest, value, whole, owner)
+    return tuple(zip(keys, items, strict=True)) if named else tuple(items)
+
+
+def _coerced(holder: Any, name: str, value: Any, whole: str) -> Any:
+    """``value`` (perhaps text from the command line) as what the knob holds."""
+    old, kind = getattr(holder, name), get_type_hints(type(holder)).get(name)
+    if get_origin(kind) is Literal:
+        choices = get_args(kind)
+        if value not in choices:
+            near = did_you_mean(str(value), map(str, choices))
+            raise MethodError(f"--set {whole}={value}: that knob is one of {', '.join(map(repr, choices))} (now {old!r}).{near}")
+        return value
+    try:
+        if isinstance(old, bool):
+            return {"true": True, "false": False}[str(value).lower()]
+        if isinstance(old, int):
+            if float(value) != int(float(value)):
+                raise ValueError
+            return int(float(value))
+        return float(value) if isinstance(old, float) else type(old)(value)
+    except (KeyError, ValueError):
+        kind_name = "whole number" if isinstance(old, int) and not isinstance(old, bool) else type(old).__name__
+        raise MethodError(f"--set {whole}={value}: that knob is a {kind_name} (now {old!r}).") from None
