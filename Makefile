@@ -46,7 +46,7 @@ $(ALL): $(CORE) requirements-no-deps.txt
 install: $(ALL)
 
 demo: $(CORE)
-	@$(BIN)/upslope train dhpo --task sort --model tiny --seed $(SEED) --steps 80 --tasks-per-step 48 --updates-per-step 2 \
+	@$(BIN)/upslope train dhpo --task reverse --model tiny --seed $(SEED) --steps 100 --updates-per-step 2 --lr 3e-4 \
 		--set surrogate.sequence.low=0.08 --set surrogate.sequence.high=0.11
 
 test: $(ALL) lint

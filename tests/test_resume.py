@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,24 @@ from upslope.methods import catalogue
 from upslope.run import Watcher
 
 TEXT = {
-    "task": "reverse:length=2", "model": "tiny:layers=1,width=32", "steps": 5, "tasks_per_step": 4, "samples_per_task": 4,
-    "updates_per_step": 2, "warm_start": 0.02, "eval_problems": 20, "checkpoint_every": 2, "eval_every": 3,
+    "model": "tiny:layers=1,width=32", "steps": 4, "tasks_per_step": 3, "samples_per_task": 4, "updates_per_step": 2,
+    "max_tokens": 4, "warm_start": 0.0, "eval_problems": 4, "checkpoint_every": 2, "eval_every": 3,
 }  # fmt: skip
-CONTROL = {"task": "gym:CartPole-v1", "steps": 5, "envs": 2, "horizon": 32, "passes": 2, "eval_problems": 3, "checkpoint_every": 2}
+CONTROL = {"task": "gym:CartPole-v1", "steps": 4, "envs": 2, "horizon": 24, "passes": 2, "eval_problems": 2, "checkpoint_every": 2}
 CLOCK = {"seconds", "seconds_sampling", "tokens_per_second"}
 
 
-def arguments(method: str) -> dict:
-    return CONTROL if catalogue()[method].family == "control" else TEXT
+@pytest.fixture
+def arguments(tmp_path) -> Callable[[str], dict]:
+    """Settings of a run of a second in which every group has a signal: an untrained model, paid for writing letters."""
+    (tmp_path / "data.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"{i}+{i}=", "answer": str(2 * i)}) + "\n" for i in range(20))
+    )
+    (tmp_path / "letters.py").write_text(
+        "def score(prompts, responses, answers):\n    return [sum(map(str.isalpha, r)) / 4 for r in responses]\n"
+    )
+    text = {**TEXT, "task": str(tmp_path / "data.jsonl"), "reward": f"{tmp_path / 'letters.py'}:score"}
+    return lambda method: CONTROL if catalogue()[method].family == "control" else text
 
 
 def result(folder: Path) -> tuple[dict, list[dict], list[dict]]:
@@ -63,10 +73,11 @@ class Breaks(Watcher):
 
 
 @pytest.mark.parametrize("method", list(catalogue()))
-def test_resuming_equals_never_stopping(method, tmp_path):
+def test_resuming_equals_never_stopping(method, arguments, tmp_path):
     settings = arguments(method)
     whole = up.train(method, **settings, out=tmp_path / "whole")
-    for stop in (1, 3, 4):
+    assert any(record["grad_norm"] > 0 for record in whole.metrics)
+    for stop in (1, 3) if method in ("dhpo", "ppo") else (3,):
         out = tmp_path / f"cut-{stop}"
         with pytest.raises(RuntimeError, match="crash"):
             up.train(method, **settings, out=out, watcher=Breaks(stop))
@@ -76,10 +87,10 @@ def test_resuming_equals_never_stopping(method, tmp_path):
 
 
 @pytest.mark.parametrize("method", list(catalogue()))
-def test_the_same_seed_gives_the_same_curve_and_another_does_not(method, tmp_path):
-    settings = arguments(method)
+def test_the_same_seed_gives_the_same_curve_and_another_does_not(method, arguments, tmp_path):
+    settings = {**arguments(method), "steps": 2, "eval_every": 0}
     for name, seed in (("one", 1), ("same", 1), ("other", 2)):
-        up.train(method, **{**settings, "steps": 2}, seed=seed, out=tmp_path / name)
+        up.train(method, **settings, seed=seed, out=tmp_path / name)
     assert_same(tmp_path / "one", tmp_path / "same")
     assert result(tmp_path / "one")[1] != result(tmp_path / "other")[1]
 
@@ -89,10 +100,13 @@ def start(out: Path, *, control: bool) -> subprocess.Popen:
     text = ["dhpo", "--task", "reverse:length=2", "--model", "tiny:layers=1,width=32", "--steps", "30", "--warm-start", "0.02"]
     gym = ["ppo", "--task", "gym:CartPole-v1", "--steps", "12", "--envs", "2", "--horizon", "64"]
     sizes = ["--eval-problems", "5"] if control else ["--eval-problems", "20", "--tasks-per-step", "8", "--updates-per-step", "2"]
-    command = [sys.executable, "-m", "upslope", "train", *(gym if control else text), *sizes, *common]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    return launch("train", *(gym if control else text), *sizes, *common)
+
+
+def launch(*words: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "upslope", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
 def wait_for_lines(out: Path, lines: int, process: subprocess.Popen) -> None:
@@ -114,10 +128,7 @@ def test_kill_dash_nine_loses_nothing(control, tmp_path):
     assert whole.wait(timeout=300) == 0, whole.stdout.read()
     out = tmp_path / "killed"
     for lines in (0, 5, 9):
-        process = start(out, control=control) if lines == 0 else subprocess.Popen(
-            [sys.executable, "-m", "upslope", "resume", str(out), "--quiet"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        process = start(out, control=control) if lines == 0 else launch("resume", str(out), "--quiet")
         wait_for_lines(out, lines, process)
         if lines == 0:
             while not (out / "run.toml").exists():
@@ -145,8 +156,8 @@ def test_control_c_stops_cleanly_and_goes_on(control, tmp_path):
     assert_same(tmp_path / "whole", out)
 
 
-def test_a_finished_run_is_left_alone(tmp_path):
-    run = up.train("grpo", **{**TEXT, "steps": 1}, out=tmp_path / "run")
+def test_a_finished_run_is_left_alone(arguments, tmp_path):
+    run = up.train("grpo", **{**arguments("grpo"), "steps": 1}, out=tmp_path / "run")
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "checkpoints").rglob("*")}
     assert up.resume(run.path).summary == run.summary
     assert before == {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "checkpoints").rglob("*")}

@@ -64,7 +64,7 @@ def _from_file(spec: str) -> Method:
 
 def train(
     method: str | Method = "dhpo",
-    task: str = "sort",
+    task: str = "reverse",
     *,
     model: str = "tiny",
     knobs: Mapping[str, Any] | None = None,
@@ -80,7 +80,7 @@ def train(
 
     Args:
         method: A method, its name, a composition of names or a file. `list_methods` lists the names.
-        task: ``"sort"``, ``"reasoning-gym:chain_sum"``, ``"gym:CartPole-v1"`` or the path of a JSONL file with ``prompt`` and
+        task: ``"reverse"``, ``"reasoning-gym:chain_sum"``, ``"gym:CartPole-v1"`` or the path of a JSONL file with ``prompt`` and
             ``answer``. `list_tasks` lists the names.
         model: ``"tiny"``, ``"smollm2"`` or a folder that transformers can load. Control tasks ignore it.
         knobs: Of the method's parts, by path: ``{"surrogate.high": 0.3}``.

@@ -23,12 +23,12 @@ FAILED, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
 ABOUT = "Policy optimization as a composition of small parts on one engine."
 EXAMPLES = """examples:
-  upslope train dhpo                                  the demo: a tiny model learns to sort digits
+  upslope train dhpo                                  the demo: a tiny model learns to write words backwards
   upslope train grpo --task reverse --steps 100 --set surrogate.high=0.3
   upslope train ppo --task gym:CartPole-v1
   upslope train my_method.py --task problems.jsonl --reward my_reward.py:score --model smollm2
   upslope show dhpo                                   what a method changes, its formula, its paper
-  upslope eval runs/dhpo-sort-0 --k 16                pass@k with intervals
+  upslope eval runs/dhpo-reverse-0 --k 16                pass@k with intervals
 
 'upslope COMMAND --help' says more about each command."""
 TAKE: dict[str, Any] = {
@@ -145,7 +145,7 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
         help="a name ('upslope methods'), a composition (dhpo+high-entropy), file.py or file.py:name",
     )
     add("task_word", metavar="TASK", nargs="?", help="the same as --task")
-    add("--task", help="a name ('upslope tasks'), gym:ID, reasoning-gym:NAME, or a .jsonl file (sort)")
+    add("--task", help="a name ('upslope tasks'), gym:ID, reasoning-gym:NAME, a .jsonl file, or file.py:Class (reverse)")
     add("--model", default="tiny", help="tiny, smollm2, or a folder that transformers can load; control needs none (tiny)")
     add("--out", help="folder of the run (runs/METHOD-TASK-SEED)")
     add("--set", action="append", default=[], metavar="PATH=VALUE", help="a knob of a part, as in surrogate.high=0.3; repeatable")
@@ -208,7 +208,7 @@ def _train(flags: argparse.Namespace) -> int:
     def start(watcher: LiveTable) -> Run:
         return train(
             flags.method,
-            flags.task or flags.task_word or "sort",
+            flags.task or flags.task_word or "reverse",
             model=flags.model,
             knobs=knobs,
             reward=flags.reward,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import platform
+import re
 import shutil
 import signal
 import time
@@ -22,7 +23,7 @@ from upslope.errors import UserError
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.runtime import user_code
 from upslope.runtime.files import load_state, save_state, whole_folder, write_json, write_text
-from upslope.runtime.method_file import method_from_table, method_table, user_files
+from upslope.runtime.method_file import check_can_be_found_again, method_from_table, method_table, user_files
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings
 from upslope.runtime.threads import use_threads
@@ -68,16 +69,16 @@ class Plan:
             if not Path(path).is_file() or _digest(Path(path)) != digest:
                 raise UserError(f"{path} is missing or has changed since {folder.path} began; put the old file back to go on.")
         code = folder.path / "code"
-        reward = table["reward"]
-        if ".py:" in reward:
-            user_code.resolve(reward, code)  # refuses a changed file
-            reward = str(code / reward.partition("@")[0])
+        for key in ("task", "reward"):
+            if ".py:" in table[key]:
+                user_code.resolve(table[key], code)  # refuses a changed file
+                table[key] = str(code / table[key].partition("@")[0])
         return cls(
             method=method_from_table(table["method"], code),
             task=table["task"],
             model=table["model"],
             settings=Settings(**table["settings"]),
-            reward=reward,
+            reward=table["reward"],
             test_data=table["test_data"],
             trackers=tuple(table["trackers"]),
         )
@@ -146,16 +147,18 @@ def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | 
         knobs: of the method, by path (``{"surrogate.high": 0.3}``).
     """
     check_trackers(plan.trackers)
+    check_can_be_found_again(plan.method)
     bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs)
     plan = dataclasses.replace(plan, settings=bench.settings, method=bench.method)
-    name = f"{plan.method.name}-{bench.task.name}-{plan.settings.seed}".replace(":", "-").replace("/", "-").replace("=", "")
+    name = re.sub(r"[^\w.+-]+", "-", f"{plan.method.name}-{bench.task.name}-{plan.settings.seed}")
     folder = RunFolder.create(Path(out) if out is not None else None, name)
     table = plan.table()
     files = user_files(plan.method)
-    if ".py:" in plan.reward:
-        path, _, function = plan.reward.partition(":")
-        files.add(Path(path))
-        table["reward"] = user_code.reference(user_code.load_file(path).__name__, function)
+    for key in ("task", "reward"):
+        if ".py:" in table[key]:
+            path, _, name = table[key].rpartition(":")
+            files.add(Path(path))
+            table[key] = user_code.reference(user_code.load_file(path).__name__, name)
     for file in files:
         (folder.path / "code").mkdir(exist_ok=True)
         shutil.copy(file, folder.path / "code" / file.name)

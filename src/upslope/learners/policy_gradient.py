@@ -103,6 +103,7 @@ class PolicyGradient:
         if rows.rows:
             rows = self._look(method, estimator.bind(method, self.states, rows))  # type: ignore[arg-type]
             rows = estimator.annotate(method, rows)  # type: ignore[assignment]
+            metrics = _component_metrics(rows) | metrics  # with those that had to wait for the policy's columns
             metrics |= self._kl_to_start(rows)
             metrics |= self._learn(method, rows, step)
             self.last = rows
@@ -293,12 +294,16 @@ def _sampling_metrics(everything: Trajectories, rows: Trajectories) -> Metrics:
     metrics = {"kept_rows": rows.rows / max(everything.rows, 1)}
     if everything.behavior.entropy is not None:
         metrics["entropy"] = float((everything.behavior.entropy * everything.sampled).sum() / decisions)
-    for name, component in everything.components.items():
-        metrics[f"reward_{name}" if name != "task" else "reward"] = float(component.mean())
+    metrics |= _component_metrics(everything)
     if "task" in everything.components:
+        metrics["reward"] = float(everything.components["task"].mean())
         metrics["constant_groups"] = float(everything.group_stats(everything.components["task"]).constant.float().mean())
         metrics["length"] = float(everything.lengths().mean())
     return metrics
+
+
+def _component_metrics(rows: Trajectories) -> Metrics:
+    return {f"reward_{name}": float(values.mean()) for name, values in rows.components.items() if name != "task"}
 
 
 def _tally_slice(tally: Tally, piece: Trajectories, losses: Tensor, notes: dict[str, Tensor], slope: Tensor | None) -> None:

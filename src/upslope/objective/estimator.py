@@ -35,6 +35,9 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
     if not method.surrogate.takes(branches):
         raise MethodError(f"{method.name}: {type(method.surrogate).__name__} cannot bound the ratio {type(method.ratio).__name__}, "
                           f"which gives {', '.join(branches) or 'nothing'}. Change surrogate or ratio.")  # fmt: skip
+    for path, shape in ((f"shape.{i}", shape) for i, shape in enumerate(method.shape)):
+        if shape.scope not in ("step", "update"):
+            raise MethodError(f"{method.name}: {path} has scope {shape.scope!r}; a shape runs once a 'step' or once an 'update'.")
     if provides is None:
         return
     missing = sorted(need for need in method.needs() if need not in provides)

@@ -83,6 +83,8 @@ class LiveTable(Watcher):
     def began(self, run: Run, bench: Bench) -> None:
         self.run, self.steps = run, run.plan.settings.steps or 0
         self._line(headline(run, bench))
+        for remark in getattr(bench.task, "remarks", ()):
+            self._line(f"note: {remark}")
 
     def warming(self, step: int, accuracy: float, target: float) -> None:
         told = f"warm start  step {step:>4}  accuracy {accuracy:.2f}, until {target:.2f}"
@@ -184,7 +186,7 @@ class LiveTable(Watcher):
 
 
 def headline(run: Run, bench: Bench) -> str:
-    """What runs, on what: ``dhpo on sort, tiny (0.9 M parameters), cpu, 1 thread, seed 3``."""
+    """What runs, on what: ``dhpo on reverse, tiny (0.9 M parameters), cpu, 1 thread, seed 3``."""
     plan, policy = run.plan, bench.policy
     parameters = sum(parameter.numel() for group in policy.trainable().values() for parameter in group)
     model = plan.model if bench.score_name == "accuracy" else "a network"

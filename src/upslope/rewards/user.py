@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib.util
 import inspect
 import math
-import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from upslope.errors import UserError, did_you_mean
+from upslope.runtime import user_code
 from upslope.tasks.text import takes_infos
 
 SIGNATURE = "def {name}(prompts, responses, answers)"
@@ -91,8 +88,8 @@ class UserReward:
             try:
                 self._run(batch.only(row))
             except Exception as alone:
-                return RewardError(f"{self.name} raised {_in_words(alone, self.source)} on {batch.show(row)}")
-        told = f"{self.name} raised {_in_words(error, self.source)} on {len(batch.responses)} responses"
+                return RewardError(f"{self.name} raised {user_code.in_words(alone, self.source)} on {batch.show(row)}")
+        told = f"{self.name} raised {user_code.in_words(error, self.source)} on {len(batch.responses)} responses"
         return RewardError(f"{told}, though not on any of them alone.")
 
     def _numbers(self, returned: Any, what: str, batch: _Rows) -> list[float]:
@@ -137,32 +134,16 @@ def load_user_reward(file: str, function: str) -> UserReward:
         there = [other.name for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
         raise RewardError(f"no file {file!r} for the reward (looked for {path.absolute()}).{did_you_mean(path.name, there)}")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    found = vars(_load_module(path, digest))
+    try:
+        found = vars(user_code.load_file(path))
+    except UserError as error:
+        raise RewardError(str(error)) from error.__cause__
     candidate = found.get(function)
     if not callable(candidate):
         functions = [name for name, value in found.items() if inspect.isfunction(value)]
         reason = f"no function {function!r} in {file!r}" if candidate is None else f"{function!r} in {file!r} is not a function"
         raise RewardError(f"{reason}.{did_you_mean(function, functions)} It has: {', '.join(functions) or 'none'}.")
     return UserReward(candidate, str(path), digest)
-
-
-def _load_module(path: Path, digest: str) -> ModuleType:
-    # A name of its own, so that a file called json.py hides nothing and two versions of a file can live side by side.
-    name = f"upslope_user_{path.stem}_{digest[:12]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None, path
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look a module up there
-    folder = str(path.absolute().parent)
-    sys.path.insert(0, folder)  # as for a script, so that it can import its neighbours
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise RewardError(f"{str(path)!r} cannot be loaded: {_in_words(error, str(path))}.") from error
-    finally:
-        sys.path.remove(folder)
-    return module
 
 
 def _wait(returned: Any) -> Any:
@@ -176,13 +157,6 @@ def _wait(returned: Any) -> Any:
     # Inside of a running loop (a notebook) another one can only run in another thread.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, finish()).result()
-
-
-def _in_words(error: Exception, source: str) -> str:
-    """The error with the last line of the user's file it passed through."""
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if source and Path(f.filename).name == Path(source).name]
-    where = f" (line {lines[-1]})" if lines else ""
-    return f"{type(error).__name__}: {error}{where}" if str(error) else f"{type(error).__name__}{where}"
 
 
 def _quote(value: Any) -> str:

@@ -62,6 +62,18 @@ def user_files(method: Method) -> set[Path]:
     return {user_code.source_of(name) for name in modules if user_code.is_user_module(name)}
 
 
+def check_can_be_found_again(method: Method) -> None:
+    """Refuses parts whose code a run could not keep: it would end in a folder that cannot be resumed."""
+    for path, part in method.parts():
+        module = type(part).__module__
+        if not (module.startswith("upslope.") or user_code.is_user_module(module)):
+            name = type(part).__name__
+            raise MethodError(
+                f"{path} is a {name} from the module {module!r}, whose code the run cannot keep. Put the method into a file of "
+                f"its own and give that: up.train('my_method.py', ...)."
+            )
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Part):
         return _part_table(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -25,12 +26,24 @@ def load_file(path: str | Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up while the class is made
+    folder = str(path.absolute().parent)
+    sys.path.insert(0, folder)  # as for a script, so that it can import its neighbours
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise UserError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise UserError(f"{str(path)!r} cannot be loaded: {in_words(error, path)}.") from error
+    finally:
+        sys.path.remove(folder)
     return module
+
+
+def in_words(error: Exception, source: str | Path) -> str:
+    """The error with the last line of the user's file it passed through."""
+    name = Path(source).name
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == name]
+    where = f" (line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {error}{where}" if str(error) else f"{type(error).__name__}{where}"
 
 
 def _digest(path: Path) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upslope.errors import TaskError, did_you_mean
+from upslope.runtime import user_code
 from upslope.tasks.embedded import FAMILY
 from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, WithReward
 
@@ -45,6 +46,7 @@ def list_tasks(all: bool = False) -> list[TaskInfo]:
     found.append(
         TaskInfo("FILE.jsonl", "text", 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Needs a reward.')
     )
+    found.append(TaskInfo("FILE.py:CLASS", "text", "A TextTask of your own: a sampler and a scorer."))
     found.append(TaskInfo("gym:ID", "control", "Any environment gymnasium knows, such as gym:CartPole-v1 or gym:HalfCheetah-v5."))
     return found
 
@@ -65,6 +67,9 @@ def load_task(spec: str, *, reward: Reward | None = None, test_data: str | None 
         return _load_jsonl(spec, reward, test_data)
     if test_data is not None:
         raise TaskError(f"test data ({test_data!r}) goes with a JSONL file; {spec!r} makes its own test problems.")
+    if ".py:" in spec:
+        task = _from_file(spec)
+        return task if reward is None else WithReward(task, reward)
     name, options = parse_spec(spec)
     family, _, rest = name.partition(":")
     if family == "gym" and rest:
@@ -75,6 +80,19 @@ def load_task(spec: str, *, reward: Reward | None = None, test_data: str | None 
         return GymTask(rest, **options)
     task = _load_text(spec, name, options)
     return task if reward is None else WithReward(task, reward)
+
+
+def _from_file(spec: str) -> TextTask:
+    """A user's own task, ``file.py:Class``."""
+    file, _, name = spec.rpartition(":")
+    tasks = {key: value for key, value in vars(user_code.load_file(file)).items() if _is_task_class(value)}
+    if name not in tasks:
+        raise TaskError(f"{file!r} has no task {name!r}.{did_you_mean(name, tasks)} It has: {', '.join(tasks) or 'none'}.")
+    return tasks[name]()
+
+
+def _is_task_class(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, TextTask) and value is not TextTask
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:

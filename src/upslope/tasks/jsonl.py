@@ -92,6 +92,11 @@ class JsonlTask(TextTask):
         )
         return Scores(reward, correct, components)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the user should know about how the rows were dealt out."""
+        return self.division.remarks
+
     def describe(self) -> str:
         return " ".join([f"{self.path}: {self._counts} problems, rewarded by {reward_name(self.reward)}.", *self.division.remarks])
 

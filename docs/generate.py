@@ -1,0 +1,255 @@
+"""Writes the generated pages: a page per method of the catalogue, their index, and the command line's reference.
+
+The pages say what the code says: slots, knobs and formulas come from the methods, flags from the parser. What code cannot know, how
+a method was checked against others, stands in `ORACLES` below. ``make docs`` runs this; a test holds that its result is committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+
+from upslope.cli import ABOUT, EXAMPLES, _parsers
+from upslope.methods import catalogue
+from upslope.report.describe import WHEN, changes
+from upslope.types import Method, Part
+
+DOCS = Path(__file__).resolve().parent
+MADE = "<!-- Written by docs/generate.py; change the code it describes and run `make docs`. -->"
+
+LIBRARIES = "loss and gradient equal those of liger-kernel and of TRL on ragged random batches"
+ENUMERATED = "on a policy small enough to enumerate,"
+ORACLES = {
+    "reinforce": f"{ENUMERATED} its estimate against the exact gradient, without and with each baseline",
+    "rloo": f"advantages and gradient worked out by hand; {ENUMERATED} its estimate against the exact gradient",
+    "ppo": "GAE equals that of torchrl and of Stable-Baselines3; GAE and the dual clip worked out by hand",
+    "grpo": LIBRARIES,
+    "dr-grpo": LIBRARIES,
+    "dapo": f"{LIBRARIES} (without its filter and length penalty, which are no part of a loss)",
+    "gspo": LIBRARIES,
+    "cispo": LIBRARIES,
+    "gmpo": f"loss and gradient worked out by hand; {ENUMERATED} its gradient at the first update is GRPO's",
+    "high-entropy": "selected tokens, loss and gradient equal those of TRL",
+    "dhpo": f"loss and gradient worked out by hand; {ENUMERATED} its gradient at either end of the mix is GRPO's or GSPO's",
+    "dhpo-entropy": f"mixing weights worked out by hand; {ENUMERATED} its gradient at the first update is GRPO's",
+}
+"""What each method's numbers were compared with, in tests/test_oracles.py and tests/test_identities.py."""
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page by its path."""
+    found = {DOCS / "methods" / f"{name}.md": method_page(method) for name, method in catalogue().items()}
+    found[DOCS / "methods" / "README.md"] = index_page()
+    found[DOCS / "command-line.md"] = command_line_page()
+    return found
+
+
+def main() -> None:
+    made = pages()
+    for path, text in made.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    for stale in set((DOCS / "methods").glob("*.md")) - set(made):
+        stale.unlink()
+    print(f"{len(made)} pages in {DOCS}")
+
+
+# -- methods ---------------------------------------------------------------------------------------------------------------
+
+
+def index_page() -> str:
+    """The catalogue as a table of links."""
+    rows = [
+        (f"[{m.name}]({m.name}.md)", m.family, str(m.paper.year), _link(m.parent) or "-", m.differs) for m in catalogue().values()
+    ]
+    about = f"The {len(rows)} methods of the catalogue, oldest first. `upslope methods` prints the same list."
+    return _page("Methods", about, _table(("method", "family", "year", "parent", "differs"), rows))
+
+
+def method_page(method: Method) -> str:
+    """All there is to say of a method."""
+    return _page(
+        method.name,
+        _paper(method),
+        f"{method.differs[0].upper()}{method.differs[1:]}.",
+        f"```text\n{_aligned(method.formula)}\n```" if method.formula else "",
+        *_differences(method),
+        "## Parts",
+        "In the order in which they act. A knob is set with its path, as in `--set surrogate.high=0.3`; a position such as `.0` "
+        "may be left out where a slot holds one part.",
+        *[_part(path, part) for path, part in method.parts()],
+        *_domains(method),
+        *(["## Notes and doubts", method.notes] if method.notes else []),
+        *_checks(method),
+        "## Run it",
+        f"```sh\n{_commands(method)}\n```",
+    )
+
+
+def _paper(method: Method) -> str:
+    paper = method.paper
+    title = f"[{paper.title}](https://arxiv.org/abs/{paper.arxiv})" if paper.arxiv else paper.title
+    number = f", arXiv {paper.arxiv}" if paper.arxiv else ""
+    parent = f" Derived from {_link(method.parent)}." if method.parent else " It has no parent."
+    return f"{title} ({paper.year}{number}). Family `{method.family}`.{parent}"
+
+
+def _aligned(formula: str) -> str:
+    """A formula with each of its definitions on a line of its own."""
+    return re.sub(r",\s{2,}", ",\n  ", formula)
+
+
+def _differences(method: Method) -> list[str]:
+    changed = changes(method)
+    if not changed:
+        return []
+    rows = [(f"`{slot}`", f"`{old}`", f"`{new}`") for slot, (old, new) in changed.items()]
+    return [f"## What differs from {method.parent}", _table(("slot", method.parent, method.name), rows)]
+
+
+def _part(path: str, part: Part) -> str:
+    body, meanings = _docstring(type(part))
+    runs = f"Runs {WHEN[part.seen_at_once()]}."
+    if needs := sorted(part.needs()):
+        runs += f" Reads {', '.join(f'`{need}`' for need in needs)}."
+    lines = [f"### `{path}`: {type(part).__name__}", body, runs]
+    knobs = [(f.name, getattr(part, f.name)) for f in dataclasses.fields(part)]
+    rows = [
+        (f"`{path}.{name}`", f"`{value:g}`" if isinstance(value, float) else f"`{value}`", meanings.get(name, ""))
+        for name, value in knobs
+        if not isinstance(value, (Part, tuple))  # these stand below, under paths of their own
+    ]
+    return "\n\n".join([*lines, _table(("knob", "value", "meaning"), rows)] if rows else lines)
+
+
+def _docstring(kind: type) -> tuple[str, dict[str, str]]:
+    """A part's docstring as Markdown, without its list of fields, and what that list says of each."""
+    body, _, fields = inspect.cleandoc(kind.__doc__ or "").partition("\nFields:\n")
+    paragraphs = [_markdown(paragraph) for paragraph in re.split(r"\n\s*\n", body.strip())]
+    meanings: dict[str, str] = {}
+    for entry in re.split(r"\n(?= {4}\S)", "\n" + fields):
+        names, colon, meaning = entry.strip().partition(":")
+        if colon:
+            meanings |= {name.strip(): _markdown(meaning) for name in names.split(",")}
+    return "\n\n".join(paragraphs), meanings
+
+
+def _markdown(paragraph: str) -> str:
+    """A paragraph of reStructuredText as Markdown, on one line."""
+    if paragraph.lstrip().startswith(".. math::"):
+        return f"```math\n{inspect.cleandoc(paragraph.replace('.. math::', '         '))}\n```"
+    text = " ".join(paragraph.split())
+    text = re.sub(r":math:`([^`]*)`", r"$\1$", text)
+    return text.replace("``", "`")
+
+
+def _domains(method: Method) -> list[str]:
+    if not method.on:
+        return []
+    rows = [(domain, f"`{path}`", f"`{value:g}`") for domain, knobs in method.on for path, value in knobs]
+    return ["## By kind of task", "Knobs that are set when a run is made, before `--set`.", _table(("task", "knob", "value"), rows)]
+
+
+def _checks(method: Method) -> list[str]:
+    rows = [
+        ("identity", "special cases in which it must equal another method or the exact gradient", "`tests/test_identities.py`"),
+        ("oracle", ORACLES[method.name], "`tests/test_oracles.py`, `tests/test_identities.py`"),
+        ("table", "edge cases, cuts of an update, masks, seeds, resume", "`tests/test_table.py`, `tests/test_resume.py`"),
+        ("learning", "improves a small task", "`tests/test_learning.py`"),
+    ]
+    return ["## Checks", _table(("check", "what", "where"), rows), "### The paper's claim, measured", *_claims(method)]
+
+
+def _claims(method: Method) -> list[str]:
+    """What the claim pages say of a method: their lines that begin with its name, under their own headings."""
+    said = []
+    for page in sorted((DOCS / "claims").glob("*.md")):
+        title, heading, shown = page.stem, "", ""
+        lines = []
+        for line in page.read_text(encoding="utf-8").splitlines():
+            if line.startswith("# "):
+                title = line[2:]
+            elif line.startswith("## "):
+                heading = line[3:]
+            elif line.startswith(f"- {method.name}: "):
+                if heading != shown:
+                    lines += ["", f"{heading}:", ""] if lines else [f"{heading}:", ""]
+                    shown = heading
+                lines.append(line)
+        if lines or page.stem == method.name:
+            said += [f"From [{title}](../claims/{page.name}), which has the settings and the numbers.", "\n".join(lines)]
+    return said or ["Not measured yet."]
+
+
+def _commands(method: Method) -> str:
+    task = "gym:CartPole-v1" if method.family == "control" else "reverse"
+    return f"upslope train {method.name} --task {task}\nupslope show {method.name} --flat"
+
+
+def _link(name: str) -> str:
+    return f"[{name}]({name}.md)" if name else ""
+
+
+# -- the command line ------------------------------------------------------------------------------------------------------
+
+CONVENTIONS = """Progress goes to standard error and results to standard output, so either can be kept without the other.
+`train` and `resume` print the folder of the run as their last line. The exit code is 0 when it is done, 2 when there is something
+to mend (the message says what) and 130 when it was interrupted. Flags cannot be abbreviated."""
+
+
+def command_line_page() -> str:
+    """Every command with every flag."""
+    _, commands = _parsers()
+    rows = [(f"[`{name}`](#{name})", _help(sub.description)) for name, sub in commands.items()]
+    blocks = [ABOUT, _table(("command", ""), rows), f"```text\n{EXAMPLES}\n```", CONVENTIONS]
+    for name, sub in commands.items():
+        blocks += [f"## {name}", _help(sub.description), f"```text\n{_usage(name, sub)}\n```", *_flag_tables(sub)]
+    return _page("The command line", *blocks)
+
+
+def _usage(name: str, parser: argparse.ArgumentParser) -> str:
+    words = [str(a.metavar) if a.nargs != "?" else f"[{a.metavar}]" for a in parser._actions if not a.option_strings]
+    return parser.usage or " ".join(["upslope", name, *words, "[flags]"])
+
+
+def _flag_tables(parser: argparse.ArgumentParser) -> list[str]:
+    blocks = []
+    for group in parser._action_groups:
+        actions = [action for action in group._group_actions if action.help and action.dest != "help"]
+        if not actions:
+            continue
+        if group.title not in ("positional arguments", "options"):
+            blocks += [f"### {parser.prog.partition(' ')[2]}: {group.title}", *([group.description] if group.description else [])]
+        blocks.append(_table(("argument" if group.title == "positional arguments" else "flag", "meaning"), map(_flag_row, actions)))
+    return blocks
+
+
+def _flag_row(action: argparse.Action) -> tuple[str, str]:
+    if not action.option_strings:
+        return f"`{action.metavar or action.dest}`", _help(action.help)
+    value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
+    return ", ".join(f"`{flag}{value}`" for flag in action.option_strings), _help(action.help)
+
+
+def _help(text: str | None) -> str:
+    """Help as Markdown in which no character is markup."""
+    return re.sub(r"([*_<])", r"\\\1", (text or "").replace("%%", "%"))
+
+
+# -- Markdown --------------------------------------------------------------------------------------------------------------
+
+
+def _page(title: str, *blocks: str) -> str:
+    return "\n\n".join([f"# {title}", MADE, *(block for block in blocks if block)]) + "\n"
+
+
+def _table(header: tuple[str, ...], rows) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in line) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    main()

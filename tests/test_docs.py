@@ -1,0 +1,247 @@
+"""The documents say what is so: their examples run and print what the page says, links lead somewhere, generated pages are current.
+
+Commands that train are run with `SMALL` behind them: a page can show the command a reader wants and still be tested in a second.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import io
+import re
+import shlex
+import shutil
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from upslope.cli import main
+from upslope.methods import catalogue
+
+torch.set_num_threads(1)
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+METHOD_PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
+EXAMPLES = ROOT / "examples"
+
+SMALL = {
+    "text": "--model tiny:layers=1,width=32 --warm-start 0 --steps 2 --tasks-per-step 2 --samples-per-task 4 --max-tokens 4 "
+    "--eval-problems 8 --checkpoint-every 1",
+    "control": "--steps 1 --envs 2 --horizon 32 --passes 1 --eval-problems 2",
+}
+SAME_EVERY_TIME = ("show", "methods", "tasks")
+"""Commands whose output on a page must be what they print."""
+FENCE = re.compile(r"(?P<before>[^\n]*)\n```(?P<kind>\w+)\n(?P<body>.*?)\n```", re.S)
+
+
+class Block(NamedTuple):
+    """An example of a page."""
+
+    kind: str
+    body: str
+    line: int
+    skipped: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page, with the reason why one is not run, if it has one."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in FENCE.finditer("\n" + text):
+        reason = re.match(r"<!-- not run: (.+) -->", match["before"])
+        line = text[: match.start("kind")].count("\n") + 1
+        found.append(Block(match["kind"], match["body"], line, reason[1] if reason else ""))
+    return found
+
+
+def commands(block: Block) -> list[tuple[str, str]]:
+    """The commands of a shell block, each with the output that follows it (none in ``sh``)."""
+    if block.kind == "sh":
+        return [(line, "") for line in block.body.splitlines() if line.strip()]
+    pieces = re.split(r"^\$ ", block.body, flags=re.M)
+    assert pieces[0] == "", "a console block begins with a command"
+    return [(piece.partition("\n")[0], piece.partition("\n")[2].rstrip("\n")) for piece in pieces[1:]]
+
+
+def run_command(line: str) -> str:
+    """Runs a line that begins with ``upslope``; what it printed."""
+    words = shlex.split(line, comments=True)
+    assert words[0] == "upslope", f"only upslope is run here; say why {words[0]!r} is not"
+    if words[1] == "train":
+        words += shlex.split(SMALL["control" if any(word.startswith("gym:") for word in words) else "text"])
+    if words[1] == "eval":
+        words += ["--problems", "4"]
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main(words[1:])
+    assert code == 0, f"{line}: {err.getvalue()}"
+    return out.getvalue().rstrip("\n")
+
+
+def run_python(block: Block, namespace: dict, page: Path) -> None:
+    if not block.body.startswith(">>>"):
+        exec(compile("\n" * block.line + block.body, str(page), "exec", dont_inherit=True), namespace)
+        return
+    test = doctest.DocTestParser().get_doctest(block.body + "\n", {}, page.name, str(page), block.line)
+    test.globs = namespace
+    told: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    failures = runner.run(test, out=told.append, clear_globs=False).failed
+    assert not failures, "".join(told)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a reader of the page would stand: an empty folder with the examples in it."""
+    for file in EXAMPLES.iterdir():
+        if file.is_file():
+            shutil.copy(file, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [*PAGES, *METHOD_PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_examples_run_and_print_what_the_page_says(page: Path, folder: Path) -> None:
+    namespace: dict = {"__name__": "page"}
+    for block in blocks(page):
+        if block.skipped:
+            continue
+        if block.kind == "python":
+            run_python(block, namespace, page)
+        elif block.kind in ("sh", "console"):
+            for line, shown in commands(block):
+                printed = run_command(line)
+                if shown and shlex.split(line)[1] in SAME_EVERY_TIME:
+                    assert printed == shown, f"{page.name}, line {block.line}: {line}"
+        else:
+            assert block.kind in ("text", "json", "math", "toml"), f"{page.name}, line {block.line}: what is {block.kind!r}?"
+
+
+def test_few_examples_are_not_run_and_each_says_why() -> None:
+    skipped = [(page.name, block.skipped) for page in PAGES for block in blocks(page) if block.skipped]
+    assert 0 < len(skipped) <= 3 and all("install" in reason for _, reason in skipped)
+
+
+def test_an_example_that_is_wrong_is_noticed(tmp_path: Path, folder: Path) -> None:
+    page = tmp_path / "wrong.md"
+    page.write_text("words\n```python\n>>> 1 + 1\n3\n```\n\n<!-- not run: installs -->\n```sh\nrm\n```\n")
+    wrong, left_out = blocks(page)
+    assert wrong.line == 2 and left_out.skipped == "installs"
+    with pytest.raises(AssertionError, match="Expected"):
+        run_python(wrong, {}, page)
+    with pytest.raises(AssertionError, match="no method named"):
+        run_command("upslope show gropo")
+
+
+# -- what pages quote ------------------------------------------------------------------------------------------------------
+
+
+def code_of(file: Path) -> str:
+    """A file without its docstrings and blank lines."""
+    return re.sub(r"\n\s*\n", "\n", re.sub(r'"""(?s:.*?)"""', "", file.read_text(encoding="utf-8"))).strip()
+
+
+@pytest.mark.parametrize(
+    ("page", "file"),
+    [("your-own-method.md", "my_method.py"), ("your-own-task.md", "my_reward.py"), ("your-own-task.md", "my_task.py")],
+)
+def test_pages_quote_the_examples_as_they_are(page: str, file: str, tmp_path: Path) -> None:
+    quoted = tmp_path / file
+    quoted.write_text(next(block.body for block in blocks(ROOT / "docs" / page) if block.kind == "python"))
+    assert code_of(quoted) == code_of(EXAMPLES / file)
+
+
+def test_pages_quote_the_problems_as_they_are() -> None:
+    quoted = next(block.body for block in blocks(ROOT / "docs" / "your-own-task.md") if block.kind == "json")
+    assert (EXAMPLES / "problems.jsonl").read_text().startswith(quoted + "\n")
+
+
+def test_the_readme_names_every_method() -> None:
+    (row,) = re.findall(r"^\| methods \|.*$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    assert set(re.findall(r"`([\w-]+)`", row)) == set(catalogue())
+
+
+def test_concepts_name_every_slot_in_its_order() -> None:
+    from upslope.types import SLOTS
+
+    text = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    assert tuple(re.findall(r"^\| `(\w+)` \| [^|]*\? \|", text, re.M)) == SLOTS
+
+
+# -- links and generated pages ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", [*PAGES, *METHOD_PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    for image, target in re.findall(r"(!?)\[[^\]]*\]\(([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        if target.startswith("https://") or (image and path.startswith("docs/images/")):
+            continue
+        file = page.parent / path if path else page
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor:
+            heads = [
+                re.sub(r"[^\w -]", "", head).strip().lower().replace(" ", "-")
+                for head in re.findall(r"^#+ (.*)$", file.read_text(), re.M)
+            ]
+            assert anchor in heads, f"{page.name}: {target}"
+
+
+def generator():
+    """docs/generate.py as a module."""
+    spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "docs" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    made = generator().pages()
+    stale = [path.name for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    assert stale == [], "run 'make docs'"
+    assert {path for path in made if path.parent.name == "methods"} == set(METHOD_PAGES), "run 'make docs'"
+
+
+def test_every_method_says_what_it_was_compared_with() -> None:
+    assert set(generator().ORACLES) == set(catalogue())
+
+
+def test_a_method_page_tells_what_the_claims_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = generator()
+    (tmp_path / "claims").mkdir()
+    page = "# a claim\n\n## K=4\n\n- dhpo: more than grpo: **held**\n- gspo: less\n\n"
+    page += "## K=8\n\n- dhpo: more than grpo: **did not hold**\n"
+    (tmp_path / "claims" / "dhpo.md").write_text(page)
+    monkeypatch.setattr(module, "DOCS", tmp_path)
+    found = module.method_page(catalogue()["dhpo"])
+    assert "[a claim](../claims/dhpo.md)" in found
+    assert "K=4:\n\n- dhpo: more than grpo: **held**\n\nK=8:\n\n- dhpo: more than grpo: **did not hold**\n" in found
+    assert "- gspo: less" in module.method_page(catalogue()["gspo"])
+    assert "Not measured yet." in module.method_page(catalogue()["rloo"])
+
+
+# -- docstrings ------------------------------------------------------------------------------------------------------------
+
+
+def documented() -> list[str]:
+    """Modules of the package whose docstrings hold examples."""
+    source = ROOT / "src"
+    files = [file for file in (source / "upslope").rglob("*.py") if ">>> " in file.read_text(encoding="utf-8")]
+    return sorted(".".join(file.relative_to(source).with_suffix("").parts).removesuffix(".__init__") for file in files)
+
+
+@pytest.mark.parametrize("name", documented())
+def test_examples_in_docstrings(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert result.attempted and not result.failed
+
+
+def test_the_package_and_train_have_examples() -> None:
+    assert {"upslope", "upslope.api"} <= set(documented())
