@@ -150,7 +150,7 @@ def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | 
     check_can_be_found_again(plan.method)
     bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs)
     plan = dataclasses.replace(plan, settings=bench.settings, method=bench.method)
-    name = re.sub(r"[^\w.+-]+", "-", f"{plan.method.name}-{bench.task.name}-{plan.settings.seed}")
+    name = re.sub(r"[^\w.+-]+", "-", f"{plan.method.name}-{bench.task.name}-{plan.settings.seed}".replace("=", ""))
     folder = RunFolder.create(Path(out) if out is not None else None, name)
     table = plan.table()
     files = user_files(plan.method)
