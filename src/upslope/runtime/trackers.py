@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from upslope.errors import MissingExtra, UserError, did_you_mean
 
-TRACKERS = ("tensorboard", "wandb")
+TRACKERS = {"tensorboard": "pip install 'upslope[trackers]'", "wandb": "pip install 'upslope[wandb]'"}
+"""The package of each tracker has its name; here is how to install it."""
 
 
 class Tracker(Protocol):
@@ -22,10 +24,8 @@ class TensorBoard:
     """Event files in the run's ``tensorboard`` folder."""
 
     def __init__(self, folder: Path, name: str, config: dict[str, Any]):
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise MissingExtra("tensorboard", "pip install 'upslope[trackers]'") from None
+        from torch.utils.tensorboard import SummaryWriter
+
         self.writer = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
@@ -41,10 +41,8 @@ class WandB:
     """A run at Weights & Biases, under the run folder's name."""
 
     def __init__(self, folder: Path, name: str, config: dict[str, Any]):
-        try:
-            import wandb
-        except ImportError:
-            raise MissingExtra("wandb", "pip install 'upslope[wandb]'") from None
+        import wandb
+
         self.run = wandb.init(project="upslope", name=name, config=config, dir=str(folder), resume="allow", id=name)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
@@ -55,10 +53,12 @@ class WandB:
 
 
 def check_trackers(names: tuple[str, ...]) -> None:
-    """Refuses names that are no tracker."""
+    """Refuses names that are no tracker, and trackers that are not installed."""
     for name in names:
         if name not in TRACKERS:
             raise UserError(f"no tracker named {name!r}.{did_you_mean(name, TRACKERS)} There are {' and '.join(TRACKERS)}.")
+        if importlib.util.find_spec(name) is None:
+            raise MissingExtra(name, TRACKERS[name])
 
 
 def make_trackers(names: tuple[str, ...], folder: Path, config: dict[str, Any]) -> list[Tracker]:
