@@ -191,3 +191,24 @@ def test_an_infinite_gradient_is_skipped_and_told():
     told = made.step(1)
     assert told["skipped_updates"] > 0 or told.get("empty_updates", 0) > 0
     assert weights(made).equal(start)
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match=r"--device cuda, but torch sees no GPU"):
+        set_up(find("grpo"), "reverse", "tiny:layers=1,width=32", Settings(device="cuda"))
+    assert set_up(find("grpo"), "reverse", "tiny:layers=1,width=32", Settings()).settings.device == "cpu"
+    with pytest.raises(UserError, match=r"control tasks are on the CPU"):
+        set_up(find("ppo"), "gym:CartPole-v1", "tiny", Settings(device="cuda"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", TEXT_METHODS)
+def test_a_gpu_takes_the_same_step(method):
+    moved = []
+    for device in ("cpu", "cuda"):
+        made = learner(method, dataclasses.replace(SIZES, device=device, updates_per_step=2))
+        start = weights(made).cpu()
+        made.step(1)
+        moved.append(weights(made).cpu() - start)
+    assert torch.nn.functional.cosine_similarity(*moved, dim=0) > 0.99

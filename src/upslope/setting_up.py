@@ -5,18 +5,20 @@ The two kinds of task meet here and in nothing above: both give a `Bench`, and t
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from upslope.errors import UserError
 from upslope.learners.policy_gradient import POLICY_COLUMNS
 from upslope.objective import estimator
 from upslope.rewards import load_reward
 from upslope.runtime.seeding import mix
-from upslope.runtime.settings import Settings
+from upslope.runtime.settings import Device, Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.tasks import load_task
 from upslope.types import Method
@@ -60,12 +62,13 @@ class TextBench(Bench):
 
         self.task = task
         settings = settings.resolved("text", model, max_tokens=task.max_tokens)
+        settings = dataclasses.replace(settings, device=_device(settings.device, model))
         method = _settled(method, ("text",), knobs)
         estimator.check(method, POLICY_COLUMNS | TextRollout.provides)
         super().__init__(method, settings)
         if settings.samples_per_task < 2 and "group" in method.needs():
             raise UserError(f"{method.name} compares the samples of a task, and --samples-per-task is 1; give at least 2.")
-        self.policy = load_language_model(model, settings.seed)
+        self.policy = load_language_model(model, settings.seed).to(settings.device)
         self.give_value_head()
         sampling = Sampling(
             max_tokens=settings.max_tokens or task.max_tokens,
@@ -118,7 +121,11 @@ class ControlBench(Bench):
         from upslope.rollout.envs import EnvRollout
 
         self.task = task
-        settings = settings.resolved("control", "mlp", continuous=task.continuous)
+        if settings.device == "cuda":
+            raise UserError(
+                "--device cuda: the small networks of control tasks are on the CPU, where they are faster; leave it out."
+            )
+        settings = dataclasses.replace(settings, device="cpu").resolved("control", "mlp", continuous=task.continuous)
         method = _settled(method, ("control", f"control-{'continuous' if task.continuous else 'discrete'}"), knobs)
         estimator.check(method, POLICY_COLUMNS | EnvRollout.provides)
         super().__init__(method, settings)
@@ -173,6 +180,18 @@ def set_up(
     if loaded.domain == "control":
         return ControlBench(method, loaded, settings, knobs or {})
     return TextBench(method, loaded, model, settings, knobs or {})
+
+
+def _device(asked: Device, model: str) -> Device:
+    """The device a language model goes to; asking for a GPU where there is none is refused."""
+    available = torch.cuda.is_available()
+    if asked == "cuda" and not available:
+        raise UserError(
+            "--device cuda, but torch sees no GPU here. Leave it out, or install a CUDA build: make install TORCH=torch."
+        )
+    if asked == "auto":
+        return "cuda" if available and model.split(":")[0] != "tiny" else "cpu"
+    return asked
 
 
 def _settled(method: Method, domains: tuple[str, ...], knobs: Mapping[str, Any]) -> Method:

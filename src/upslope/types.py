@@ -159,6 +159,10 @@ class Batch:
 
         return self._map(pick)
 
+    def to(self, device: torch.device | str):
+        """The batch on a device."""
+        return self._map(lambda column: column.to(device))
+
     def _map(self, pick):
         """Every tensor of the batch sent through ``pick``; `state` is kept as it is."""
 

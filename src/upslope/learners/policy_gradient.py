@@ -137,7 +137,7 @@ class PolicyGradient:
             batch = self.rollout.refill(step, attempt, missing) if attempt else self.rollout.collect(step)
             batch = estimator.score(method, batch, late=False)  # type: ignore[assignment]
             everything.append(batch)
-            keep = torch.ones(batch.rows, dtype=torch.bool)
+            keep = torch.ones(batch.rows, dtype=torch.bool, device=batch.sampled.device)
             for part in method.filter:
                 keep &= part(batch)
             kept.append(batch if bool(keep.all()) else _only(batch, keep))

@@ -21,6 +21,7 @@ def share_groups(batch: BatchT, updates: int, generator: torch.Generator) -> lis
     if updates <= 1 or groups <= 1:
         return [batch]
     order = torch.randperm(groups, generator=generator)
+    index = index.cpu()  # where the order was drawn
     return [batch.take_rows(torch.isin(index, share)) for share in order.tensor_split(min(updates, groups))]
 
 
@@ -40,6 +41,8 @@ def pack(batch: Batch, rows: Tensor, cost: Tensor, budget: int, scope: Scope) ->
     """
     if len(rows) == 0:
         return []
+    cost = cost.cpu()  # looked at row by row
+    rows = rows.cpu()
     units = _groups(batch, rows) if scope == "group" else [rows[i : i + 1] for i in range(len(rows))]
     longest = [int(cost[unit].max()) for unit in units]
     slices: list[Tensor] = []
@@ -55,5 +58,5 @@ def pack(batch: Batch, rows: Tensor, cost: Tensor, budget: int, scope: Scope) ->
 
 
 def _groups(batch: Batch, rows: Tensor) -> list[Tensor]:
-    group = batch.group[rows]
+    group = batch.group.cpu()[rows]
     return [rows[group == name] for name in torch.unique(group)]

@@ -47,7 +47,7 @@ class TextRollout:
         scores = self.task.score(repeated, responses)
         components = {name: torch.tensor(values) for name, values in scores.components.items() if name != "task"}
         rows = _rows(self.policy, prompts, self.samples, completions, self.sampling)
-        return rows.replace(
+        rows = rows.replace(
             reward=torch.tensor(scores.reward, dtype=torch.float32),
             components={"task": torch.tensor(scores.reward, dtype=torch.float32), **components},
             group=torch.arange(len(problems)).repeat_interleave(self.samples) + attempt * 1_000_000,
@@ -57,6 +57,7 @@ class TextRollout:
                 for problem, response, reward, finish in zip(repeated, responses, scores.reward, completions.finish, strict=True)
             ],
         )
+        return rows.to(self.policy.device)
 
     def join(self, batches: list[Trajectories]) -> Trajectories:
         return join_text(batches)
@@ -96,9 +97,8 @@ def _rows(
 ) -> Trajectories:
     sampled = completions.sampled
     last = (sampled > 0) & (sampled.flip(1).cumsum(1).flip(1) == 1)
-    how = torch.tensor(
-        [Ended.TERMINATED if finish == "stop" else Ended.TRUNCATED for finish in completions.finish], dtype=torch.int8
-    )
+    ends = [Ended.TERMINATED if finish == "stop" else Ended.TRUNCATED for finish in completions.finish]
+    how = torch.tensor(ends, dtype=torch.int8, device=sampled.device)
     inputs = left_padded(prompts, policy.pad_id).take(lambda column: column.repeat_interleave(samples, 0))
     return Trajectories(
         sampled=sampled,
@@ -124,7 +124,7 @@ def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajecto
     width = max(map(len, answers))
     tokens = torch.tensor([answer + [policy.pad_id] * (width - len(answer)) for answer in answers])
     sampled = torch.tensor([[1.0] * len(answer) + [0.0] * (width - len(answer)) for answer in answers])
-    return Trajectories(
+    rows = Trajectories(
         sampled=sampled,
         reward=torch.ones(len(answers)),
         group=torch.arange(len(answers)),
@@ -135,6 +135,7 @@ def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajecto
         horizon=width,
         inputs=left_padded(prompts, policy.pad_id),
     )
+    return rows.to(policy.device)
 
 
 def join_text(batches: list[Trajectories]) -> Trajectories:

@@ -12,6 +12,9 @@ from typing import Any, Literal
 from upslope.errors import UserError
 
 
+Device = Literal["auto", "cpu", "cuda"]
+
+
 @dataclass(frozen=True)
 class Settings:
     """A value left out takes the default for the kind of task and model; ``run.toml`` shows what it became."""
@@ -78,6 +81,8 @@ class Settings:
     """How many of the last checkpoints to keep."""
     threads: int | None = None
     """Torch threads. They change the rounding, so they are part of the run. (1 for tiny and control, else all cores)"""
+    device: Device = "auto"
+    """Where a language model computes. `auto` takes a GPU if there is one, except for `tiny`; control is on the CPU."""
     watch_kl: bool | None = None
     """Measure the KL to the start each step even if the method does not need it: one more forward pass. (on for tiny)"""
     samples_logged: int = 4

@@ -99,7 +99,7 @@ def _options(kind: Any, meaning: str, default: Any) -> dict[str, Any]:
         kinds = [kind]
     told = re.sub(r"`+(\w+)`+", lambda name: _flag(name[1]) if name[1] in Settings.__dataclass_fields__ else name[1], meaning)
     told = re.sub(r"`+([^`]+)`+", r"\1", told).replace("%", "%%")
-    told += "" if default is None else f" ({default:g})"
+    told += "" if default is None else f" ({default if isinstance(default, str) else format(default, 'g')})"
     options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": told}
     if kinds == [bool]:
         return options | {"action": argparse.BooleanOptionalAction}
