@@ -215,6 +215,8 @@ class LanguageModel:
         config = self.model.config.get_text_config()
         # About three copies of the logits (they, their softmax, its gradient) and sixteen activations per layer and feature.
         floats = 3 * config.vocab_size + 16 * config.num_hidden_layers * config.hidden_size
+        if self.device.type == "cuda":  # a GPU idles on small slices; a quarter of it leaves room for weights and optimiser
+            return max(512, torch.cuda.get_device_properties(self.device).total_memory // 4 // (4 * floats))
         return max(512, min(16384, self.slice_bytes // (4 * floats)))
 
     # -- parameters ----------------------------------------------------------------------------------------------------

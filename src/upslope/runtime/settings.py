@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from upslope.errors import UserError
 
-
 Device = Literal["auto", "cpu", "cuda"]
 
 
