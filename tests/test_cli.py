@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from upslope.cli import COMMANDS, main
+from upslope.errors import install_extra
 from upslope.methods import catalogue
 from upslope.runtime.settings import Settings
 from upslope.runtime.settings_flags import field_docs
@@ -141,8 +142,8 @@ def test_an_unreadable_jsonl_is_named_with_its_line(upslope: Upslope) -> None:
 @pytest.mark.parametrize(
     ("module", "words", "install"),
     [
-        ("gymnasium", ["train", "ppo", "gym:CartPole-v1"], "pip install 'upslope[control]'"),
-        ("reasoning_gym", ["train", "grpo", "reasoning-gym:chain_sum"], "pip install 'upslope[text]'"),
+        ("gymnasium", ["train", "ppo", "gym:CartPole-v1"], install_extra("control")),
+        ("reasoning_gym", ["train", "grpo", "reasoning-gym:chain_sum"], install_extra("text")),
     ],
 )
 def test_a_missing_extra_gives_the_exact_command(

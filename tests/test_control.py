@@ -439,7 +439,7 @@ def test_an_option_the_environment_does_not_know_is_quoted():
 
 def test_a_missing_gymnasium_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(MissingExtra, match=r"upslope\[control\]"):
+    with pytest.raises(MissingExtra, match=r"pip install -e '.*\[control\]'"):
         GymTask("CartPole-v1")
 
 

@@ -80,7 +80,7 @@ def test_math_verify_has_a_time_limit_in_the_main_thread():
 
 def test_a_missing_math_verify_names_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "math_verify", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'upslope\[text\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install -e '.*\[text\]'"):
         load_reward("math-verify")(["p"], ["1"], ["1"])
 
 

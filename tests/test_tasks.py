@@ -479,7 +479,7 @@ def test_the_global_generator_of_numpy_is_left_alone():
 
 def test_a_missing_reasoning_gym_names_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'upslope\[text\]'\n.*C compiler"):
+    with pytest.raises(MissingExtra, match=r"pip install -e '.*\[text\]'\n.*C compiler"):
         load_task("reasoning-gym:chain_sum")
 
 

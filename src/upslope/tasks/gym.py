@@ -15,9 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from upslope.errors import MissingExtra, TaskError, did_you_mean
-
-INSTALL = "pip install 'upslope[control]'"
+from upslope.errors import MissingExtra, TaskError, did_you_mean, install_extra
 
 
 class Stepped(NamedTuple):
@@ -134,7 +132,7 @@ def _gymnasium() -> Any:
     try:
         import gymnasium
     except ImportError:
-        raise MissingExtra("gymnasium", INSTALL) from None
+        raise MissingExtra("gymnasium is", install_extra("control")) from None
     return gymnasium
 
 
@@ -148,7 +146,7 @@ def _make(env_id: str, options: dict[str, Any]) -> Any:
         return gymnasium.make(env_id, **options)
     except gymnasium.error.DependencyNotInstalled as error:
         if "mujoco" in str(error).lower():
-            raise MissingExtra("mujoco", INSTALL) from error
+            raise MissingExtra("mujoco is", install_extra("control")) from error
         raise TaskError(f"gym:{env_id} needs a package that is not installed: {error}") from error
     except (gymnasium.error.Error, ImportError) as error:
         # A removed version fails on import, a wrong name in the registry: to the user both are an id that is not there.

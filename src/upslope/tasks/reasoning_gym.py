@@ -19,7 +19,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from upslope.errors import MissingExtra, TaskError, did_you_mean
+from upslope.errors import MissingExtra, TaskError, did_you_mean, install_extra
 from upslope.tasks.text import FULL_MARKS, Problem, Scores, Split, TextTask
 
 PREFIX = "reasoning-gym"
@@ -221,9 +221,7 @@ def _library() -> Any:
     try:
         import reasoning_gym
     except ImportError as error:
-        install = (
-            "pip install 'upslope[text]'\nIts dependency pycosat is compiled then: have a C compiler and Python's headers ready."
-        )
+        compiles = "(its dependency pycosat is compiled then: have a C compiler and Python's headers ready)"
         missing = "" if error.name in (None, "reasoning_gym") else f" (or {error.name}, which it needs)"
-        raise MissingExtra(f"reasoning-gym{missing}", install) from error
+        raise MissingExtra(f"reasoning-gym{missing} is", install_extra("text"), compiles) from error
     return reasoning_gym
