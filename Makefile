@@ -50,10 +50,10 @@ demo: $(CORE)
 		--set surrogate.sequence.low=0.08 --set surrogate.sequence.high=0.11
 
 test: $(ALL) lint
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: $(ALL)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 lint: $(ALL)
 	@$(BIN)/ruff check .
