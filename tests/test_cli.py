@@ -296,7 +296,6 @@ def test_try_shows_held_out_problems_and_answers_ones_own(upslope: Upslope, monk
 
 
 def test_try_and_eval_of_a_controller(upslope: Upslope) -> None:
-    pytest.importorskip("gymnasium")
     words = ["train", "ppo", "gym:CartPole-v1", "--steps", "1", "--envs", "2", "--horizon", "32", "--passes", "1"]
     code, out, err = upslope(*words, "--eval-problems", "3", "--out", "run")
     assert code == 0 and out.startswith("mean return") and "3 episodes" in err
