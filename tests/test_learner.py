@@ -121,6 +121,14 @@ def test_the_reference_is_computed_only_where_it_counts(monkeypatch):
         assert len(calls) == expected
 
 
+@pytest.mark.parametrize("method", TEXT_METHODS)
+def test_before_the_first_update_the_policy_is_where_it_began(method):
+    """Also where some groups carry no signal, whose rows the pass before the updates leaves out."""
+    made = learner(method, dataclasses.replace(SIZES, updates_per_step=2, lr=1e-2), flat=[1])
+    assert made.step(1)["kl_start"] == pytest.approx(0, abs=1e-5)
+    assert made.step(2)["kl_start"] > 1e-4
+
+
 def test_target_kl_ends_the_passes():
     settings = dataclasses.replace(SIZES, passes=20, lr=1e-2)
     free = learner("grpo", settings).step(1)

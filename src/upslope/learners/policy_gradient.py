@@ -176,16 +176,15 @@ class PolicyGradient:
         return View(**found)
 
     def _kl_to_start(self, rows: Trajectories) -> Metrics:
-        view = rows.proximal or rows.behavior
+        """Of the policy that sampled. Its recorded log-probabilities are used: the proximal ones may lack rows without signal."""
         if "start" in rows.reference:
-            start, seen = rows.reference["start"], rows
+            seen, start = rows, rows.reference["start"]
         elif self.settings.watch_kl and self.start is not None:
-            some = torch.linspace(0, rows.rows - 1, min(rows.rows, WATCHED_ROWS)).long().unique()
-            seen = rows.take_rows(some)
-            start, view = self._columns(self.start, seen, frozenset()), view.map(lambda column: column[some])
+            seen = rows.take_rows(torch.linspace(0, rows.rows - 1, min(rows.rows, WATCHED_ROWS)).long().unique())
+            start = self._columns(self.start, seen, frozenset())
         else:
             return {}
-        kl = kl_estimate(view.logp, start.logp, "k3") * seen.sampled
+        kl = kl_estimate(seen.behavior.logp, start.logp, "k3") * seen.sampled
         return {"kl_start": float(kl.sum() / seen.sampled.sum().clamp_min(1))}
 
     # -- learning ------------------------------------------------------------------------------------------------------
