@@ -220,3 +220,19 @@ def test_a_gpu_takes_the_same_step(method):
         made.step(1)
         moved.append(weights(made).cpu() - start)
     assert torch.nn.functional.cosine_similarity(*moved, dim=0) > 0.99
+
+
+def test_settings_of_the_wrong_kind_are_refused():
+    for wrong, says in (({"steps": "10"}, "steps is '10'"), ({"steps": 2.5}, "a whole number"), ({"lr": "fast"}, "a number")):
+        with pytest.raises(UserError, match=says):
+            Settings(**wrong)
+    with pytest.raises(MethodError, match="a trust region needs both at 0 or above"):
+        find("grpo").with_knobs({"surrogate.high": -1})
+
+
+def test_a_held_out_problem_is_asked_once():
+    from upslope.rollout.evaluation import evaluate_text
+
+    bench = set_up(find("grpo"), "reverse:length=2,letters=4", "tiny:layers=1,width=32", SIZES)
+    found = evaluate_text(bench.task, bench.policy, problems=500, max_tokens=4)
+    assert len(found.problems) == len({problem.prompt for problem in found.problems}) == len(found.correct) < 16

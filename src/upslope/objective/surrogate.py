@@ -61,12 +61,22 @@ class Unclipped(Surrogate):
         return -_mixed(branches, [branch.value for branch in branches]) * _advantage(batch), {}
 
 
+def _check_region(part: Bounds | PessimisticClip | ClippedWeight | GeometricMean) -> None:
+    if not (part.low >= 0 and part.high >= 0):
+        raise MethodError(
+            f"{type(part).__name__} has low={part.low:g} and high={part.high:g}; a trust region needs both at 0 or above."
+        )
+
+
 @dataclass(frozen=True)
 class Bounds(Part):
     """A trust region around one. Wider learns faster and strays further."""
 
     low: float = 0.2
     high: float = 0.2
+
+    def __post_init__(self) -> None:
+        _check_region(self)
 
     def clip(self, ratio: Tensor) -> Tensor:
         return ratio.clamp(1 - self.low, 1 + self.high)
@@ -85,6 +95,9 @@ class PessimisticClip(Surrogate):
     low: float = 0.2
     high: float = 0.2
     dual: float = math.inf
+
+    def __post_init__(self) -> None:
+        _check_region(self)
 
     def __call__(self, batch: Batch, branches: tuple[Branch, ...]) -> tuple[Tensor, Notes]:
         (branch,), advantage = branches, _advantage(batch)
@@ -148,6 +161,9 @@ class ClippedWeight(Surrogate):
     low: float = 1.0
     high: float = 5.0
 
+    def __post_init__(self) -> None:
+        _check_region(self)
+
     def __call__(self, batch: Batch, branches: tuple[Branch, ...]) -> tuple[Tensor, Notes]:
         (branch,), advantage = branches, _advantage(batch)
         ratio = branch.value.detach()
@@ -173,6 +189,9 @@ class GeometricMean(Surrogate):
 
     low: float = 0.4
     high: float = 0.4
+
+    def __post_init__(self) -> None:
+        _check_region(self)
 
     def takes(self, branches: tuple[str, ...]) -> bool:
         return branches == ("token",)

@@ -62,9 +62,12 @@ def evaluate_text(
     seed: int = EVALUATION_SEED,
     progress: Callable[[int, int], None] | None = None,
 ) -> TextEvaluation:
-    """Answers to held-out problems; one greedy answer each unless ``samples`` and ``temperature`` say otherwise."""
+    """Answers to distinct held-out problems, one greedy answer each unless ``samples`` and ``temperature`` say otherwise."""
     engine, sampling = TorchEngine(policy), Sampling(max_tokens=max_tokens, temperature=temperature)
-    chosen = task.sample(problems, split, numpy_generator(seed, "evaluation", split))
+    # A small split has fewer problems than were asked for; asking one twice would only make the interval look narrower.
+    chosen = list(
+        {problem.id: problem for problem in task.sample(problems, split, numpy_generator(seed, "evaluation", split))}.values()
+    )
     responses: list[list[str]] = []
     reward: list[list[float]] = []
     correct: list[list[bool]] = []

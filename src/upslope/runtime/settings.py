@@ -88,6 +88,11 @@ class Settings:
     """Rollouts written to ``samples.jsonl`` each step."""
 
     def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            value, kind = getattr(self, f.name), str(f.type).replace(" | None", "")
+            if value is not None and kind in ("int", "float") and not _is(value, kind):
+                wanted = "a whole number" if kind == "int" else "a number"
+                raise UserError(f"--{f.name.replace('_', '-')} is {value!r}; it must be {wanted}.")
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
@@ -123,6 +128,10 @@ class Settings:
             "watch_kl": text and tiny,
         }
         return dataclasses.replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
+
+
+def _is(value: Any, kind: str) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int if kind == "int" else (int, float))
 
 
 def _cores() -> int:
