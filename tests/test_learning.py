@@ -14,7 +14,8 @@ SHORT = {
     "dhpo-entropy": {"surrogate.sequence.low": 0.12, "surrogate.sequence.high": 0.16},
 }
 GAIN = {"high-entropy": 0.05}
-"""What the reward of samples must gain; 0.15 unless said. A fifth of the tokens of a three-token answer is little to learn from."""
+"""What the reward of samples must gain; 0.15 unless said. A fifth of the tokens of a three-token answer is little to learn from:
+high-entropy went from 0.11 to 0.21 here, and its threshold was set after seeing that."""
 
 
 @pytest.mark.slow
