@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.engine import Sampling, TorchEngine
@@ -44,10 +43,6 @@ class TextEvaluation:
         """Unbiased chance that one of k answers is right, with a 95% interval over problems."""
         chances = [pass_at_k(len(row), sum(row), k) for row in self.correct]
         return sum(chances) / len(chances), bootstrap_interval(chances)
-
-    def summary(self) -> dict[str, Any]:
-        low, high = self.interval()
-        return {"accuracy": self.accuracy, "low": low, "high": high, "problems": len(self.problems)}
 
 
 def evaluate_text(
