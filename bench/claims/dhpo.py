@@ -82,8 +82,8 @@ def page(results: list[Result], seeds: int, steps: int) -> list[str]:
         f"The KL term of GRPO is off and all share one pair of trust regions: token {TOKEN}, sequence {SEQUENCE}.",
         f"Final reward: the mean of the samples of the last {LAST} steps. Interquartile mean over seeds [95% bootstrap interval].",
         "Below each table, ours minus the parent's, seed by seed. With twenty such intervals about one excludes zero by chance.",
-        "How this bed was chosen: it is the third. On sorting 5 digits (greedy 0.3) and on this task from greedy 0.4, samples earned",
-        "nothing and no method learned; those were dropped. A look at seed 0 of grpo, gspo and dhpo from greedy 0.75, with sequence",
+        "This bed is the third tried. On sorting 5 digits (greedy 0.3) and on this task from greedy 0.4, samples earned",
+        "nothing and no method learned; those were dropped. A look at seed 0 of grpo, gspo and dhpo from greedy 0.75, sequence",
         "bounds (0.08, 0.11), came before the runs below; seed 0 is among them. Nothing was changed after they were seen.",
         "",
     ]
