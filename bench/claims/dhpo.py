@@ -83,7 +83,7 @@ def page(results: list[Result], seeds: int, steps: int) -> list[str]:
         f"Final reward: the mean of the samples of the last {LAST} steps. Interquartile mean over seeds [95% bootstrap interval].",
         "Below each table, ours minus the parent's, seed by seed. With twenty such intervals about one excludes zero by chance.",
         "This bed is the third tried. On sorting 5 digits (greedy 0.3) and on this task from greedy 0.4, samples earned",
-        "nothing and no method learned; those were dropped. A look at seed 0 of grpo, gspo and dhpo from greedy 0.75, sequence",
+        "nothing in the few runs seen; both were dropped. A look at seed 0 of grpo, gspo and dhpo from greedy 0.75, sequence",
         "bounds (0.08, 0.11), came before the runs below; seed 0 is among them. Nothing was changed after they were seen.",
         "",
     ]
