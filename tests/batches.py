@@ -13,12 +13,13 @@ from upslope.objective.estimator import (
     begin_update,
     bind,
     decision_losses,
+    early_columns,
+    kept,
     remembering,
-    second_forward,
     slice_scope,
 )
 from upslope.runtime.seeding import generator
-from upslope.types import Batch, Ended, Method, Scope, View
+from upslope.types import Batch, Ended, Method, Scope, View, decision_keys
 
 CUTS = ("one_by_one", "rows", "sorted", "packed", "two_ranks")
 
@@ -78,6 +79,9 @@ def random_batch(
         ended=ended.to(torch.int8),
         bootstrap=(normal(rows, positions) * last).to(dtype),
         horizon=positions,
+        key=decision_keys(torch.arange(rows) + seed * 1000, positions),
+        segment={"item": (torch.arange(positions) // 3).expand(rows, positions).clone()},
+        label={"answer": torch.randint(0, 3, (rows,), generator=random)},
     )
 
 
@@ -137,11 +141,14 @@ def gradient(method: Method, batch: Batch, how: str = "whole", use_filter: bool 
     leaves = {name: column.detach().clone().requires_grad_() for name, column in batch.current.columns().items()}
     states = {path: part.init() for path, part in remembering(method).items()}
     rows = kept_rows(method, batch) if use_filter else torch.arange(batch.rows)
-    seen = bind(method, states, batch.replace(current=None)).take_rows(rows)
-    current = View(**leaves).map(lambda column: column[rows])
+    seen = annotate(method, bind(method, states, batch.replace(current=None)).take_rows(rows))
+    if use_filter:
+        late = kept(method, seen, late=True).nonzero().squeeze(1)
+        rows, seen = rows[late], seen.take_rows(late)
+    current = View.of(leaves).map(lambda column: column[rows])
     # Only a method that says so may look at the current policy before the update is cut.
-    early = current.map(lambda column: column.detach()) if second_forward(method) else None
-    update = begin_update(method, annotate(method, seen).replace(current=early)).replace(current=current)
+    early = current.map(lambda column: column.detach()) if early_columns(method) else None
+    update = begin_update(method, seen.replace(current=early)).replace(current=current)
     losses = [decision_losses(method, piece)[0].sum() for piece in cut(update, how, slice_scope(method))]
     loss = torch.stack(losses).sum()
     grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
@@ -153,11 +160,9 @@ def gradient(method: Method, batch: Batch, how: str = "whole", use_filter: bool 
 
 
 def kept_rows(method: Method, batch: Batch) -> Tensor:
-    """Row numbers that every filter keeps."""
-    kept = torch.ones(batch.rows, dtype=torch.bool)
-    for part in method.filter:
-        kept &= part(batch)
-    return kept.nonzero().squeeze(1)
+    """Row numbers that every early filter keeps."""
+    states = {path: part.init() for path, part in remembering(method).items()}
+    return kept(method, bind(method, states, batch), late=False).nonzero().squeeze(1)
 
 
 def assert_same(ours: Outcome, theirs: Outcome, rtol: float = 1e-9, atol: float = 1e-12, exact: bool = False) -> None:

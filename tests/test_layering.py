@@ -41,7 +41,7 @@ def test_imports_point_downwards(file: Path):
         assert LAYERS.index(layer(module)) >= LAYERS.index(own), f"{file.name} ({own}) imports {module} from above"
 
 
-@pytest.mark.parametrize("file", sorted((SOURCE / "objective").glob("*.py")), ids=lambda f: f.name)
+@pytest.mark.parametrize("file", sorted((SOURCE / "objective").rglob("*.py")), ids=lambda f: str(f.relative_to(SOURCE)))
 def test_the_objective_knows_only_torch_and_the_nouns(file: Path):
     for node in ast.walk(ast.parse(file.read_text())):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []

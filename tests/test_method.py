@@ -280,7 +280,7 @@ def test_moving_baseline_reads_its_state_and_writes_it_after_the_step():
 def test_target_kl_ends_the_passes():
     part = TargetKL(limit=0.02)
     assert part.ends_passes({"kl_proximal": 0.021}) and not part.ends_passes({"kl_proximal": 0.019}) and not part.ends_passes({})
-    assert part.knobs(part.init()) == {}
+    assert part.knobs(part.init(), 0.0) == {}
 
 
 @pytest.mark.parametrize(("divergence", "error"), [(0.11, 0.1), (0.5, 0.2), (0.001, -0.2), (0.1, 0.0)])
@@ -289,7 +289,7 @@ def test_adaptive_kl_moves_its_weight_towards_the_target(divergence: float, erro
     state = part.update(part.init(), batch, {"kl_start": divergence})
     assert state == {"weight": pytest.approx(0.05 * (1 + error * 12 / 100))}
     steered = ppo.derive(reward=StepKL(), controller=part)
-    assert steered.with_knobs(part.knobs(state)).reward[0].weight == state["weight"]
+    assert steered.with_knobs(part.knobs(state, 0.0)).reward[0].weight == state["weight"]
 
 
 # -- small parts -----------------------------------------------------------------------------------------------------------

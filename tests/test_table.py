@@ -18,8 +18,8 @@ from upslope.objective.estimator import (
     bind,
     check,
     decision_losses,
+    early_columns,
     remembering,
-    second_forward,
     silent_rows,
     slice_scope,
 )  # fmt: skip
@@ -320,7 +320,7 @@ def test_scopes_of_slices():
     ]
     assert {over: slice_scope(method) for over, method in entropy.items()} == dict.fromkeys(entropy, "sequence")
     assert slice_scope(dhpo.derive(ratio=Hybrid(mix=EntropyMix(over="group", source="current")))) == "group"
-    assert not any(second_forward(method) for method in (*catalogue().values(), *entropy.values()))
+    assert not any(early_columns(method) for method in (*catalogue().values(), *entropy.values()))
 
 
 # -- as a value ------------------------------------------------------------------------------------------------------------

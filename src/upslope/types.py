@@ -7,6 +7,7 @@ step. Everything a part may see is a column of such decisions, in a `Batch`; a v
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -40,15 +41,29 @@ class View:
     logp: Tensor
     entropy: Tensor | None = None
     value: Tensor | None = None
+    more: Mapping[str, Tensor] = field(default_factory=dict)
+    """What heads and probes of a method's own report, by name."""
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Tensor]) -> View:
+        """A view of these columns, whatever their names."""
+        known = {name: column for name, column in columns.items() if name in ("logp", "entropy", "value")}
+        return cls(**known, more={name: column for name, column in columns.items() if name not in known})
 
     def columns(self) -> dict[str, Tensor]:
         """The columns that are there, by name."""
-        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        found = {"logp": self.logp, "entropy": self.entropy, "value": self.value, **self.more}
         return {name: column for name, column in found.items() if column is not None}
+
+    def __getitem__(self, name: str) -> Tensor:
+        columns = self.columns()
+        if name not in columns:
+            raise MethodError(f"a part reads the column {name!r} of a policy's view, and this one has {', '.join(columns)}.")
+        return columns[name]
 
     def map(self, function) -> View:
         """The same columns, each sent through ``function``."""
-        return View(**{name: function(column) for name, column in self.columns().items()})
+        return View.of({name: function(column) for name, column in self.columns().items()})
 
 
 class GroupStats(NamedTuple):
@@ -90,8 +105,18 @@ class Batch:
     """`Ended` behind each decision, int8."""
     bootstrap: Tensor | None = None
     """Value behind a truncation or a pause."""
+    segment: Mapping[str, Tensor] = field(default_factory=dict)
+    """Numbers ``[N, T]`` of what belongs together within a row: ``item`` for the items of a list or the steps of an answer."""
+    label: Mapping[str, Tensor] = field(default_factory=dict)
+    """Integers ``[N]``: ``answer`` is the class of the final answer, ``source`` where a row comes from (`Source`)."""
+    key: Tensor | None = None
+    """``[N, T]`` integers that name each decision for good: what `uniform` draws from."""
     horizon: int = 0
     """The most decisions a row could have had (the token limit, the steps of a rollout)."""
+    progress: float = 0.0
+    """Share of the run's steps that are done."""
+    draw: int = 0
+    """Number of the update within the step; random numbers differ between updates."""
     advantage: Tensor | None = None
     signal: Mapping[str, Tensor] = field(default_factory=dict)
     """What else the advantage wrote, such as ``returns``."""
@@ -122,6 +147,16 @@ class Batch:
     def row_mean(self, column: Tensor) -> Tensor:
         """Mean of a column over the sampled decisions of each row ``[N]``; an empty row gives 0."""
         return (column * self.sampled).sum(1) / self.lengths().clamp_min(1)
+
+    def uniform(self, part: Part) -> Tensor:
+        """Random numbers in [0, 1) ``[N, T]`` for a part: a function of the decision, the update and the kind of part.
+
+        Neither the order of rows nor how an update is cut changes them.
+        """
+        if self.key is None:
+            raise MethodError(f"{type(part).__name__} draws random numbers, and this batch has no keys to draw them from.")
+        salt = zlib.crc32(f"{type(part).__name__}/{self.draw}".encode())
+        return _mixed_bits(self.key + salt * 0x632BE59BD9B4E019 % (1 << 62)).to(torch.float64) / (1 << 53)
 
     def group_index(self) -> tuple[Tensor, int]:
         """Group numbers as 0..G-1 ``[N]``, and G."""
@@ -179,6 +214,18 @@ class Batch:
         return dataclasses.replace(self, **changes)
 
 
+def decision_keys(seeds: Tensor, positions: int) -> Tensor:
+    """Keys ``[N, T]`` from an integer for each row."""
+    return _mixed_bits(seeds.unsqueeze(1) + torch.arange(positions, device=seeds.device) * 0x1E3779B97F4A7C15)
+
+
+def _mixed_bits(number: Tensor) -> Tensor:
+    """53 well-mixed bits of each integer (the finaliser of SplitMix64; products wrap around)."""
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
+        number = (number ^ ((number >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    return (number >> 11) & ((1 << 53) - 1)
+
+
 @dataclass(frozen=True, eq=False)
 class Trajectories(Batch):
     """What crosses from a rollout to a learner: a batch, what the policy needs to look at it again, and notes for people."""
@@ -203,6 +250,10 @@ class Part:
     def needs(self) -> frozenset[str]:
         """Columns this part reads beyond the basic ones, such as ``"proximal.entropy"``."""
         return frozenset()
+
+    def prepare(self, batch: Batch) -> Tensor | None:
+        """What it must compute on the whole update before that is cut, ``[N, ...]``; later read as ``batch.prepared[self]``."""
+        return None
 
     def seen_at_once(self) -> Scope:
         """The scope with these field values; most parts have the same for all."""
@@ -267,6 +318,8 @@ class Method:
     parent: str = ""
     differs: str = ""
     formula: str = ""
+    use_when: str = ""
+    """In which situation one would take it instead of its parent, for the method's page."""
     notes: str = ""
     """Doubts and departures from the paper, for the method's page."""
     reward: Any = ()
@@ -333,7 +386,7 @@ class Method:
         A new name starts with no notes, formula or per-domain knobs of its own unless they are given: those were about the parent.
         """
         if changes.get("name", self.name) != self.name:
-            changes = {"parent": self.name, "notes": "", "formula": "", "differs": "", **changes}
+            changes = {"parent": self.name, "notes": "", "formula": "", "differs": "", "use_when": "", **changes}
         return dataclasses.replace(self, **changes)
 
     def without(self, *slots: str) -> Method:

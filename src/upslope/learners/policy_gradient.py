@@ -20,12 +20,16 @@ from upslope.objective import estimator
 from upslope.objective.base import Controller, State
 from upslope.objective.ratio import LOG_LIMIT, raw_log_ratio
 from upslope.objective.regularize import kl_estimate
-from upslope.runtime.seeding import generator
+from upslope.runtime.seeding import generator, mix
 from upslope.runtime.settings import Settings
-from upslope.types import Method, Metrics, Scope, Trajectories, View
+from upslope.types import Method, Metrics, Scope, Trajectories, View, decision_keys
 
 POLICY_COLUMNS = frozenset(
-    {"proximal.logp", "proximal.entropy", "proximal.value", "current.entropy", "current.value", "reference.start.logp"}
+    {
+        *("proximal.logp", "proximal.entropy", "proximal.value"),
+        *("current.logp", "current.entropy", "current.value"),
+        *("reference.start.logp", "behavior.entropy", "key"),
+    }
 )
 """What any policy can give: entropies and values on request, and the policy as the run began."""
 
@@ -95,14 +99,16 @@ class PolicyGradient:
 
     def step(self, step: int) -> Metrics:
         """Samples, learns, remembers; the metrics of the step."""
-        method = self.method.with_knobs(self._knobs())
+        progress = (step - 1) / max(self.settings.steps or 1, 1)
+        method = self.method.with_knobs(self._knobs(progress))
         began = time.perf_counter()
-        everything, rows = self._collect(method, step)
+        everything, rows = self._collect(method, step, progress)
         sampled_at = time.perf_counter()
         metrics = _sampling_metrics(everything, rows) | self.rollout.metrics()
         if rows.rows:
-            rows = self._look(method, estimator.bind(method, self.states, rows))  # type: ignore[arg-type]
+            rows = self._look(method, rows)
             rows = estimator.annotate(method, rows)  # type: ignore[assignment]
+            rows = _only(rows, estimator.kept(method, rows, late=True))
             metrics = _component_metrics(rows) | metrics  # with those that had to wait for the policy's columns
             metrics |= self._kl_to_start(rows)
             metrics |= self._learn(method, rows, step)
@@ -119,14 +125,14 @@ class PolicyGradient:
             "tokens_per_second": tokens / max(ended - began, 1e-9),
         }
 
-    def _knobs(self) -> dict[str, float]:
+    def _knobs(self, progress: float) -> dict[str, float]:
         knobs: dict[str, float] = {}
         for path, part in estimator.remembering(self.method).items():
             if isinstance(part, Controller):
-                knobs |= part.knobs(self.states[path])
+                knobs |= part.knobs(self.states[path], progress)
         return knobs
 
-    def _collect(self, method: Method, step: int) -> tuple[Trajectories, Trajectories]:
+    def _collect(self, method: Method, step: int, progress: float) -> tuple[Trajectories, Trajectories]:
         """All rows that were sampled, and those that pass the filters; refills while a filter asks for it."""
         refills = [part for part in method.filter if part.refill]
         rounds = max((part.rounds for part in refills), default=1)
@@ -135,17 +141,21 @@ class PolicyGradient:
         wanted = missing = self.settings.tasks_per_step
         for attempt in range(rounds):
             batch = self.rollout.refill(step, attempt, missing) if attempt else self.rollout.collect(step)
-            batch = estimator.score(method, batch, late=False)  # type: ignore[assignment]
+            batch = self._known(method, batch.replace(progress=progress), step, attempt)
             everything.append(batch)
-            keep = torch.ones(batch.rows, dtype=torch.bool, device=batch.sampled.device)
-            for part in method.filter:
-                keep &= part(batch)
-            kept.append(batch if bool(keep.all()) else _only(batch, keep))
+            kept.append(_only(batch, estimator.kept(method, batch, late=False)))
             missing = wanted - sum(piece.group_index()[1] for piece in kept if piece.rows)
             if missing <= 0 or not refills:
                 break
         full = [piece for piece in kept if piece.rows] or kept[:1]
         return self._joined(everything), self._joined(full)
+
+    def _known(self, method: Method, batch: Trajectories, step: int, attempt: int) -> Trajectories:
+        """A sampled batch with what parts may ask of it from the start: keys to draw from, states, the method's own rewards."""
+        first = torch.arange(batch.rows, device=batch.sampled.device) * 0x2545F4914F6CDD1D
+        seeds = first + mix(self.settings.seed, "keys", step, attempt)
+        batch = batch.replace(key=decision_keys(seeds, batch.sampled.shape[1]))
+        return estimator.score(method, estimator.bind(method, self.states, batch), late=False)  # type: ignore[return-value]
 
     def _joined(self, batches: list[Trajectories]) -> Trajectories:
         return batches[0] if len(batches) == 1 else self.rollout.join(batches)
@@ -173,7 +183,7 @@ class PolicyGradient:
                     found.setdefault(name, torch.zeros(rows.sampled.shape, dtype=column.dtype, device=column.device))[index] = (
                         column
                     )
-        return View(**found)
+        return View.of(found)
 
     def _kl_to_start(self, rows: Trajectories) -> Metrics:
         """Of the policy that sampled. Its recorded log-probabilities are used: the proximal ones may lack rows without signal."""
@@ -193,12 +203,12 @@ class PolicyGradient:
         lr = learning_rate(self.settings, step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group["scale"]
-        needs = frozenset(need.split(".")[1] for need in method.needs() if need.startswith("current."))
+        needs = frozenset(need.split(".")[1] for need in method.needs() if need.startswith("current.")) - {"logp"}
         scope = estimator.slice_scope(method)
         tally, updates = Tally(), 0
         for number in range(self.settings.passes or 1):
             for share in self._shares(rows, step, number):
-                told = self._update(method, share, needs, scope)
+                told = self._update(method, share.replace(draw=updates), needs, scope)
                 tally.merge(told)
                 updates += 1
                 if method.controller and any(controller.ends_passes(told.means()) for controller in method.controller):
@@ -214,7 +224,8 @@ class PolicyGradient:
 
     def _update(self, method: Method, rows: Trajectories, needs: frozenset[str], scope: Scope) -> Tally:
         """One optimiser step on these rows, slice by slice."""
-        batch: Trajectories = estimator.begin_update(method, rows)  # type: ignore[assignment]
+        rows = self._look_ahead(method, rows)
+        batch: Trajectories = estimator.begin_update(method, rows).replace(current=None)  # type: ignore[assignment]
         tally = Tally()
         tally.add("learning", 0.0, batch.sampled.sum())
         live = (~estimator.silent_rows(method, batch)).nonzero().squeeze(1)
@@ -230,6 +241,15 @@ class PolicyGradient:
             self._slice(method, batch if len(index) == batch.rows else batch.take_rows(index), needs, tally)
         self._move(tally)
         return tally
+
+    def _look_ahead(self, method: Method, rows: Trajectories) -> Trajectories:
+        """The current policy's columns, without gradient, for parts that read them before the update is cut."""
+        early = estimator.early_columns(method)
+        if not early:
+            return rows
+        if rows.draw == 0 and rows.proximal is not None and early <= set(rows.proximal.columns()):
+            return rows.replace(current=rows.proximal)  # nothing has moved yet
+        return rows.replace(current=self._columns(self.policy, rows, early - {"logp"}))
 
     def _slice(self, method: Method, piece: Trajectories, needs: frozenset[str], tally: Tally) -> None:
         """Backward pass of one slice. The objective sees detached columns; their gradients then go through the policy."""
@@ -284,6 +304,8 @@ def learning_rate(settings: Settings, step: int) -> float:
 
 
 def _only(batch: Trajectories, keep: Tensor) -> Trajectories:
+    if bool(keep.all()):
+        return batch
     chosen = keep.nonzero().squeeze(1)
     return batch.take_rows(chosen).replace(info=[batch.info[i] for i in chosen.tolist()] if batch.info else [])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -38,9 +38,13 @@ class Reward(Part):
 
 
 class Filter(Part):
-    """Says which rows enter the update, as booleans ``[N]``. A dropped row is in no mean and no denominator."""
+    """Says which rows enter the update, as booleans ``[N]``. A dropped row is in no mean and no denominator.
+
+    One that is ``late`` runs after the advantage and reads it: what it drops did count in the group's statistics.
+    """
 
     scope = "step"
+    late: ClassVar[bool] = False
     refill: bool
     """Sample other tasks in place of what was dropped."""
     rounds: int
@@ -96,7 +100,7 @@ class Ratio(Part):
 class Mix(Part):
     """The token branch's share in a mix of two branches, ``[N, T]`` in [0, 1] or a number; never carries gradient.
 
-    One that must see the whole update runs at its start, and its result stands in ``batch.prepared[self]``.
+    One that must see the whole update computes it in `prepare`.
     """
 
     def __call__(self, batch: Batch) -> Tensor | float:
@@ -140,6 +144,9 @@ class Aggregate(Part):
 class Regularizer(Part):
     """A further loss per decision ``[N, T]``, aggregated as the surrogate is."""
 
+    aggregated: ClassVar[bool] = True
+    """False: the term is a share of a sum already (a loss per group spread over its decisions) and is added as it is."""
+
     def __call__(self, batch: Batch) -> Tensor:
         raise NotImplementedError
 
@@ -155,8 +162,8 @@ class Controller(Part, Remembers):
     def update(self, state: State, batch: Batch, metrics: Metrics) -> State:
         return state
 
-    def knobs(self, state: State) -> dict[str, float]:
-        """Knobs by path to set for the coming step."""
+    def knobs(self, state: State, progress: float) -> dict[str, float]:
+        """Knobs by path to set for the coming step; ``progress`` is the share of the run's steps that are done."""
         return {}
 
     def ends_passes(self, metrics: Metrics) -> bool:

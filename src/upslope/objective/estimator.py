@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
-from upslope.objective.base import Mix, Notes, Remembers, State
+from upslope.objective.base import Notes, Remembers, State
 from upslope.types import SLOTS, Batch, Method, Part, Scope, View
 
 WIDTH: dict[Scope, int] = {"decision": 0, "sequence": 1, "group": 2, "update": -1, "step": -1}
 """How much of the batch a slice must hold for a part of each scope; wider scopes run before slices are cut."""
+SLICED = ("ratio", "surrogate", "weight", "regularize", "models")
+"""Slots whose parts are called on slices; what they must know of the whole update they `prepare`."""
 
 
 def check(method: Method, provides: Iterable[str] | None = None) -> None:
@@ -51,7 +53,7 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
 
 def slice_scope(method: Method) -> Scope:
     """The widest thing a slice must hold whole: a decision, a sequence or a group."""
-    parts = [part for slot in ("ratio", "surrogate", "weight", "regularize", "models") for part in _slot_parts(method, slot)]
+    parts = [part for slot in SLICED for part in _slot_parts(method, slot)]
     return max((part.seen_at_once() for part in parts), key=lambda scope: WIDTH[scope], default="decision")
 
 
@@ -88,6 +90,15 @@ def annotate(method: Method, batch: Batch) -> Batch:
     return batch
 
 
+def kept(method: Method, batch: Batch, *, late: bool) -> Tensor:
+    """Rows ``[N]`` that every filter of that stage keeps: the early ones before any policy column is, the late after `annotate`."""
+    keep = torch.ones(batch.rows, dtype=torch.bool, device=batch.sampled.device)
+    for part in method.filter:
+        if part.late == late:
+            keep &= part(batch)
+    return keep
+
+
 def begin_update(method: Method, batch: Batch) -> Batch:
     """What is fixed over one update: weights and mixes that see all of it, the denominators, the whitened advantage.
 
@@ -104,8 +115,9 @@ def begin_update(method: Method, batch: Batch) -> Batch:
     for shape in method.shape:
         if shape.scope == "update":
             batch = batch.replace(advantage=shape(batch))
-    mixes = {part: part(batch) for _, part in method.ratio.walk() if isinstance(part, Mix) and part.seen_at_once() == "update"}
-    return batch.replace(share=method.aggregate(batch), signal={**batch.signal, "weight": weight}, prepared=mixes)
+    batch = batch.replace(share=method.aggregate(batch), signal={**batch.signal, "weight": weight})
+    prepared = {part: part.prepare(batch) for slot in SLICED for part in _slot_parts(method, slot)}
+    return batch.replace(prepared={part: found for part, found in prepared.items() if found is not None})
 
 
 def decision_losses(method: Method, batch: Batch) -> tuple[Tensor, Notes]:
@@ -122,9 +134,13 @@ def decision_losses(method: Method, batch: Batch) -> tuple[Tensor, Notes]:
     for part in method.weight:
         if part.scope != "update":
             loss = loss * part(batch).detach()
+    apart = torch.zeros_like(loss)
     for term in (*method.regularize, *(model for _, model in method.models)):
-        loss = loss + term(batch)
-    return torch.where(share.ne(0), loss * share, 0.0), notes
+        if term.aggregated:
+            loss = loss + term(batch)
+        else:
+            apart = apart + term(batch)
+    return torch.where(share.ne(0), loss * share, 0.0) + torch.where(batch.sampled > 0, apart, 0.0), notes
 
 
 def method_loss(method: Method, batch: Batch) -> Tensor:
@@ -136,6 +152,8 @@ def method_loss(method: Method, batch: Batch) -> Tensor:
 def silent_rows(method: Method, batch: Batch) -> Tensor:
     """Rows ``[N]`` without any gradient under this method, which therefore need not be computed."""
     assert batch.share is not None and batch.advantage is not None
+    if not all(term.aggregated for term in method.regularize):
+        return batch.lengths() == 0
     if method.regularize or method.models or not method.surrogate.silent_without_advantage:
         return (batch.share != 0).sum(1) == 0
     return ((batch.share * batch.signal["weight"] * batch.advantage) != 0).sum(1) == 0
@@ -169,10 +187,10 @@ def _clean_view(view: View, sampled: Tensor) -> View:
     return view.map(lambda column: torch.where(sampled > 0, column, 0.0))
 
 
-def second_forward(method: Method) -> bool:
-    """Whether a part of update scope reads the current policy, which costs a further forward pass per update."""
-    return any(
-        part.seen_at_once() == "update" and any(need.startswith("current.") for need in part.needs())
-        for slot in SLOTS
-        for part in _slot_parts(method, slot)
-    )
+def early_columns(method: Method) -> frozenset[str]:
+    """Columns of the current policy that a part of update scope reads before the update is cut: a further forward pass.
+
+    In a step's first update the current policy is the proximal one, whose columns serve if they were computed anyway.
+    """
+    wide = [part for slot in SLOTS for part in _slot_parts(method, slot) if part.seen_at_once() == "update"]
+    return frozenset(need.removeprefix("current.") for part in wide for need in part.needs() if need.startswith("current."))

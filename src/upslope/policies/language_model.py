@@ -111,8 +111,8 @@ class LanguageModel:
         names = ["logp", *sorted(needs)]
         chunks = [self._evaluate_chunk(rows, chunk, names) for chunk in self._chunks(rows)]
         if not chunks:
-            return View(**{name: torch.zeros(rows.sampled.shape, device=rows.sampled.device) for name in names})
-        return View(**{name: torch.cat([chunk[name] for chunk in chunks]) for name in names})
+            return View.of({name: torch.zeros(rows.sampled.shape, device=rows.sampled.device) for name in names})
+        return View.of({name: torch.cat([chunk[name] for chunk in chunks]) for name in names})
 
     def _evaluate_chunk(self, rows: Trajectories, chunk: slice, names: list[str]) -> dict[str, Tensor]:
         """The columns of some rows, computed on their own extent and padded back to all positions."""

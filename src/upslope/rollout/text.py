@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from upslope.objective.base import State
 from upslope.policies.language_model import LanguageModel, TextInputs
 from upslope.rollout.engine import Completions, Sampling, TorchEngine
-from upslope.runtime.seeding import numpy_generator, uniforms
+from upslope.runtime.seeding import numpy_generator, stable_hash, uniforms
 from upslope.tasks.text import Problem, TextTask
 from upslope.types import Ended, Metrics, Trajectories, View
 
@@ -24,7 +25,7 @@ class TextRollout:
     """
 
     domain = "text"
-    provides = frozenset({"group"})
+    provides = frozenset({"group", "label.answer", "segment.item"})
     resumes_anywhere = True
     """Nothing is carried from one step to the next, so a checkpoint may be taken after any step."""
 
@@ -52,12 +53,18 @@ class TextRollout:
             components={"task": torch.tensor(scores.reward, dtype=torch.float32), **components},
             group=torch.arange(len(problems)).repeat_interleave(self.samples) + attempt * 1_000_000,
             task=torch.tensor([problem.id for problem in repeated], dtype=torch.int64),
+            label={"answer": self._answer_classes(repeated, responses)},
+            segment={"item": item_numbers(self.policy, completions.tokens, self.task.separator)},
             info=[
                 {"prompt": problem.prompt, "answer": problem.answer, "response": response, "reward": reward, "finish": finish}
                 for problem, response, reward, finish in zip(repeated, responses, scores.reward, completions.finish, strict=True)
             ],
         )
         return rows.to(self.policy.device)
+
+    def _answer_classes(self, problems: list[Problem], responses: list[str]) -> Tensor:
+        classes = [self.task.answer_class(problem, text) for problem, text in zip(problems, responses, strict=True)]
+        return torch.tensor([stable_hash(text) for text in classes], dtype=torch.int64)
 
     def join(self, batches: list[Trajectories]) -> Trajectories:
         return join_text(batches)
@@ -82,6 +89,15 @@ def sampled_ids(completions: Completions) -> list[list[int]]:
     """The ids of each answer without padding."""
     lengths = completions.sampled.sum(1).long().tolist()
     return [row[:length] for row, length in zip(completions.tokens.tolist(), lengths, strict=True)]
+
+
+def item_numbers(policy: LanguageModel, tokens: Tensor, separator: str) -> Tensor:
+    """The number ``[N, T]`` of the item each token belongs to: how many separators stand before it."""
+    if not separator:
+        return torch.zeros_like(tokens)
+    ids, where = torch.unique(tokens, return_inverse=True)
+    ends = torch.tensor([separator in policy.decode([token]) for token in ids.tolist()], device=tokens.device)[where].long()
+    return ends.cumsum(1) - ends
 
 
 def left_padded(prompts: Sequence[list[int]], pad: int) -> TextInputs:
@@ -139,30 +155,30 @@ def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajecto
 
 
 def join_text(batches: list[Trajectories]) -> Trajectories:
-    """Several rounds of sampling as one batch: answers padded on the right, prompts on the left."""
+    """Several batches as one: answers padded on the right, prompts on the left. Columns that not all of them have are left out."""
     width = max(batch.sampled.shape[1] for batch in batches)
     prompt = max(batch.inputs.prompt.shape[1] for batch in batches)
 
-    def right(pick: Any) -> Tensor:
-        columns = [pick(batch) for batch in batches]
-        return torch.cat([F.pad(column, (0, width - column.shape[1])) for column in columns])
+    def joined(values: list[Any]) -> Any:
+        first = values[0]
+        if any(value is None for value in values):
+            return None
+        if isinstance(first, Tensor):
+            return torch.cat(values if first.dim() == 1 else [F.pad(value, (0, width - value.shape[1])) for value in values])
+        if isinstance(first, View):
+            return View.of(joined([value.columns() for value in values]))
+        if isinstance(first, Mapping):
+            names = [name for name in first if all(name in value for value in values)]
+            return {name: joined([value[name] for value in values]) for name in names}
+        if isinstance(first, list):
+            return [item for value in values for item in value]
+        return first
 
     def left(pick: Any) -> Tensor:
         columns = [pick(batch) for batch in batches]
         return torch.cat([F.pad(column, (prompt - column.shape[1], 0)) for column in columns])
 
-    first = batches[0]
-    return first.replace(
-        sampled=right(lambda b: b.sampled),
-        action=right(lambda b: b.action),
-        temperature=right(lambda b: b.temperature),
-        ended=right(lambda b: b.ended),
-        bootstrap=right(lambda b: b.bootstrap),
-        behavior=View(right(lambda b: b.behavior.logp), right(lambda b: b.behavior.entropy)),
-        reward=torch.cat([b.reward for b in batches]),
-        group=torch.cat([b.group for b in batches]),
-        task=torch.cat([b.task for b in batches]),
-        components={name: torch.cat([b.components[name] for b in batches]) for name in first.components},
-        inputs=TextInputs(left(lambda b: b.inputs.prompt), left(lambda b: b.inputs.prompt_mask)),
-        info=[row for b in batches for row in b.info],
-    )
+    kept = ("inputs", "state")
+    columns = {f.name: joined([getattr(b, f.name) for b in batches]) for f in fields(Trajectories) if f.name not in kept}
+    inputs = TextInputs(left(lambda b: b.inputs.prompt), left(lambda b: b.inputs.prompt_mask))
+    return batches[0].replace(**columns, inputs=inputs)

@@ -64,6 +64,8 @@ class TextTask(ABC):
     """Problems in text and a way to score answers."""
 
     domain: ClassVar[str] = "text"
+    separator: ClassVar[str] = "\n"
+    """What ends an item of a list or a step of an answer; it belongs to the item it ends. Empty: an answer is one item."""
 
     @property
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,19 +14,21 @@ from upslope.objective.base import Branch, Notes, Surrogate
 from upslope.types import Batch, Part
 
 
-def _advantage(batch: Batch) -> Tensor:
+def advantage_of(batch: Batch) -> Tensor:
+    """The advantage; refused where there is none yet."""
     if batch.advantage is None:
         raise MethodError("a surrogate needs advantages, and this batch has none yet.")
     return batch.advantage
 
 
-def _mixed(branches: tuple[Branch, ...], values: list[Tensor]) -> Tensor:
+def mixed(branches: tuple[Branch, ...], values: list[Tensor]) -> Tensor:
+    """One value from those of the branches, by their weights."""
     if len(branches) == 1:
         return values[0]
     return sum((branch.weight * value for branch, value in zip(branches, values, strict=True)), torch.zeros_like(values[0]))
 
 
-def _clip_notes(free: Tensor, bounded: Tensor, advantage: Tensor) -> Notes:
+def clip_notes(free: Tensor, bounded: Tensor, advantage: Tensor) -> Notes:
     """Where the bound is what counts, apart by the sign of the advantage."""
     clipped = bounded < free
     return {"clipped_high": clipped & (advantage > 0), "clipped_low": clipped & (advantage < 0)}
@@ -40,7 +42,7 @@ class LogLikelihood(Surrogate):
         return not branches
 
     def __call__(self, batch: Batch, branches: tuple[Branch, ...]) -> tuple[Tensor, Notes]:
-        return -_advantage(batch) * finite_logp(batch), {}
+        return -advantage_of(batch) * finite_logp(batch), {}
 
 
 def finite_logp(batch: Batch) -> Tensor:
@@ -58,10 +60,11 @@ class Unclipped(Surrogate):
         return bool(branches)
 
     def __call__(self, batch: Batch, branches: tuple[Branch, ...]) -> tuple[Tensor, Notes]:
-        return -_mixed(branches, [branch.value for branch in branches]) * _advantage(batch), {}
+        return -mixed(branches, [branch.value for branch in branches]) * advantage_of(batch), {}
 
 
-def _check_region(part: Bounds | PessimisticClip | ClippedWeight | GeometricMean) -> None:
+def check_region(part: Any) -> None:
+    """Refuses a trust region that does not hold one."""
     if not (part.low >= 0 and part.high >= 0):
         raise MethodError(
             f"{type(part).__name__} has low={part.low:g} and high={part.high:g}; a trust region needs both at 0 or above."
@@ -76,7 +79,7 @@ class Bounds(Part):
     high: float = 0.2
 
     def __post_init__(self) -> None:
-        _check_region(self)
+        check_region(self)
 
     def clip(self, ratio: Tensor) -> Tensor:
         return ratio.clamp(1 - self.low, 1 + self.high)
@@ -97,14 +100,14 @@ class PessimisticClip(Surrogate):
     dual: float = math.inf
 
     def __post_init__(self) -> None:
-        _check_region(self)
+        check_region(self)
 
     def __call__(self, batch: Batch, branches: tuple[Branch, ...]) -> tuple[Tensor, Notes]:
-        (branch,), advantage = branches, _advantage(batch)
+        (branch,), advantage = branches, advantage_of(batch)
         free = branch.value * advantage
         bounded = branch.value.clamp(1 - self.low, 1 + self.high) * advantage
         gain = torch.minimum(free, bounded)
-        notes = _clip_notes(free, bounded, advantage)
+        notes = clip_notes(free, bounded, advantage)
         if math.isfinite(self.dual):
             floor = torch.where(advantage < 0, self.dual * advantage, -torch.inf)
             notes["clipped_dual"] = floor > gain
@@ -135,16 +138,16 @@ class BranchClip(Surrogate):
         return branches == ("token", "sequence")
 
     def __call__(self, batch: Batch, branches: tuple[Branch, ...]) -> tuple[Tensor, Notes]:
-        advantage = _advantage(batch)
+        advantage = advantage_of(batch)
         free = [branch.value * advantage for branch in branches]
         bounded = [
             bounds.clip(branch.value) * advantage for bounds, branch in zip((self.token, self.sequence), branches, strict=True)
         ]
         if self.form == "single_min":
-            gain = torch.minimum(_mixed(branches, free), _mixed(branches, bounded))
+            gain = torch.minimum(mixed(branches, free), mixed(branches, bounded))
         else:
-            gain = _mixed(branches, [torch.minimum(f, b) for f, b in zip(free, bounded, strict=True)])
-        notes = _clip_notes(_mixed(branches, free), _mixed(branches, bounded), advantage)
+            gain = mixed(branches, [torch.minimum(f, b) for f, b in zip(free, bounded, strict=True)])
+        notes = clip_notes(mixed(branches, free), mixed(branches, bounded), advantage)
         notes |= {f"clipped_{branch.name}": b < f for branch, f, b in zip(branches, free, bounded, strict=True)}
         return -gain, notes
 
@@ -162,10 +165,10 @@ class ClippedWeight(Surrogate):
     high: float = 5.0
 
     def __post_init__(self) -> None:
-        _check_region(self)
+        check_region(self)
 
     def __call__(self, batch: Batch, branches: tuple[Branch, ...]) -> tuple[Tensor, Notes]:
-        (branch,), advantage = branches, _advantage(batch)
+        (branch,), advantage = branches, advantage_of(batch)
         ratio = branch.value.detach()
         weight = ratio.clamp(1 - self.low, 1 + self.high)
         notes = {"clipped_high": ratio > 1 + self.high, "clipped_low": ratio < 1 - self.low}
@@ -191,16 +194,16 @@ class GeometricMean(Surrogate):
     high: float = 0.4
 
     def __post_init__(self) -> None:
-        _check_region(self)
+        check_region(self)
 
     def takes(self, branches: tuple[str, ...]) -> bool:
         return branches == ("token",)
 
     def __call__(self, batch: Batch, branches: tuple[Branch, ...]) -> tuple[Tensor, Notes]:
-        (branch,), advantage = branches, _advantage(batch)
+        (branch,), advantage = branches, advantage_of(batch)
         sign = advantage.sign()
         bounded = branch.log.clamp(-self.low, self.high)
         clipped = sign * torch.minimum(sign * branch.log, sign * bounded)
         ratio = batch.row_mean(clipped).exp()
-        notes = _clip_notes(sign * branch.log, sign * bounded, advantage)
+        notes = clip_notes(sign * branch.log, sign * bounded, advantage)
         return -batch.per_decision(batch.row_mean(advantage) * ratio), notes

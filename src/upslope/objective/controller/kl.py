@@ -48,7 +48,7 @@ class AdaptiveKL(Controller):
     def init(self) -> State:
         return {"weight": self.start}
 
-    def knobs(self, state: State) -> dict[str, float]:
+    def knobs(self, state: State, progress: float) -> dict[str, float]:
         return {self.knob: state["weight"]}
 
     def update(self, state: State, batch: Batch, metrics: Metrics) -> State:

@@ -125,9 +125,13 @@ class EntropyMix(Mix):
             return "sequence"
         return "group" if self.source == "current" else "update"
 
+    def prepare(self, batch: Batch) -> Tensor | None:
+        return self._share(batch) if self.seen_at_once() == "update" else None
+
     def __call__(self, batch: Batch) -> Tensor:
-        if self in batch.prepared:
-            return batch.prepared[self]
+        return batch.prepared[self] if self in batch.prepared else self._share(batch)
+
+    def _share(self, batch: Batch) -> Tensor:
         view = batch.current if self.source == "current" else batch.proximal
         if view is None or view.entropy is None:
             raise MethodError(f"EntropyMix needs the entropy of the {self.source} policy, and this batch has none.")
