@@ -27,7 +27,7 @@ class Paid:
 
     def __init__(self, task, flat=(), always=False):
         self.task, self.flat, self.name, self.max_tokens = task, set(flat), task.name, 5
-        self.rounds, self.always = 0, always
+        self.rounds, self.always, self.separator, self.answer_class = 0, always, task.separator, task.answer_class
 
     def sample(self, *arguments):
         return self.task.sample(*arguments)
@@ -115,8 +115,8 @@ def test_the_reference_is_computed_only_where_it_counts(monkeypatch):
     for weight, expected in ((0.04, 1), (0.0, 0)):
         made = learner(find("grpo").with_knobs({"regularize.weight": weight}), dataclasses.replace(SIZES, watch_kl=False))
         calls = []
-        plain = made.start.evaluate
-        monkeypatch.setattr(made.start, "evaluate", lambda *a, plain=plain, calls=calls: calls.append(1) or plain(*a))
+        plain = made.sight.start.evaluate
+        monkeypatch.setattr(made.sight.start, "evaluate", lambda *a, plain=plain, calls=calls: calls.append(1) or plain(*a))
         made.step(1)
         assert len(calls) == expected
 

@@ -45,9 +45,10 @@ class Bench(ABC):
     def evaluate(self, progress: Progress | None = None) -> dict[str, Any]:
         """``score`` on problems or episodes never learned from, with its 95% interval ``low`` and ``high``."""
 
-    def give_value_head(self) -> None:
-        if any(need.endswith(".value") for need in self.method.needs()):
-            self.policy.add_value_head(mix(self.settings.seed, "value head"))
+    def give_heads(self) -> None:
+        """What the method's learned models put on the policy."""
+        for name, model in self.method.models:
+            self.policy.add_head(name, model.head(), mix(self.settings.seed, f"{name} head"))
 
 
 class TextBench(Bench):
@@ -64,12 +65,12 @@ class TextBench(Bench):
         settings = settings.resolved("text", model, max_tokens=task.max_tokens)
         settings = dataclasses.replace(settings, device=_device(settings.device, model))
         method = _settled(method, ("text",), knobs)
-        estimator.check(method, POLICY_COLUMNS | TextRollout.provides)
+        estimator.check(method, POLICY_COLUMNS | getattr(method.rollout, "provides", TextRollout.provides))
         super().__init__(method, settings)
         if settings.samples_per_task < 2 and "group" in method.needs():
             raise UserError(f"{method.name} compares the samples of a task, and --samples-per-task is 1; give at least 2.")
         self.policy = load_language_model(model, settings.seed).to(settings.device)
-        self.give_value_head()
+        self.give_heads()
         sampling = Sampling(
             max_tokens=settings.max_tokens or task.max_tokens,
             temperature=settings.temperature,
@@ -77,7 +78,8 @@ class TextBench(Bench):
             top_p=settings.top_p,
             min_p=settings.min_p,
         )
-        self.rollout = TextRollout(
+        make = TextRollout if method.rollout is None else method.rollout.build
+        self.rollout = make(
             task,
             self.policy,
             tasks=settings.tasks_per_step,
@@ -128,9 +130,12 @@ class ControlBench(Bench):
         settings = dataclasses.replace(settings, device="cpu").resolved("control", "mlp", continuous=task.continuous)
         method = _settled(method, ("control", f"control-{'continuous' if task.continuous else 'discrete'}"), knobs)
         estimator.check(method, POLICY_COLUMNS | EnvRollout.provides)
+        for slot in ("curriculum", "rollout", "data", "policy"):
+            if getattr(method, slot):
+                raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")
         super().__init__(method, settings)
         self.policy = MLPPolicy(task.observation_size, task.action_size, task.continuous, seed=mix(settings.seed, "policy"))
-        self.give_value_head()
+        self.give_heads()
         self.rollout = EnvRollout(
             task,
             self.policy,

@@ -34,6 +34,16 @@ class Ended(IntEnum):
     """The rollout stopped here, the episode goes on: ``bootstrap`` again."""
 
 
+class Source(IntEnum):
+    """Where a row comes from, as ``label["source"]`` says; a batch without that label was sampled in this step."""
+
+    FRESH = 0
+    REPLAYED = 1
+    """Sampled in an earlier step."""
+    DEMONSTRATED = 2
+    """Written by nobody's policy: a reference answer."""
+
+
 @dataclass(frozen=True, eq=False)
 class View:
     """One policy's view of the decisions: the columns ``[N, T]`` it was asked for."""
@@ -74,6 +84,10 @@ class GroupStats(NamedTuple):
     size: Tensor
     constant: Tensor
     """True where every reward of the group is *exactly* equal (a group of one is)."""
+
+
+UNCUT = ("state", "memory", "info", "aside")
+"""Fields of a batch that are not cut with its rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +142,8 @@ class Batch:
     """What parts computed over the whole update before it was cut, by part."""
     state: Mapping[Part, Any] = field(default_factory=dict)
     """What parts remember from earlier steps, by part."""
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    """The method's shared memories, by name; see `recall`."""
 
     @property
     def rows(self) -> int:
@@ -147,6 +163,18 @@ class Batch:
     def row_mean(self, column: Tensor) -> Tensor:
         """Mean of a column over the sampled decisions of each row ``[N]``; an empty row gives 0."""
         return (column * self.sampled).sum(1) / self.lengths().clamp_min(1)
+
+    def recall(self, name: str) -> Tensor:
+        """What a shared memory says of each row's task ``[N]``."""
+        if name not in self.memory:
+            raise MethodError(f"a part recalls the memory {name!r}; this method has {', '.join(self.memory) or 'none'}.")
+        part = self.memory[name]
+        return part.recall(self.state[part], self.task)
+
+    def fresh(self) -> Tensor:
+        """Rows ``[N]`` that were sampled in this step."""
+        source = self.label.get("source")
+        return torch.ones(self.rows, dtype=torch.bool, device=self.sampled.device) if source is None else source == Source.FRESH
 
     def uniform(self, part: Part) -> Tensor:
         """Random numbers in [0, 1) ``[N, T]`` for a part: a function of the decision, the update and the kind of part.
@@ -210,7 +238,7 @@ class Batch:
                 return {key: of(item) for key, item in value.items()}
             return value.take(pick) if hasattr(value, "take") else value
 
-        changes = {f.name: of(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ("state", "info")}
+        changes = {f.name: of(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in UNCUT}
         return dataclasses.replace(self, **changes)
 
 
@@ -234,6 +262,35 @@ class Trajectories(Batch):
     """Opaque to all but the policy. It has ``take(pick)``, which applies ``pick`` to each of its tensors."""
     info: list[dict[str, Any]] = field(default_factory=list)
     """Plain Python per row (prompt and response as text, ...) for logs; not cut with the rows."""
+    aside: Mapping[str, Trajectories] = field(default_factory=dict)
+    """Rows of other sources, by name, for terms of their own."""
+
+
+def pack_rows(rows: Trajectories) -> dict[str, Any]:
+    """Rows as nested dicts of tensors and numbers, for a part's state; `unpack_rows` undoes it. Notes for people are left out."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, View):
+            return value.columns()
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return dict(value) if isinstance(value, Mapping) else value
+
+    found = {f.name: getattr(rows, f.name) for f in dataclasses.fields(rows) if f.name not in (*UNCUT, "prepared")}
+    return {name: plain(value) for name, value in found.items() if value is not None}
+
+
+def unpack_rows(packed: Mapping[str, Any], like: Trajectories) -> Trajectories:
+    """The rows `pack_rows` packed; ``like`` is any batch of the same rollout, whose kind of inputs they have."""
+    columns = dict(packed)
+    for name in ("behavior", "proximal", "current"):
+        if name in columns:
+            columns[name] = View.of(columns[name])
+    columns["reference"] = {
+        name: View.of(view) if isinstance(view, Mapping) else view for name, view in columns["reference"].items()
+    }
+    columns["inputs"] = type(like.inputs)(**columns["inputs"])
+    return Trajectories(**columns, state=like.state, memory=like.memory).to(like.sampled.device)
 
 
 @dataclass(frozen=True)
@@ -250,6 +307,10 @@ class Part:
     def needs(self) -> frozenset[str]:
         """Columns this part reads beyond the basic ones, such as ``"proximal.entropy"``."""
         return frozenset()
+
+    def probes(self) -> tuple[Any, ...]:
+        """What the policy must compute for it inside its forward pass, where logits and hidden states are (`Probe` parts)."""
+        return ()
 
     def prepare(self, batch: Batch) -> Tensor | None:
         """What it must compute on the whole update before that is cut, ``[N, ...]``; later read as ``batch.prepared[self]``."""
@@ -282,6 +343,19 @@ def _short(value: Any) -> str:
 
 
 @dataclass(frozen=True)
+class Head:
+    """What a learned model asks the policy to build: an output per decision, whose column has the model's name.
+
+    Fields:
+        outputs: more than one are combined into their soft minimum.
+        softness: of that minimum; small takes the smallest, large the mean.
+    """
+
+    outputs: int = 1
+    softness: float = 1.0
+
+
+@dataclass(frozen=True)
 class Paper:
     """Where a method comes from."""
 
@@ -294,12 +368,14 @@ class Paper:
 
 
 SINGLE_SLOTS = ("advantage", "ratio", "surrogate", "aggregate")
-STACKED_SLOTS = ("reward", "filter", "shape", "weight", "regularize", "controller")
-NAMED_SLOTS = ("models",)
+OPTIONAL_SLOTS = ("curriculum", "rollout", "policy")
+"""These hold one part or none: the plain way."""
+STACKED_SLOTS = ("reward", "data", "filter", "shape", "weight", "regularize", "controller")
+NAMED_SLOTS = ("models", "references", "memory", "terms")
 SLOTS = (
-    *("reward", "filter", "advantage", "shape"),
-    *("ratio", "surrogate", "weight", "aggregate"),
-    *("regularize", "models", "controller"),
+    *("curriculum", "rollout", "reward", "data", "filter", "advantage", "shape"),
+    *("policy", "ratio", "surrogate", "weight", "aggregate"),
+    *("regularize", "models", "references", "memory", "terms", "controller"),
 )
 """In the order in which they act."""
 
@@ -308,8 +384,9 @@ SLOTS = (
 class Method:
     """A policy-optimization method: a value, made of parts.
 
-    Slots that hold one part take that part; slots that stack take a part, a tuple of parts or ``None``; ``models`` takes a
-    mapping of names to parts. `derive` makes a new method from this one, `diff` says what two methods do differently.
+    Slots that hold one part take that part; slots that stack take a part, a tuple of parts or ``None``; named slots (``models``,
+    ``references``, ``memory``, ``terms``) take a mapping of names to parts.
+    `derive` makes a new method from this one, `diff` says what two methods do differently.
     """
 
     name: str
@@ -322,16 +399,23 @@ class Method:
     """In which situation one would take it instead of its parent, for the method's page."""
     notes: str = ""
     """Doubts and departures from the paper, for the method's page."""
+    curriculum: Any = None
+    rollout: Any = None
     reward: Any = ()
+    data: Any = ()
     filter: Any = ()
     advantage: Any = None
     shape: Any = ()
+    policy: Any = None
     ratio: Any = None
     surrogate: Any = None
     weight: Any = ()
     aggregate: Any = None
     regularize: Any = ()
     models: Any = ()
+    references: Any = ()
+    memory: Any = ()
+    terms: Any = ()
     controller: Any = ()
     on: Any = ()
     """Knobs that papers set differently by domain: ``{"text": {"advantage.lam": 1.0}}``. Applied when a run is made."""
@@ -391,7 +475,7 @@ class Method:
 
     def without(self, *slots: str) -> Method:
         """This method with these slots emptied."""
-        emptied: dict[str, Any] = {slot: None if slot in SINGLE_SLOTS else () for slot in slots}
+        emptied: dict[str, Any] = {slot: None if slot in SINGLE_SLOTS + OPTIONAL_SLOTS else () for slot in slots}
         return dataclasses.replace(self, **emptied)
 
     def with_knobs(self, knobs: Mapping[str, Any]) -> Method:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from upslope.errors import UserError
-from upslope.learners.slicing import pack, share_decisions, share_groups
-from upslope.learners.tally import Tally
+from upslope.learners.sight import Policy, Sight
+from upslope.learners.slicing import only, pack, share_decisions, share_groups
+from upslope.learners.tally import Tally, component_metrics, sampling_metrics, tally_slice
 from upslope.objective import estimator
-from upslope.objective.base import Controller, State
-from upslope.objective.ratio import LOG_LIMIT, raw_log_ratio
-from upslope.objective.regularize import kl_estimate
+from upslope.objective.base import Controller, Data, State
 from upslope.runtime.seeding import generator, mix
 from upslope.runtime.settings import Settings
 from upslope.types import Method, Metrics, Scope, Trajectories, View, decision_keys
@@ -33,22 +33,6 @@ POLICY_COLUMNS = frozenset(
 )
 """What any policy can give: entropies and values on request, and the policy as the run began."""
 
-WATCHED_ROWS = 64
-"""Rows on which the KL to the start is measured when the method itself does not need it."""
-
-
-class Policy(Protocol):
-    """What a learner asks of a policy."""
-
-    cut: str
-
-    def evaluate(self, rows: Trajectories, needs: frozenset[str] = ...) -> View: ...
-    def slice_tokens(self, rows: Trajectories) -> Tensor: ...
-    def token_budget(self) -> int: ...
-    def trainable(self) -> dict[str, list[nn.Parameter]]: ...
-    def add_value_head(self, seed: int) -> None: ...
-    def frozen_copy(self) -> Any: ...
-
 
 class Rollout(Protocol):
     """What a learner asks of a rollout."""
@@ -59,6 +43,8 @@ class Rollout(Protocol):
 
     def collect(self, step: int) -> Trajectories: ...
     def refill(self, step: int, attempt: int, tasks: int) -> Trajectories: ...
+    def choose(self, step: int, attempt: int, tasks: int, candidates: int, weigh: Callable[[Tensor], Tensor]) -> Trajectories: ...
+    def teacher(self, rows: Trajectories) -> Trajectories: ...
     def join(self, batches: list[Trajectories]) -> Trajectories: ...
     def metrics(self) -> Metrics: ...
     def sync(self) -> None: ...
@@ -67,13 +53,31 @@ class Rollout(Protocol):
     def load_state(self, state: State) -> None: ...
 
 
+class Helping:
+    """What a learner does for data parts (`Outside`)."""
+
+    def __init__(self, learner: PolicyGradient):
+        self.learner = learner
+
+    def look(self, rows: Trajectories, columns: frozenset[str]) -> View:
+        learner = self.learner
+        return learner.sight.columns(learner.method, learner.policy, rows, columns - {"logp"})
+
+    def teacher(self, rows: Trajectories) -> Trajectories:
+        return self.learner.rollout.teacher(rows)
+
+    def join(self, batches: list[Trajectories]) -> Trajectories:
+        return self.learner.rollout.join(batches)
+
+
 class PolicyGradient:
     """One method, one policy, one rollout. `step` samples and learns once; `state` and `load_state` carry it over a stop."""
 
     def __init__(self, method: Method, policy: Policy, rollout: Rollout, settings: Settings, start: Any = None):
         """``start`` is the policy as the run began, for methods or measurements that compare with it."""
         estimator.check(method, POLICY_COLUMNS | rollout.provides)
-        self.method, self.policy, self.rollout, self.settings, self.start = method, policy, rollout, settings, start
+        self.method, self.policy, self.rollout, self.settings = method, policy, rollout, settings
+        self.sight = Sight(method, policy, start, bool(settings.watch_kl))
         self.states: dict[str, State] = {path: part.init() for path, part in estimator.remembering(method).items()}
         self.optimizer = self._make_optimizer()
         self.last: Trajectories | None = None
@@ -101,29 +105,43 @@ class PolicyGradient:
         """Samples, learns, remembers; the metrics of the step."""
         progress = (step - 1) / max(self.settings.steps or 1, 1)
         method = self.method.with_knobs(self._knobs(progress))
+        self.sight.renew(method, self.states, step, progress)
         began = time.perf_counter()
-        everything, rows = self._collect(method, step, progress)
+        sampled, rows = self._collect(method, step, progress)
         sampled_at = time.perf_counter()
-        metrics = _sampling_metrics(everything, rows) | self.rollout.metrics()
+        metrics = sampling_metrics(sampled, rows) | self.rollout.metrics()
+        if method.data:
+            sampled, rows = self._with_data(method, sampled)
         if rows.rows:
-            rows = self._look(method, rows)
+            rows = self.sight.look(method, rows, self._moves())
             rows = estimator.annotate(method, rows)  # type: ignore[assignment]
-            rows = _only(rows, estimator.kept(method, rows, late=True))
-            metrics = _component_metrics(rows) | metrics  # with those that had to wait for the policy's columns
-            metrics |= self._kl_to_start(rows)
+            rows = only(rows, estimator.kept(method, rows, late=True))
+            metrics = component_metrics(rows) | metrics  # with those that had to wait for the policy's columns
+            metrics |= self.sight.kl_to_start(rows, method)
             metrics |= self._learn(method, rows, step)
             self.last = rows
         for path, part in estimator.remembering(method).items():
-            self.states[path] = part.update(self.states[path], everything, metrics)
+            self.states[path] = part.update(self.states[path], rows if isinstance(part, Data) else sampled, metrics)
         self.rollout.sync()
         ended = time.perf_counter()
-        tokens = float(everything.sampled.sum())
+        tokens = float(sampled.sampled.sum())
         return metrics | {
             "tokens": tokens,
             "seconds": ended - began,
             "seconds_sampling": sampled_at - began,
             "tokens_per_second": tokens / max(ended - began, 1e-9),
         }
+
+    def _moves(self) -> bool:
+        """Whether the policy leaves the proximal one within a step."""
+        return (self.settings.passes or 1) * max(self.settings.updates_per_step or 0, 1) > 1 or self.policy.cut == "decision"
+
+    def _with_data(self, method: Method, sampled: Trajectories) -> tuple[Trajectories, Trajectories]:
+        """The sampled rows as the data parts left them, and all rows that pass the filters."""
+        rows = sampled
+        for part in method.data:
+            rows = part(rows, Helping(self))
+        return only(rows, rows.fresh()), only(rows, estimator.kept(method, rows, late=False))
 
     def _knobs(self, progress: float) -> dict[str, float]:
         knobs: dict[str, float] = {}
@@ -140,15 +158,26 @@ class PolicyGradient:
         kept: list[Trajectories] = []
         wanted = missing = self.settings.tasks_per_step
         for attempt in range(rounds):
-            batch = self.rollout.refill(step, attempt, missing) if attempt else self.rollout.collect(step)
+            batch = self._sampled(method, step, attempt, missing)
             batch = self._known(method, batch.replace(progress=progress), step, attempt)
             everything.append(batch)
-            kept.append(_only(batch, estimator.kept(method, batch, late=False)))
+            kept.append(only(batch, estimator.kept(method, batch, late=False)))
             missing = wanted - sum(piece.group_index()[1] for piece in kept if piece.rows)
             if missing <= 0 or not refills:
                 break
         full = [piece for piece in kept if piece.rows] or kept[:1]
         return self._joined(everything), self._joined(full)
+
+    def _sampled(self, method: Method, step: int, attempt: int, tasks: int) -> Trajectories:
+        if method.curriculum is None:
+            return self.rollout.refill(step, attempt, tasks) if attempt else self.rollout.collect(step)
+        memories = dict(method.memory)
+        paths = {name: f"memory.{name}" for name in memories}
+
+        def weigh(candidates: Tensor) -> Tensor:
+            return method.curriculum(candidates, lambda name: memories[name].recall(self.states[paths[name]], candidates))
+
+        return self.rollout.choose(step, attempt, tasks, method.curriculum.candidates, weigh)
 
     def _known(self, method: Method, batch: Trajectories, step: int, attempt: int) -> Trajectories:
         """A sampled batch with what parts may ask of it from the start: keys to draw from, states, the method's own rewards."""
@@ -160,43 +189,6 @@ class PolicyGradient:
     def _joined(self, batches: list[Trajectories]) -> Trajectories:
         return batches[0] if len(batches) == 1 else self.rollout.join(batches)
 
-    def _look(self, method: Method, rows: Trajectories) -> Trajectories:
-        """One pass without gradient for the columns that parts read before the update."""
-        needs = method.needs()
-        updates = (self.settings.passes or 1) * max(self.settings.updates_per_step or 0, 1)
-        early = frozenset(need.split(".")[1] for need in needs if need.startswith("proximal."))
-        moves = updates > 1 or self.policy.cut == "decision"
-        if rows.proximal is None and (early or (moves and method.ratio.branches())):
-            seen = torch.arange(rows.rows) if early else estimator.rows_with_signal(method, rows)
-            rows = rows.replace(proximal=self._columns(self.policy, rows, early - {"logp"}, seen))
-        if "reference.start.logp" in needs:
-            rows = rows.replace(reference={"start": self._columns(self.start, rows, frozenset())})
-        return rows
-
-    def _columns(self, policy: Any, rows: Trajectories, needs: frozenset[str], seen: Tensor | None = None) -> View:
-        """Columns of a policy, without gradient; rows that are not among ``seen`` stay zero."""
-        cost = policy.slice_tokens(rows)
-        found: dict[str, Tensor] = {"logp": torch.zeros_like(rows.sampled)}
-        with torch.no_grad():
-            for index in pack(rows, torch.arange(rows.rows) if seen is None else seen, cost, policy.token_budget(), "sequence"):
-                for name, column in policy.evaluate(rows.take_rows(index), needs).columns().items():
-                    found.setdefault(name, torch.zeros(rows.sampled.shape, dtype=column.dtype, device=column.device))[index] = (
-                        column
-                    )
-        return View.of(found)
-
-    def _kl_to_start(self, rows: Trajectories) -> Metrics:
-        """Of the policy that sampled. Its recorded log-probabilities are used: the proximal ones may lack rows without signal."""
-        if "start" in rows.reference:
-            seen, start = rows, rows.reference["start"]
-        elif self.settings.watch_kl and self.start is not None:
-            seen = rows.take_rows(torch.linspace(0, rows.rows - 1, min(rows.rows, WATCHED_ROWS)).long().unique())
-            start = self._columns(self.start, seen, frozenset())
-        else:
-            return {}
-        kl = kl_estimate(seen.behavior.logp, start.logp, "k3") * seen.sampled
-        return {"kl_start": float(kl.sum() / seen.sampled.sum().clamp_min(1))}
-
     # -- learning ------------------------------------------------------------------------------------------------------
 
     def _learn(self, method: Method, rows: Trajectories, step: int) -> Metrics:
@@ -205,6 +197,7 @@ class PolicyGradient:
             group["lr"] = lr * group["scale"]
         needs = frozenset(need.split(".")[1] for need in method.needs() if need.startswith("current.")) - {"logp"}
         scope = estimator.slice_scope(method)
+        metrics = self._learn_terms(method, rows, "before")
         tally, updates = Tally(), 0
         for number in range(self.settings.passes or 1):
             for share in self._shares(rows, step, number):
@@ -212,8 +205,26 @@ class PolicyGradient:
                 tally.merge(told)
                 updates += 1
                 if method.controller and any(controller.ends_passes(told.means()) for controller in method.controller):
-                    return tally.means() | {"lr": lr, "updates": float(updates)}
-        return tally.means() | {"lr": lr, "updates": float(updates)}
+                    break
+            else:
+                continue
+            break
+        metrics |= self._learn_terms(method, rows, "after")
+        return metrics | tally.means() | {"lr": lr, "updates": float(updates)}
+
+    def _learn_terms(self, method: Method, rows: Trajectories, when: str) -> Metrics:
+        """One update for each further term of that time, on the rows put aside for it."""
+        metrics: Metrics = {}
+        for name, term in method.terms:
+            aside = rows.aside.get(term.source)
+            if term.when != when or aside is None or not aside.rows:
+                continue
+            own = term.as_method(name, method)
+            aside = estimator.annotate(own, aside.replace(state=rows.state, memory=rows.memory))  # type: ignore[assignment]
+            needs = frozenset(need.split(".")[1] for need in own.needs() if need.startswith("current.")) - {"logp"}
+            told = self._update(own, aside, needs, estimator.slice_scope(own))
+            metrics |= {f"{name}_{key}": value for key, value in told.means().items()}
+        return metrics
 
     def _shares(self, rows: Trajectories, step: int, number: int) -> list[Trajectories]:
         order = generator(self.settings.seed, "order", step, number)
@@ -224,7 +235,7 @@ class PolicyGradient:
 
     def _update(self, method: Method, rows: Trajectories, needs: frozenset[str], scope: Scope) -> Tally:
         """One optimiser step on these rows, slice by slice."""
-        rows = self._look_ahead(method, rows)
+        rows = self.sight.look_ahead(method, rows)
         batch: Trajectories = estimator.begin_update(method, rows).replace(current=None)  # type: ignore[assignment]
         tally = Tally()
         tally.add("learning", 0.0, batch.sampled.sum())
@@ -242,18 +253,9 @@ class PolicyGradient:
         self._move(tally)
         return tally
 
-    def _look_ahead(self, method: Method, rows: Trajectories) -> Trajectories:
-        """The current policy's columns, without gradient, for parts that read them before the update is cut."""
-        early = estimator.early_columns(method)
-        if not early:
-            return rows
-        if rows.draw == 0 and rows.proximal is not None and early <= set(rows.proximal.columns()):
-            return rows.replace(current=rows.proximal)  # nothing has moved yet
-        return rows.replace(current=self._columns(self.policy, rows, early - {"logp"}))
-
     def _slice(self, method: Method, piece: Trajectories, needs: frozenset[str], tally: Tally) -> None:
         """Backward pass of one slice. The objective sees detached columns; their gradients then go through the policy."""
-        view = self.policy.evaluate(piece, needs)
+        view = self.sight.evaluate(method, self.policy, piece, needs)
         leaves = view.map(lambda column: column.detach().requires_grad_())
         proximal = piece.proximal or view.map(Tensor.detach)
         piece = piece.replace(current=leaves, proximal=proximal)
@@ -263,7 +265,7 @@ class PolicyGradient:
         pairs = [(view.columns()[name], slope) for name, slope in zip(columns, gradients, strict=True) if slope is not None]
         torch.autograd.backward([column for column, _ in pairs], [slope for _, slope in pairs])
         with torch.no_grad():
-            _tally_slice(tally, piece, losses, notes, gradients[0])
+            tally_slice(tally, piece, losses, notes, gradients[0])
 
     def _move(self, tally: Tally) -> None:
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
@@ -279,7 +281,8 @@ class PolicyGradient:
 
     def state(self) -> State:
         """Optimiser, part states and the rollout's own: all but the policy's weights."""
-        return {"optimizer": self.optimizer.state_dict(), "parts": self.states, "rollout": self.rollout.state()}
+        kept = {"optimizer": self.optimizer.state_dict(), "parts": self.states, "rollout": self.rollout.state()}
+        return kept | {"sight": self.sight.state()}
 
     def load_state(self, state: State) -> None:
         saved = state["optimizer"]
@@ -290,6 +293,7 @@ class PolicyGradient:
             raise UserError(f"the checkpoint holds no state for {', '.join(sorted(missing))}; it belongs to another method.")
         self.states = {path: state["parts"][path] for path in self.states}
         self.rollout.load_state(state["rollout"])
+        self.sight.load_state(state["sight"])
 
 
 def learning_rate(settings: Settings, step: int) -> float:
@@ -301,47 +305,3 @@ def learning_rate(settings: Settings, step: int) -> float:
     left = 1 - (step - 1 - warmup) / max(steps - warmup, 1)
     shape = {"constant": 1.0, "linear": left, "cosine": 0.5 * (1 - math.cos(math.pi * left))}[settings.schedule or "linear"]
     return lr * (1.0 if settings.schedule == "constant" else floor + (1 - floor) * shape)
-
-
-def _only(batch: Trajectories, keep: Tensor) -> Trajectories:
-    if bool(keep.all()):
-        return batch
-    chosen = keep.nonzero().squeeze(1)
-    return batch.take_rows(chosen).replace(info=[batch.info[i] for i in chosen.tolist()] if batch.info else [])
-
-
-def _sampling_metrics(everything: Trajectories, rows: Trajectories) -> Metrics:
-    decisions = everything.sampled.sum().clamp_min(1)
-    metrics = {"kept_rows": rows.rows / max(everything.rows, 1)}
-    if everything.behavior.entropy is not None:
-        metrics["entropy"] = float((everything.behavior.entropy * everything.sampled).sum() / decisions)
-    metrics |= _component_metrics(everything)
-    if "task" in everything.components:
-        metrics["reward"] = float(everything.components["task"].mean())
-        metrics["constant_groups"] = float(everything.group_stats(everything.components["task"]).constant.float().mean())
-        metrics["length"] = float(everything.lengths().mean())
-    return metrics
-
-
-def _component_metrics(rows: Trajectories) -> Metrics:
-    return {f"reward_{name}": float(values.mean()) for name, values in rows.components.items() if name != "task"}
-
-
-def _tally_slice(tally: Tally, piece: Trajectories, losses: Tensor, notes: dict[str, Tensor], slope: Tensor | None) -> None:
-    on = piece.sampled > 0
-    count = piece.sampled.sum()
-    clipped = [notes[name] for name in ("clipped_high", "clipped_low") if name in notes]
-    if clipped:
-        notes = {**notes, "clip_fraction": torch.stack(clipped).any(0)}
-    for name, column in notes.items():
-        tally.add(name, (column & on).sum(), count)
-    if slope is not None:
-        tally.add("learning", ((slope != 0) & on).sum(), 0.0)
-    raw = raw_log_ratio(piece)
-    log = torch.where(raw.isnan(), 0.0, raw).clamp(-LOG_LIMIT, LOG_LIMIT)
-    tally.add("limited", ((raw.isnan() | (raw.abs() > LOG_LIMIT)) & on).sum(), count)
-    tally.add("log_ratio", log.abs().sum(), count)
-    tally.add("kl_proximal", ((log.exp() - 1 - log) * on).sum(), count)
-    assert piece.advantage is not None
-    tally.add("advantage_positive", ((piece.advantage > 0) & on).sum(), count)
-    tally.add("loss", losses.sum(), 1.0)

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from upslope.types import Batch, Scope
+from upslope.types import Batch, Scope, Trajectories
 
 BatchT = TypeVar("BatchT", bound=Batch)
 
@@ -60,3 +60,11 @@ def pack(batch: Batch, rows: Tensor, cost: Tensor, budget: int, scope: Scope) ->
 def _groups(batch: Batch, rows: Tensor) -> list[Tensor]:
     group = batch.group.cpu()[rows]
     return [rows[group == name] for name in torch.unique(group)]
+
+
+def only(batch: Trajectories, keep: Tensor) -> Trajectories:
+    """The rows to keep, notes for people included."""
+    if bool(keep.all()):
+        return batch
+    chosen = keep.nonzero().squeeze(1)
+    return batch.take_rows(chosen).replace(info=[batch.info[i] for i in chosen.tolist()] if batch.info else [])

@@ -7,7 +7,8 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from upslope.types import Metrics
+from upslope.objective.ratio import LOG_LIMIT, raw_log_ratio
+from upslope.types import Metrics, Trajectories
 
 
 class Tally:
@@ -37,3 +38,43 @@ def _sum(values: list[Tensor | float]) -> float:
     tensors = [value for value in values if isinstance(value, Tensor)]
     plain = sum(value for value in values if not isinstance(value, Tensor))
     return plain + (float(torch.stack([tensor.double() for tensor in tensors]).sum()) if tensors else 0.0)
+
+
+def sampling_metrics(everything: Trajectories, rows: Trajectories) -> Metrics:
+    """What is known of a step before anything is learned; ``rows`` are those that passed the filters."""
+    decisions = everything.sampled.sum().clamp_min(1)
+    metrics = {"kept_rows": rows.rows / max(everything.rows, 1)}
+    if everything.behavior.entropy is not None:
+        metrics["entropy"] = float((everything.behavior.entropy * everything.sampled).sum() / decisions)
+    metrics |= component_metrics(everything)
+    if "task" in everything.components:
+        metrics["reward"] = float(everything.components["task"].mean())
+        metrics["constant_groups"] = float(everything.group_stats(everything.components["task"]).constant.float().mean())
+        metrics["length"] = float(everything.lengths().mean())
+    return metrics
+
+
+def component_metrics(rows: Trajectories) -> Metrics:
+    """Mean of each part of the reward but the task's own."""
+    return {f"reward_{name}": float(values.mean()) for name, values in rows.components.items() if name != "task"}
+
+
+def tally_slice(tally: Tally, piece: Trajectories, losses: Tensor, notes: dict[str, Tensor], slope: Tensor | None) -> None:
+    """Adds what one slice showed: clipping, movement, and which decisions got a gradient (``slope``)."""
+    on = piece.sampled > 0
+    count = piece.sampled.sum()
+    clipped = [notes[name] for name in ("clipped_high", "clipped_low") if name in notes]
+    if clipped:
+        notes = {**notes, "clip_fraction": torch.stack(clipped).any(0)}
+    for name, column in notes.items():
+        tally.add(name, (column & on).sum(), count)
+    if slope is not None:
+        tally.add("learning", ((slope != 0) & on).sum(), 0.0)
+    raw = raw_log_ratio(piece)
+    log = torch.where(raw.isnan(), 0.0, raw).clamp(-LOG_LIMIT, LOG_LIMIT)
+    tally.add("limited", ((raw.isnan() | (raw.abs() > LOG_LIMIT)) & on).sum(), count)
+    tally.add("log_ratio", log.abs().sum(), count)
+    tally.add("kl_proximal", ((log.exp() - 1 - log) * on).sum(), count)
+    assert piece.advantage is not None
+    tally.add("advantage_positive", ((piece.advantage > 0) & on).sum(), count)
+    tally.add("loss", losses.sum(), 1.0)

@@ -71,3 +71,21 @@ class ConstantLength(Aggregate):
             raise MethodError("ConstantLength has no length: the batch does not say how long a row may be; set aggregate.length.")
         counted = _counted(batch)
         return counted / length / _rows(counted)
+
+
+@dataclass(frozen=True)
+class ConstantSum(Aggregate):
+    """Every counted decision weighs the same whatever the batch: the sum over all, divided by a number (NFT).
+
+    Fields:
+        divisor: only scales the loss; with gradient clipping a larger one is clipped less often.
+    """
+
+    divisor: float = 1000.0
+
+    def __post_init__(self) -> None:
+        if not self.divisor > 0:
+            raise MethodError(f"ConstantSum.divisor is {self.divisor:g}; it is above 0.")
+
+    def __call__(self, batch: Batch) -> Tensor:
+        return _counted(batch) / self.divisor

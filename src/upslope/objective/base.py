@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
-from upslope.types import Batch, Metrics, Part
+from upslope.types import Batch, Head, Metrics, Part, Trajectories, View
 
 Notes = dict[str, Tensor]
 """Columns ``[N, T]`` a part leaves for metrics and for people, such as ``clipped``."""
@@ -26,6 +26,102 @@ class Remembers:
 
     def update(self, state: State, batch: Batch, metrics: Metrics) -> State:
         raise NotImplementedError
+
+
+class Memory(Part, Remembers):
+    """What several parts share, under a name in the method's ``memory``: one state, read by all, written once a step."""
+
+    scope = "step"
+
+    def recall(self, state: State, tasks: Tensor) -> Tensor:
+        """What is known of these tasks ``[M]``; a task never seen gets what the memory starts with."""
+        raise NotImplementedError
+
+
+class Curriculum(Part):
+    """Which tasks next: a weight for each candidate task ``[M]``, of which a step's tasks are drawn without replacement."""
+
+    scope = "step"
+    candidates: int
+    """Candidates drawn for each task of a step; 1 leaves nothing to choose."""
+
+    def __call__(self, tasks: Tensor, recall: Callable[[str], Tensor]) -> Tensor:
+        """Weights ``[M]``; ``recall(name)`` is what a memory says of the candidates."""
+        raise NotImplementedError
+
+
+class RolloutPlan(Part):
+    """How answers are sampled, where not plainly in groups: it builds the rollout of a text task."""
+
+    scope = "step"
+    provides: ClassVar[frozenset[str]]
+    """Columns its rows have beyond the basic ones."""
+
+    def build(self, task: Any, policy: Any, *, tasks: int, samples: int, sampling: Any, seed: int) -> Any:
+        """The rollout (`upslope.learners.policy_gradient.Rollout`)."""
+        raise NotImplementedError
+
+
+class Outside(Protocol):
+    """What the learner does for a `Data` part."""
+
+    def look(self, rows: Trajectories, columns: frozenset[str]) -> View:
+        """The policy's columns on any rows, before the step's first update, without gradient."""
+
+    def teacher(self, rows: Trajectories) -> Trajectories:
+        """A reference answer to the task of each group, scored, with the group's number and nobody's log-probabilities."""
+
+    def join(self, batches: list[Trajectories]) -> Trajectories:
+        """Several batches as one."""
+
+
+class Data(Part):
+    """What else enters the step: the rows with others joined to them, with columns measured, or with rows put ``aside`` for a term.
+
+    It runs when the rewards are known and before any filter. One that remembers is updated with the rows the step learned from,
+    annotated.
+    """
+
+    scope = "step"
+
+    def __call__(self, rows: Trajectories, outside: Outside) -> Trajectories:
+        raise NotImplementedError
+
+
+class Reference(Part):
+    """With whom the policy is compared: the policy as it was, or itself on other inputs. ``start`` needs no part."""
+
+    scope = "step"
+
+    def sees(self, rows: Trajectories) -> Trajectories:
+        """The rows as this reference sees them."""
+        return rows
+
+
+class Probe(Part):
+    """Something a policy computes for each decision inside its forward pass; the column has the probe's ``name``.
+
+    The objective never sees a vocabulary: what takes logits, hidden states or the head is in here, on a chunk of decisions.
+    """
+
+    name: ClassVar[str]
+
+    def __call__(self, seen: Seen) -> Tensor:
+        """The column ``[M]`` of the chunk's decisions."""
+        raise NotImplementedError
+
+
+class Seen(NamedTuple):
+    """A chunk of ``M`` decisions inside a language model's forward pass."""
+
+    logits: Tensor
+    """``[M, V]`` float32, at the recorded temperature."""
+    hidden: Tensor
+    """``[M, D]``: what the head turned into logits."""
+    action: Tensor
+    """``[M]`` ids."""
+    advantage: Tensor
+    """``[M]``, zero where there is none yet."""
 
 
 class Reward(Part):
@@ -151,6 +247,16 @@ class Regularizer(Part):
         raise NotImplementedError
 
 
+class Model(Regularizer):
+    """Something learned beside the policy: an output on its trunk, and the loss that fits it. The column has the model's name."""
+
+    lr_scale: float
+    """Its learning rate as a multiple of the policy's."""
+
+    def head(self) -> Head:
+        return Head()
+
+
 class Controller(Part, Remembers):
     """Moves knobs during the run, on a signal it remembers, and may end a step's passes early."""
 
@@ -165,6 +271,10 @@ class Controller(Part, Remembers):
     def knobs(self, state: State, progress: float) -> dict[str, float]:
         """Knobs by path to set for the coming step; ``progress`` is the share of the run's steps that are done."""
         return {}
+
+    def snapshots(self, state: State, progress: float) -> tuple[str, ...]:
+        """References that become the policy as it is now, before the coming step."""
+        return ()
 
     def ends_passes(self, metrics: Metrics) -> bool:
         """Whether the update just made should be the step's last."""

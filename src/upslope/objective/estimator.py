@@ -40,8 +40,11 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
     for path, shape in ((f"shape.{i}", shape) for i, shape in enumerate(method.shape)):
         if shape.scope not in ("step", "update"):
             raise MethodError(f"{method.name}: {path} has scope {shape.scope!r}; a shape runs once a 'step' or once an 'update'.")
+    for name, term in method.terms:
+        check(term.as_method(name, method), None)
     if provides is None:
         return
+    provides = frozenset(provides) | brought(method)
     missing = sorted(need for need in method.needs() if need not in provides)
     if missing:
         who = {need: path for path, part in method.parts() for need in part.needs()}
@@ -49,6 +52,13 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
         raise MethodError(
             f"{method.name} cannot run here: {lines}, and this task and policy give only {', '.join(sorted(provides))}."
         )
+
+
+def brought(method: Method) -> frozenset[str]:
+    """Columns a method brings itself: of its heads, its probes and those it compares with."""
+    own = [*(name for name, _ in method.models), *(probe.name for _, part in method.parts() for probe in part.probes())]
+    columns = {f"{view}.{name}" for name in own for view in ("proximal", "current")}
+    return frozenset(columns | {f"reference.{name}.logp" for name, _ in method.references})
 
 
 def slice_scope(method: Method) -> Scope:
@@ -68,7 +78,8 @@ def remembering(method: Method) -> dict[str, Remembers]:
 
 def bind(method: Method, states: dict[str, State], batch: Batch) -> Batch:
     """The batch with each remembering part's state at hand."""
-    return batch.replace(state={cast(Part, part): states[path] for path, part in remembering(method).items()})
+    known = {cast(Part, part): states[path] for path, part in remembering(method).items()}
+    return batch.replace(state=known, memory=dict(method.memory))
 
 
 def score(method: Method, batch: Batch, *, late: bool) -> Batch:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
-from upslope.objective.base import Regularizer
+from upslope.objective.base import Model
 from upslope.types import Batch
 
 
 @dataclass(frozen=True)
-class ValueFunction(Regularizer):
+class ValueFunction(Model):
     r"""A value head, fitted with the policy to ``signal["returns"]``.
 
     .. math::  L = \frac{weight}{2}\max\big((V - R)^2,\ (\mathrm{clip}(V, V_{old} \pm clip) - R)^2\big)

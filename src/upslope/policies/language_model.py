@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from upslope.errors import UserError
-from upslope.runtime import seeding
-from upslope.types import Trajectories, View
+from upslope.objective.base import Seen
+from upslope.policies.heads import make_head
+from upslope.types import Head, Trajectories, View
 
 VALUE_FILE = "value.safetensors"
 CHUNK_FLOATS = 2**24
@@ -60,7 +61,7 @@ class LanguageModel:
         self.name = name
         self.model = model
         self.tokenizer = tokenizer
-        self.value_head: nn.Linear | None = None
+        self.heads: dict[str, nn.Module] = {}
         self.stop_ids = _stop_ids(model, tokenizer)
         known = (tokenizer.pad_token_id, model.config.get_text_config().pad_token_id, *sorted(self.stop_ids), 0)
         self.pad_id: int = next(pad for pad in known if isinstance(pad, int) and pad >= 0)
@@ -88,7 +89,9 @@ class LanguageModel:
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
-    def evaluate(self, rows: Trajectories, needs: frozenset[str] = frozenset()) -> View:
+    def evaluate(
+        self, rows: Trajectories, needs: frozenset[str] = frozenset(), *, through: Any = None, probes: tuple[Any, ...] = ()
+    ) -> View:
         """How likely each sampled token is, untruncated and at the recorded temperature, with gradient where it is enabled.
 
         A sequence is ``[prompt | response]``. Columns of nothing but padding are not computed, and rows are taken in chunks
@@ -97,24 +100,29 @@ class LanguageModel:
 
         Args:
             rows: Sampled rows with `TextInputs`; ``action`` holds the response's ids, those of others' text among them.
-            needs: Of ``"entropy"`` and ``"value"``; ``logp`` always comes.
+            needs: Of ``"entropy"``, the names of heads (``"value"``) and those of ``probes``; ``logp`` always comes.
+            through: Reads the distribution off another place of the network (`upslope.policies.layer.Layer`).
+            probes: What else to compute where the logits are (`upslope.objective.base.Probe`).
 
         Returns:
             Columns ``[N, T]`` in float32, 0 where nothing was sampled.
         """
-        if unknown := needs - {"entropy", "value"}:
-            raise UserError(f"a language model has no column {sorted(unknown)[0]!r}; it has 'logp', 'entropy' and 'value'.")
-        if "value" in needs and self.value_head is None:
+        known = {"entropy", *self.heads, *(probe.name for probe in probes)}
+        if "value" in needs - known:
             raise UserError(
                 f"{self.name!r} has no value head. Call add_value_head(seed) first, or leave 'value' out of the columns."
             )
+        if unknown := needs - known:
+            raise UserError(f"{self.name!r} has no column {sorted(unknown)[0]!r}; it has {', '.join(sorted(known | {'logp'}))}.")
         names = ["logp", *sorted(needs)]
-        chunks = [self._evaluate_chunk(rows, chunk, names) for chunk in self._chunks(rows)]
+        chunks = [self._evaluate_chunk(rows, chunk, names, through, probes) for chunk in self._chunks(rows)]
         if not chunks:
             return View.of({name: torch.zeros(rows.sampled.shape, device=rows.sampled.device) for name in names})
         return View.of({name: torch.cat([chunk[name] for chunk in chunks]) for name in names})
 
-    def _evaluate_chunk(self, rows: Trajectories, chunk: slice, names: list[str]) -> dict[str, Tensor]:
+    def _evaluate_chunk(
+        self, rows: Trajectories, chunk: slice, names: list[str], through: Any, probes: tuple[Any, ...]
+    ) -> dict[str, Tensor]:
         """The columns of some rows, computed on their own extent and padded back to all positions."""
         sampled = rows.sampled[chunk] > 0
         mask = rows.inputs.prompt_mask[chunk].long()
@@ -127,17 +135,25 @@ class LanguageModel:
         # Whatever stands behind the last sampled token is invisible to the tokens before it: the mask need not know it.
         seen = torch.cat([mask, torch.ones_like(action[:, :-1])], 1)
         ids = torch.cat([rows.inputs.prompt[chunk, -width:], action[:, :-1]], 1)
-        logits, hidden = self._forward(ids, seen, positions, "value" in names)
+        wanted = {name: self.heads[name] for name in names if name in self.heads}
+        logits, hidden = self._forward(ids, seen, positions, bool(wanted or probes), through)
         temperature = None if rows.temperature is None else rows.temperature[chunk, :positions]
         columns = _logp_and_entropy(logits, action, temperature, "entropy" in names)
-        if "value" in names and self.value_head is not None:
-            columns["value"] = self.value_head(hidden.to(self.value_head.weight.dtype)).squeeze(-1).float()
+        for name, head in wanted.items():
+            columns[name] = head(hidden.to(next(head.parameters()).dtype)).squeeze(-1).float()
+        if probes:
+            advantage = (
+                torch.zeros_like(action, dtype=torch.float32) if rows.advantage is None else rows.advantage[chunk, :positions]
+            )
+            columns |= _probed(probes, logits, hidden, action, temperature, advantage)
         blank = rows.sampled.shape[1] - positions
         kept = sampled[:, :positions]
         return {name: nn.functional.pad(columns[name].masked_fill(~kept, 0.0), (0, blank)) for name in names}
 
-    def _forward(self, ids: Tensor, mask: Tensor, positions: int, want_hidden: bool) -> tuple[Tensor, Any]:
+    def _forward(self, ids: Tensor, mask: Tensor, positions: int, want_hidden: bool, through: Any = None) -> tuple[Tensor, Any]:
         """Logits of the last positions and, if wanted, what the head was given there."""
+        if through is not None:
+            return through.logits(self.model, ids, mask, positions)
         given: list[Tensor] = []
         head = self.model.get_output_embeddings()
         # Models scale and cap their logits in their own ways after the head, so the whole model is called and only watched.
@@ -221,22 +237,25 @@ class LanguageModel:
 
     # -- parameters ----------------------------------------------------------------------------------------------------
 
+    @property
+    def value_head(self) -> Any:
+        """The head called ``value``, if there is one."""
+        return self.heads.get("value")
+
     def add_value_head(self, seed: int) -> None:
         """A linear value on the hidden state that predicts a token, kept in float32. Does nothing when there is one."""
-        if self.value_head is not None:
-            return
-        width = self.model.config.get_text_config().hidden_size
-        head = nn.Linear(width, 1, device=self.device, dtype=torch.float32)
-        draw = torch.randn(1, width, generator=seeding.generator(seed, "value head"))
-        with torch.no_grad():
-            head.weight.copy_(draw / (width + 1) ** 0.5)
-            head.bias.zero_()
-        self.value_head = head
+        self.add_head("value", Head(), seed)
+
+    def add_head(self, name: str, head: Head, seed: int) -> None:
+        """A further output on the hidden state that predicts a token, kept in float32. One of that name stays as it is."""
+        if name not in self.heads:
+            width = self.model.config.get_text_config().hidden_size
+            self.heads[name] = make_head(head, width, seed, name).to(self.device)
 
     def trainable(self) -> dict[str, list[nn.Parameter]]:
-        """Parameters by what they belong to: ``policy`` and ``value`` (empty without a value head)."""
-        value = [] if self.value_head is None else list(self.value_head.parameters())
-        return {"policy": [p for p in self.model.parameters() if p.requires_grad], "value": value}
+        """Parameters by what they belong to: ``policy`` and the names of heads (``value`` is empty without a value head)."""
+        heads = {name: list(head.parameters()) for name, head in self.heads.items()}
+        return {"policy": [p for p in self.model.parameters() if p.requires_grad], "value": [], **heads}
 
     def parameter_count(self) -> int:
         """Parameters of the model, tied ones once, the value head not counted."""
@@ -246,19 +265,30 @@ class LanguageModel:
         """The policy as it is now, without gradient: a reference."""
         frozen = copy.copy(self)
         frozen.model = copy.deepcopy(self.model).requires_grad_(False).eval()
-        if self.value_head is not None:
-            frozen.value_head = copy.deepcopy(self.value_head).requires_grad_(False)
+        frozen.heads = {name: copy.deepcopy(head).requires_grad_(False) for name, head in self.heads.items()}
         return frozen
+
+    def weights(self) -> dict[str, Tensor]:
+        """All weights by name, for a checkpoint."""
+        heads = {f"heads.{name}.{key}": value for name, head in self.heads.items() for key, value in head.state_dict().items()}
+        return {**{f"model.{key}": value for key, value in self.model.state_dict().items()}, **heads}
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        """Takes what `weights` gave, in place."""
+        own = self.weights()
+        with torch.no_grad():
+            for key, tensor in own.items():
+                tensor.copy_(weights[key])
 
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
     def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> LanguageModel:
-        """Moves the policy; the value head changes its device only, as values need the precision."""
+        """Moves the policy; heads change their device only, as values need the precision."""
         self.model.to(device=device, dtype=dtype)
-        if self.value_head is not None:
-            self.value_head.to(device=device)
+        for head in self.heads.values():
+            head.to(device=device)
         return self
 
     # -- files ---------------------------------------------------------------------------------------------------------
@@ -276,10 +306,10 @@ class LanguageModel:
             with quiet_loading():
                 self.model.save_pretrained(unfinished)
             self.tokenizer.save_pretrained(unfinished)
-            if self.value_head is not None:
-                save_file(self.value_head.state_dict(), Path(unfinished, VALUE_FILE))
-            else:
-                Path(folder, VALUE_FILE).unlink(missing_ok=True)
+            for name, head in self.heads.items():
+                save_file(head.state_dict(), Path(unfinished, _head_file(name)))
+            for old in folder.glob(_head_file("*")):
+                old.unlink()
             for file in sorted(path for path in Path(unfinished).rglob("*") if path.is_file()):
                 target = folder / file.relative_to(unfinished)
                 target.parent.mkdir(exist_ok=True)
@@ -297,16 +327,36 @@ class LanguageModel:
         own = self.model.state_dict()
         if wrong := [key for key in own if key not in saved or saved[key].shape != own[key].shape]:
             raise UserError(f"'{folder}' holds another model than {self.name!r}: {wrong[0]!r} is missing or has another shape.")
-        value = load_file(folder / VALUE_FILE) if (folder / VALUE_FILE).is_file() else None
-        if value is None and self.value_head is not None:
-            raise UserError(f"'{folder}' holds no {VALUE_FILE}, but {self.name!r} has a value head to load.")
+        missing = [name for name in self.heads if not (folder / _head_file(name)).is_file()]
+        if missing:
+            raise UserError(f"'{folder}' holds no {_head_file(missing[0])}, but {self.name!r} has a head {missing[0]!r} to load.")
         with torch.no_grad():
             for key, tensor in own.items():
                 tensor.copy_(saved[key])
-        if value is not None:
+        if (folder / _head_file("value")).is_file():
             self.add_value_head(0)
-            assert self.value_head is not None
-            self.value_head.load_state_dict(value)
+        for name, head in self.heads.items():
+            head.load_state_dict(load_file(folder / _head_file(name)))
+
+
+def _head_file(name: str) -> str:
+    return VALUE_FILE if name == "value" else f"head-{name}.safetensors"
+
+
+def _probed(
+    probes: tuple[Any, ...], logits: Tensor, hidden: Tensor, action: Tensor, temperature: Tensor | None, advantage: Tensor
+) -> dict[str, Tensor]:
+    """Columns ``[N, T]`` of the probes, in chunks of decisions; none carries a gradient."""
+    size = max(1, CHUNK_FLOATS // logits.shape[-1])
+    heat = torch.ones_like(advantage) if temperature is None else temperature.where(temperature > 0, 1.0)
+    found: dict[str, list[Tensor]] = {probe.name: [] for probe in probes}
+    pieces = [column.flatten(0, 1).split(size) for column in (logits, hidden, action, heat, advantage)]
+    with torch.no_grad():
+        for raw, state, ids, heats, gain in zip(*pieces, strict=True):
+            seen = Seen(raw.float() / heats.unsqueeze(1), state.float(), ids, gain)
+            for probe in probes:
+                found[probe.name].append(probe(seen))
+    return {name: torch.cat(columns).view_as(action) for name, columns in found.items()}
 
 
 def _logp_and_entropy(logits: Tensor, action: Tensor, temperature: Tensor | None, want_entropy: bool) -> dict[str, Tensor]:

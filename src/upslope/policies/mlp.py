@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from upslope.errors import MethodError, UserError, did_you_mean
 from upslope.runtime.seeding import generator
-from upslope.types import Trajectories, View
+from upslope.types import Head, Trajectories, View
 
 
 class Activation(NamedTuple):
@@ -113,6 +113,8 @@ class MLPPolicy(nn.Module):
         self.actor = _stack(self.sizes, actions, 0.01, generator(seed, "policy"))
         self.log_std = nn.Parameter(torch.zeros(actions)) if continuous else None
         self.critic: nn.ModuleList | None = None
+        self.heads = nn.ModuleDict()
+        """Further outputs by name, each on a trunk of its own; acting does not need them."""
 
     @classmethod
     def for_task(cls, task: Any, *, hidden: Sequence[int] = (64, 64), activation: str = "tanh", seed: int = 0) -> MLPPolicy:
@@ -126,6 +128,16 @@ class MLPPolicy(nn.Module):
         if self.critic is None:
             weight = next(self.actor.parameters())
             self.critic = _stack(self.sizes, 1, 1.0, generator(seed, "value")).to(weight.device, weight.dtype)
+
+    def add_head(self, name: str, head: Head, seed: int) -> None:
+        """A further output for learning, on a trunk of its own; ``value`` is the critic."""
+        if head.outputs != 1:
+            raise MethodError(f"the model {name!r} has {head.outputs} outputs; control policies have one output per head.")
+        if name == "value":
+            self.add_value_head(seed)
+        elif name not in self.heads:
+            weight = next(self.actor.parameters())
+            self.heads[name] = _stack(self.sizes, 1, 1.0, generator(seed, name)).to(weight.device, weight.dtype)
 
     def value(self, observation: Tensor) -> Tensor:
         """Value of observations ``[..., D]``, as ``[...]``."""
@@ -161,7 +173,8 @@ class MLPPolicy(nn.Module):
             raise MethodError("these rows have no actions to evaluate.")
         parameters = self._forward(self.actor, observation)
         logp, entropy = _logp_and_entropy(parameters, action, self.log_std, "entropy" in needs)
-        return View(logp, entropy, self.value(observation) if "value" in needs else None)
+        more = {name: self._forward(self.heads[name], observation).squeeze(-1) for name in needs if name in self.heads}
+        return View(logp, entropy, self.value(observation) if "value" in needs else None, more)
 
     def slice_tokens(self, rows: Trajectories) -> Tensor:
         """What each row costs of the `token_budget`: its positions ``[N]``."""
@@ -175,7 +188,8 @@ class MLPPolicy(nn.Module):
         """Parameters by who they belong to: ``policy`` and ``value`` (empty without a critic)."""
         spread = [] if self.log_std is None else [self.log_std]
         critic = [] if self.critic is None else list(self.critic.parameters())
-        return {"policy": [*self.actor.parameters(), *spread], "value": critic}
+        heads = {name: list(head.parameters()) for name, head in self.heads.items()}
+        return {"policy": [*self.actor.parameters(), *spread], "value": critic, **heads}
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
@@ -190,6 +204,14 @@ class MLPPolicy(nn.Module):
         """The same weights in a policy that does not learn."""
         return copy.deepcopy(self).requires_grad_(False)
 
+    def weights(self) -> dict[str, Tensor]:
+        """All weights by name, for a checkpoint."""
+        return dict(self.state_dict())
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        """Takes what `weights` gave, in place."""
+        self.load_state_dict(weights)
+
     def save(self, folder: Path | str) -> None:
         """Write ``policy.safetensors`` and ``policy.json``, each whole or not at all."""
         from safetensors.torch import save_file
@@ -198,7 +220,7 @@ class MLPPolicy(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         weights = {name: tensor.detach().contiguous() for name, tensor in self.state_dict().items()}
         save_file(weights, folder / "policy.safetensors.part")
-        description = {"kind": "mlp", **asdict(self.sizes), "value_head": self.critic is not None}
+        description = {"kind": "mlp", **asdict(self.sizes), "value_head": self.critic is not None, "heads": list(self.heads)}
         (folder / "policy.json.part").write_text(json.dumps(description, indent=2) + "\n")
         for name in ("policy.safetensors", "policy.json"):
             os.replace(folder / f"{name}.part", folder / name)
@@ -207,9 +229,11 @@ class MLPPolicy(nn.Module):
         """Take the weights of a policy of the same sizes; a critic saved with it is added if there is none."""
         from safetensors.torch import load_file
 
-        sizes, value_head = _read_description(Path(folder))
+        sizes, value_head, heads = _read_description(Path(folder))
         if sizes != self.sizes:
             raise UserError(f"the policy in {folder} has {sizes}, this one {self.sizes}: they must be the same.")
+        for name in heads:
+            self.add_head(name, Head(), 0)
         if value_head:
             self.add_value_head()
         elif self.critic is not None:
@@ -219,12 +243,12 @@ class MLPPolicy(nn.Module):
     @classmethod
     def from_folder(cls, folder: Path | str) -> MLPPolicy:
         """The policy that was saved there."""
-        sizes, _ = _read_description(Path(folder))
+        sizes, _, _ = _read_description(Path(folder))
         policy = cls(sizes.observation, sizes.actions, sizes.continuous, hidden=sizes.hidden, activation=sizes.activation)
         policy.load(folder)
         return policy
 
-    def _forward(self, stack: nn.ModuleList, observation: Tensor) -> Tensor:
+    def _forward(self, stack: Any, observation: Tensor) -> Tensor:
         """The last layer's output, float32 whatever the weights are."""
         weight, activation = next(stack.parameters()), ACTIVATIONS[self.sizes.activation].learning
         hidden = observation.to(weight.device, weight.dtype)
@@ -312,12 +336,12 @@ def _stack(sizes: Sizes, outputs: int, head_gain: float, random: torch.Generator
     return nn.ModuleList(layers)
 
 
-def _read_description(folder: Path) -> tuple[Sizes, bool]:
+def _read_description(folder: Path) -> tuple[Sizes, bool, list[str]]:
     path = folder / "policy.json"
     try:
         described = json.loads(path.read_text())
         sizes = Sizes(**{name: described[name] for name in Sizes.__dataclass_fields__})
-        return sizes, bool(described["value_head"])
+        return sizes, bool(described["value_head"]), list(described.get("heads", []))
     except FileNotFoundError:
         raise UserError(f"no policy.json in {folder}. Give the folder of a saved policy.") from None
     except (KeyError, TypeError, ValueError) as error:

@@ -90,6 +90,12 @@ class EnvRollout:
             "an environment has no groups of samples, so there is nothing to sample in place of what a filter dropped."
         )
 
+    def choose(self, step: int, attempt: int, tasks: int, candidates: int, weigh: Any) -> Trajectories:
+        raise MethodError("an environment is one task, so there is nothing for a curriculum to choose.")
+
+    def teacher(self, rows: Trajectories) -> Trajectories:
+        raise MethodError("an environment has no reference answers to learn from.")
+
     def join(self, batches: list[Trajectories]) -> Trajectories:
         raise MethodError("rollouts in environments are not joined.")
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from upslope.errors import UserError
 from upslope.objective.base import State
 from upslope.policies.language_model import LanguageModel, TextInputs
 from upslope.rollout.engine import Completions, Sampling, TorchEngine
 from upslope.runtime.seeding import numpy_generator, stable_hash, uniforms
 from upslope.tasks.text import Problem, TextTask
-from upslope.types import Ended, Metrics, Trajectories, View
+from upslope.types import Ended, Metrics, Source, Trajectories, View
 
 
 class TextRollout:
@@ -32,14 +34,32 @@ class TextRollout:
     def __init__(self, task: TextTask, policy: LanguageModel, *, tasks: int, samples: int, sampling: Sampling, seed: int):
         self.task, self.policy, self.tasks, self.samples, self.sampling, self.seed = task, policy, tasks, samples, sampling, seed
         self.engine = TorchEngine(policy)
+        self.asked: dict[int, Problem] = {}
+        """The problems of the step, by task."""
 
     def collect(self, step: int) -> Trajectories:
         """The rows of a step, problem by problem."""
+        self.asked = {}
         return self.refill(step, 0, self.tasks)
 
     def refill(self, step: int, attempt: int, tasks: int) -> Trajectories:
         """Rows of ``tasks`` other problems, in place of some that were dropped."""
         problems = self.task.sample(tasks, "train", numpy_generator(self.seed, "tasks", step, attempt))
+        return self.answers(problems, step, attempt)
+
+    def choose(self, step: int, attempt: int, tasks: int, candidates: int, weigh: Callable[[Tensor], Tensor]) -> Trajectories:
+        """Rows of ``tasks`` problems drawn by weight, without replacement, among ``candidates`` times as many."""
+        self.asked = {} if attempt == 0 else self.asked
+        rng = numpy_generator(self.seed, "tasks", step, attempt)
+        found = self.task.sample(tasks * candidates, "train", rng)
+        distinct = list({problem.id: problem for problem in found}.values())
+        weights = weigh(torch.tensor([problem.id for problem in distinct], dtype=torch.int64)).double().numpy()
+        order = np.argsort(-(np.log(np.maximum(weights, 1e-300)) + rng.gumbel(size=len(distinct))), kind="stable")
+        return self.answers([distinct[i] for i in order[:tasks]], step, attempt)
+
+    def answers(self, problems: list[Problem], step: int, attempt: int) -> Trajectories:
+        """A group of sampled and scored answers to each of these problems."""
+        self.asked |= {problem.id: problem for problem in problems}
         prompts = [self.policy.encode(problem.prompt) for problem in problems]
         numbers = uniforms((len(prompts) * self.samples, self.sampling.max_tokens), self.seed, "tokens", step, attempt)
         completions = self.engine.generate(prompts, self.samples, self.sampling, numbers)
@@ -56,7 +76,13 @@ class TextRollout:
             label={"answer": self._answer_classes(repeated, responses)},
             segment={"item": item_numbers(self.policy, completions.tokens, self.task.separator)},
             info=[
-                {"prompt": problem.prompt, "answer": problem.answer, "response": response, "reward": reward, "finish": finish}
+                {
+                    "prompt": problem.prompt,
+                    "answer": problem.answer,
+                    "response": response,
+                    "reward": reward,
+                    "finish": finish,
+                }
                 for problem, response, reward, finish in zip(repeated, responses, scores.reward, completions.finish, strict=True)
             ],
         )
@@ -68,6 +94,23 @@ class TextRollout:
 
     def join(self, batches: list[Trajectories]) -> Trajectories:
         return join_text(batches)
+
+    def teacher(self, rows: Trajectories) -> Trajectories:
+        """The reference answer to each group's problem, scored, as one more row of the group."""
+        first = {int(group): row for row, group in reversed(list(enumerate(rows.group.tolist())))}
+        problems = [self.asked[int(rows.task[row])] for row in first.values()]
+        if missing := [problem.prompt for problem in problems if not problem.answer]:
+            raise UserError(f"this method learns from reference answers, and the problem {missing[0]!r} has none.")
+        taught = teacher_rows(self.policy, problems)
+        scores = self.task.score(problems, [problem.answer for problem in problems])
+        reward = torch.tensor(scores.reward, dtype=torch.float32, device=taught.sampled.device)
+        return taught.replace(
+            reward=reward,
+            components={name: torch.zeros_like(reward) for name in rows.components} | {"task": reward},
+            group=torch.tensor(list(first), device=taught.sampled.device),
+            label={"source": torch.full((len(problems),), int(Source.DEMONSTRATED), device=taught.sampled.device)},
+            horizon=rows.horizon,
+        )
 
     def metrics(self) -> Metrics:
         return {}

@@ -5,6 +5,7 @@ Here are the parts that many methods share; those of one paper stand in a module
 
 from upslope.objective.ratio.granularity import (
     LOG_LIMIT,
+    Against,
     ConstantMix,
     EntropyMix,
     Hybrid,
@@ -18,6 +19,7 @@ from upslope.objective.ratio.granularity import (
 
 __all__ = [
     "LOG_LIMIT",
+    "Against",
     "ConstantMix",
     "EntropyMix",
     "Hybrid",

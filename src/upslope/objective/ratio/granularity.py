@@ -16,16 +16,24 @@ LOG_LIMIT = 20.0
 """Log-ratios are clamped to ±20 before the exponential; e^20 is far outside any trust region and still finite."""
 
 
-def raw_log_ratio(batch: Batch) -> Tensor:
-    """log pi_current - log pi_proximal, unclamped, zero where nothing was sampled."""
-    if batch.current is None or batch.proximal is None:
+Against = Literal["proximal", "behavior"]
+"""Divided by whom: the policy before the step's first update, or the one that really sampled."""
+
+
+def raw_log_ratio(batch: Batch, against: Against = "proximal") -> Tensor:
+    """log pi_current - log pi_other, unclamped, zero where nothing was sampled."""
+    other = batch.proximal if against == "proximal" else batch.behavior
+    if batch.current is None or other is None:
         raise MethodError("a ratio needs the current and the proximal log-probabilities; this batch has not been evaluated.")
-    return torch.where(batch.sampled > 0, batch.current.logp - batch.proximal.logp.detach(), 0.0)
+    on = batch.sampled > 0
+    if against == "behavior" and bool((other.logp.isnan() & on).any()):
+        raise MethodError("a ratio against the behaviour policy divides by what nobody sampled: these rows are demonstrations.")
+    return torch.where(on, batch.current.logp - other.logp.detach(), 0.0)
 
 
-def log_ratio(batch: Batch) -> Tensor:
+def log_ratio(batch: Batch, against: Against = "proximal") -> Tensor:
     """The log-ratio as every part uses it: NaN counts as not moved, the rest is clamped. Both lose their gradient there."""
-    raw = raw_log_ratio(batch)
+    raw = raw_log_ratio(batch, against)
     return torch.where(raw.isnan(), 0.0, raw).clamp(-LOG_LIMIT, LOG_LIMIT)
 
 
@@ -49,13 +57,19 @@ class NoRatio(Ratio):
 
 @dataclass(frozen=True)
 class TokenRatio(Ratio):
-    r"""Each decision by itself: :math:`r_t = \exp(\log\pi_\theta - \log\pi_{old})`."""
+    r"""Each decision by itself: :math:`r_t = \exp(\log\pi_\theta - \log\pi_{old})`.
+
+    Fields:
+        against: whose log-probabilities are subtracted: ``"proximal"``, or ``"behavior"`` where rows are older than the step.
+    """
+
+    against: Against = "proximal"
 
     def branches(self) -> tuple[str, ...]:
         return ("token",)
 
     def __call__(self, batch: Batch) -> tuple[Branch, ...]:
-        log = log_ratio(batch)
+        log = log_ratio(batch, self.against)
         return (Branch("token", log, log.exp()),)
 
 
