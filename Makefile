@@ -9,10 +9,12 @@ PIP := $(BIN)/pip --disable-pip-version-check install -c constraints.txt
 CORE := $(VENV)/.installed-core
 ALL := $(VENV)/.installed-all
 SEED ?= 0
+# Scripts that declare a claim; the rest of the folder is what they share.
+CLAIMS = $(subst _,-,$(notdir $(basename $(shell grep -l "^CLAIM = " bench/claims/*.py))))
 # One thread per process: two test workers share two cores, and small models gain nothing from more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format install claims docs clean
+.PHONY: help demo test test-fast lint format install claims claims-fast claims-all docs clean
 
 help:
 	@echo "make demo       install the core and train the embedded model with DHPO (minutes; SEED=1 for another run)"
@@ -21,6 +23,7 @@ help:
 	@echo "make lint       ruff and mypy            make format   ruff, rewriting files"
 	@echo "make install    the environment with every extra (TORCH=torch for the CUDA build)"
 	@echo "make claims METHOD=dhpo   run a method's claim and write docs/claims/<method>.md"
+	@echo "make claims-fast   the claims that take seconds      make claims-all   every claim (hours; ARGS='--workers 16' for more processes)"
 	@echo "make docs       write the generated pages (methods, command line) anew"
 
 $(VENV)/.made:
@@ -65,8 +68,14 @@ format: $(ALL)
 	@$(BIN)/ruff format .
 
 claims: $(ALL)
-	@test -n "$(METHOD)" || { echo "say which: make claims METHOD=dhpo   ($(notdir $(basename $(wildcard bench/claims/[a-z]*.py))))"; exit 1; }
-	@$(BIN)/python bench/claims/$(METHOD).py
+	@test -n "$(METHOD)" || { echo "say which: make claims METHOD=dhpo   ($(CLAIMS))"; exit 1; }
+	@$(BIN)/python $(or $(wildcard bench/claims/$(METHOD).py),bench/claims/$(subst -,_,$(METHOD)).py) $(ARGS)
+
+claims-fast: $(ALL)
+	@$(BIN)/python bench/claims/fast.py $(ARGS)
+
+claims-all: $(ALL)
+	@$(BIN)/python bench/claims/fast.py --all $(ARGS)
 
 docs: $(ALL)
 	@$(BIN)/python docs/generate.py

@@ -1,7 +1,7 @@
 """Writes the generated pages: a page per method of the catalogue, their index, and the command line's reference.
 
 The pages say what the code says: slots, knobs and formulas come from the methods, flags from the parser. What code cannot know, how
-a method was checked against others, stands in `ORACLES` below. ``make docs`` runs this; a test holds that its result is committed.
+a method was checked against others, comes from `checks`. ``make docs`` runs this; a test holds that its result is committed.
 """
 
 from __future__ import annotations
@@ -9,8 +9,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
+import json
 import re
+from functools import cache
 from pathlib import Path
+
+from checks import brief
+from checks import collect as _collect
 
 from upslope.cli import ABOUT, EXAMPLES, _parsers
 from upslope.methods import catalogue
@@ -20,23 +25,14 @@ from upslope.types import Method, Part
 DOCS = Path(__file__).resolve().parent
 MADE = "<!-- Written by docs/generate.py; change the code it describes and run `make docs`. -->"
 
-LIBRARIES = "loss and gradient equal those of liger-kernel and of TRL on ragged random batches"
-ENUMERATED = "on a policy small enough to enumerate,"
-ORACLES = {
-    "reinforce": f"{ENUMERATED} its estimate against the exact gradient, without and with each baseline",
-    "rloo": f"advantages and gradient worked out by hand; {ENUMERATED} its estimate against the exact gradient",
-    "ppo": "GAE equals that of torchrl and of Stable-Baselines3; GAE and the dual clip worked out by hand",
-    "grpo": LIBRARIES,
-    "dr-grpo": LIBRARIES,
-    "dapo": f"{LIBRARIES} (without its filter and length penalty, which are no part of a loss)",
-    "gspo": LIBRARIES,
-    "cispo": LIBRARIES,
-    "gmpo": f"loss and gradient worked out by hand; {ENUMERATED} its gradient at the first update is GRPO's",
-    "high-entropy": "selected tokens, loss and gradient equal those of TRL",
-    "dhpo": f"loss and gradient worked out by hand; {ENUMERATED} its gradient at either end of the mix is GRPO's or GSPO's",
-    "dhpo-entropy": f"mixing weights worked out by hand; {ENUMERATED} its gradient at the first update is GRPO's",
-}
-"""What each method's numbers were compared with, in tests/test_oracles.py and tests/test_identities.py."""
+CHECKS_FILE = DOCS.parent / "src" / "upslope" / "methods" / "checks.json"
+"""What `upslope methods` says of the checks."""
+
+
+@cache
+def collect() -> dict:
+    """What was checked, read once."""
+    return _collect()
 
 
 def pages() -> dict[Path, str]:
@@ -44,6 +40,8 @@ def pages() -> dict[Path, str]:
     found = {DOCS / "methods" / f"{name}.md": method_page(method) for name, method in catalogue().items()}
     found[DOCS / "methods" / "README.md"] = index_page()
     found[DOCS / "command-line.md"] = command_line_page()
+    told = {name: brief(collect().get(name, {})) for name in catalogue()}
+    found[CHECKS_FILE] = json.dumps(told, indent=1, sort_keys=True) + "\n"
     return found
 
 
@@ -62,11 +60,13 @@ def main() -> None:
 
 def index_page() -> str:
     """The catalogue as a table of links."""
-    rows = [
-        (f"[{m.name}]({m.name}.md)", m.family, str(m.paper.year), _link(m.parent) or "-", m.differs) for m in catalogue().values()
-    ]
-    about = f"The {len(rows)} methods of the catalogue, oldest first. `upslope methods` prints the same list."
-    return _page("Methods", about, _table(("method", "family", "year", "parent", "differs"), rows))
+    rows = []
+    for m in catalogue().values():
+        claim = brief(collect().get(m.name, {}))["claim"]
+        rows.append((f"[{m.name}]({m.name}.md)", m.family, str(m.paper.year), _link(m.parent) or "-", claim, m.differs))
+    about = f"""The {len(rows)} methods of the catalogue, oldest first. `upslope methods` prints the same list. *Claim* counts the
+statements of the paper that were measured on small tasks here, and how many held; the method's page has the numbers."""
+    return _page("Methods", about, _table(("method", "family", "year", "parent", "claim", "differs"), rows))
 
 
 def method_page(method: Method) -> str:
@@ -75,6 +75,7 @@ def method_page(method: Method) -> str:
         method.name,
         _paper(method),
         f"{method.differs[0].upper()}{method.differs[1:]}.",
+        f"Use it when {method.use_when}." if method.use_when else "",
         f"```text\n{_aligned(method.formula)}\n```" if method.formula else "",
         *_differences(method),
         "## Parts",
@@ -82,6 +83,7 @@ def method_page(method: Method) -> str:
         "may be left out where a slot holds one part.",
         *[_part(path, part) for path, part in method.parts()],
         *_domains(method),
+        *_costs(method),
         *(["## Notes and doubts", method.notes] if method.notes else []),
         *_checks(method),
         "## Run it",
@@ -153,10 +155,27 @@ def _domains(method: Method) -> list[str]:
     return ["## By kind of task", "Knobs that are set when a run is made, before `--set`.", _table(("task", "knob", "value"), rows)]
 
 
+def _costs(method: Method) -> list[str]:
+    """Time and memory beside GRPO, as measured by bench/cost.py."""
+    measured = collect().get(method.name, {}).get("cost")
+    if not measured:
+        return []
+    text = (
+        f"A step took {measured['time']:.2f} times that of GRPO without its KL term (middle half of {measured['windows']} windows: "
+    )
+    text += f"{measured['low']:.2f} to {measured['high']:.2f}), and peak memory was {measured['memory']:.2f} times GRPO's: "
+    text += "the default tiny model, two updates a step, measured side by side by `bench/cost.py`."
+    return ["## Cost", text]
+
+
 def _checks(method: Method) -> list[str]:
+    record = collect().get(method.name, {})
+    identity = ", ".join(f"`{file}`" for file in record.get("identity", [])) or "none"
+    oracle = record.get("oracle", {})
+    against = "; ".join(text for texts in oracle.values() for text in texts) or "no independent implementation"
     rows = [
-        ("identity", "special cases in which it must equal another method or the exact gradient", "`tests/test_identities.py`"),
-        ("oracle", ORACLES[method.name], "`tests/test_oracles.py`, `tests/test_identities.py`"),
+        ("identity", "special cases in which it must equal another method or the exact gradient", identity),
+        ("oracle", against, ", ".join(f"`{file}`" for file in oracle) or "none"),
         ("table", "edge cases, cuts of an update, masks, seeds, resume", "`tests/test_table.py`, `tests/test_resume.py`"),
         ("learning", "improves a small task", "`tests/test_learning.py`"),
     ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -59,6 +60,7 @@ def random_batch(
         value=normal(rows, positions).to(dtype).requires_grad_(),
     )
     proximal = View(old.to(dtype), normal(rows, positions).abs().to(dtype), normal(rows, positions).to(dtype))
+    current, proximal = _with_more(current, proximal, generator(seed, "further columns"))
     reward = _rewards(groups, samples, random).to(dtype)
     last = _last(sampled)
     cut_off = torch.rand(rows, generator=random) < 0.5
@@ -71,7 +73,10 @@ def random_batch(
         behavior=View((old + 0.01 * normal(rows, positions)).to(dtype)),
         proximal=proximal,
         current=current,
-        reference={"start": View((old + reference_drift * normal(rows, positions)).to(dtype))},
+        reference={
+            "start": View((old + reference_drift * normal(rows, positions)).to(dtype)),
+            "blind": View((old - torch.rand(old.shape, generator=generator(seed, "blind"), dtype=torch.float64)).to(dtype)),
+        },
         action=torch.randint(0, 50, (rows, positions), generator=random),
         temperature=torch.ones(rows, positions, dtype=dtype),
         step_reward=(0.1 * normal(rows, positions)).to(dtype),
@@ -80,9 +85,25 @@ def random_batch(
         bootstrap=(normal(rows, positions) * last).to(dtype),
         horizon=positions,
         key=decision_keys(torch.arange(rows) + seed * 1000, positions),
-        segment={"item": (torch.arange(positions) // 3).expand(rows, positions).clone()},
+        segment={
+            "item": (torch.arange(positions) // 3).expand(rows, positions).clone(),
+            "window": (torch.arange(rows).unsqueeze(1) % 3 - torch.arange(positions)).clamp_min(0),
+        },
         label={"answer": torch.randint(0, 3, (rows,), generator=random)},
     )
+
+
+def _with_more(current: View, proximal: View, random: torch.Generator) -> tuple[View, View]:
+    """The views with what heads and probes of methods add, drawn apart so that the other columns stay what they were."""
+
+    def normal() -> Tensor:
+        return torch.randn(current.logp.shape, generator=random, dtype=torch.float64).to(current.logp.dtype)
+
+    heads = {"median": normal().requires_grad_()}
+    old = {"median": normal()}
+    # What probes report carries no gradient; most of it lies within the usual bounds.
+    probes = {"objective_change": 5e-3 * normal(), "policy_shift": 5e-5 * normal().abs()}
+    return dataclasses.replace(current, more=heads | probes), dataclasses.replace(proximal, more=old)
 
 
 def _ragged(rows: int, positions: int, random: torch.Generator) -> Tensor:
@@ -111,8 +132,8 @@ def _last(sampled: Tensor) -> Tensor:
 
 def replace_view(batch: Batch, name: str, **columns: Tensor | None) -> Batch:
     """The batch with columns of one view (``"current"``, ``"proximal"``) replaced."""
-    view = getattr(batch, name)
-    return batch.replace(**{name: View(**{**{key: getattr(view, key) for key in ("logp", "entropy", "value")}, **columns})})
+    found = {**getattr(batch, name).columns(), **columns}
+    return batch.replace(**{name: View.of({key: column for key, column in found.items() if column is not None})})
 
 
 def at_proximal(batch: Batch) -> Batch:
@@ -125,15 +146,20 @@ def at_proximal(batch: Batch) -> Batch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Loss of an update and its gradient in the current policy's columns, each ``[N, T]``; zero where a column is not used."""
+    """Loss of an update and its gradient in the current policy's columns, each ``[N, T]``; zero where a column is not used.
+
+    ``more`` has those of heads and probes.
+    """
 
     loss: Tensor
     logp: Tensor
     entropy: Tensor
     value: Tensor
+    more: Mapping[str, Tensor] = field(default_factory=dict)
 
     def finite(self) -> bool:
-        return all(bool(part.isfinite().all()) for part in (self.loss, self.logp, self.entropy, self.value))
+        parts = (self.loss, self.logp, self.entropy, self.value, *self.more.values())
+        return all(bool(part.isfinite().all()) for part in parts)
 
 
 def gradient(method: Method, batch: Batch, how: str = "whole", use_filter: bool = True) -> Outcome:
@@ -155,8 +181,8 @@ def gradient(method: Method, batch: Batch, how: str = "whole", use_filter: bool 
     found = {
         name: torch.zeros_like(leaf) if grad is None else grad for (name, leaf), grad in zip(leaves.items(), grads, strict=True)
     }
-    absent = {name: torch.zeros_like(batch.sampled) for name in ("logp", "entropy", "value") if name not in found}
-    return Outcome(loss.detach(), **found, **absent)
+    known = {name: found.pop(name, torch.zeros_like(batch.sampled)) for name in ("logp", "entropy", "value")}
+    return Outcome(loss.detach(), **known, more=found)
 
 
 def kept_rows(method: Method, batch: Batch) -> Tensor:
@@ -167,8 +193,9 @@ def kept_rows(method: Method, batch: Batch) -> Tensor:
 
 def assert_same(ours: Outcome, theirs: Outcome, rtol: float = 1e-9, atol: float = 1e-12, exact: bool = False) -> None:
     """The same loss and gradients, to rounding or to the last bit."""
-    for name in ("loss", "logp", "entropy", "value"):
-        mine, other = getattr(ours, name), getattr(theirs, name)
+    pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in ("loss", "logp", "entropy", "value")}
+    pairs |= {name: (ours.more[name], theirs.more[name]) for name in sorted(set(ours.more) & set(theirs.more))}
+    for name, (mine, other) in pairs.items():
         if exact:
             assert torch.equal(mine, other), f"{name} differs by up to {(mine - other).abs().max():.3g}"
         else:

@@ -54,17 +54,19 @@ class Rollout(Protocol):
 
 
 class Helping:
-    """What a learner does for data parts (`Outside`)."""
+    """What a learner does for data parts (`Outside`); ``method`` is as the step's knobs have it."""
 
-    def __init__(self, learner: PolicyGradient):
-        self.learner = learner
+    def __init__(self, learner: PolicyGradient, method: Method):
+        self.learner, self.method = learner, method
 
     def look(self, rows: Trajectories, columns: frozenset[str]) -> View:
         learner = self.learner
-        return learner.sight.columns(learner.method, learner.policy, rows, columns - {"logp"})
+        return learner.sight.columns(self.method, learner.policy, rows, columns - {"logp"})
 
     def teacher(self, rows: Trajectories) -> Trajectories:
-        return self.learner.rollout.teacher(rows)
+        """Scored as sampled rows are: the method's own early rewards change these too."""
+        taught = self.learner.rollout.teacher(rows).replace(state=rows.state, memory=rows.memory, progress=rows.progress)
+        return estimator.score(self.method, taught, late=False)  # type: ignore[return-value]
 
     def join(self, batches: list[Trajectories]) -> Trajectories:
         return self.learner.rollout.join(batches)
@@ -124,7 +126,7 @@ class PolicyGradient:
             self.states[path] = part.update(self.states[path], rows if isinstance(part, Data) else sampled, metrics)
         self.rollout.sync()
         ended = time.perf_counter()
-        tokens = float(sampled.sampled.sum())
+        tokens = metrics.get("tokens", float(sampled.sampled.sum()))  # a rollout knows better where rows hold older decisions
         return metrics | {
             "tokens": tokens,
             "seconds": ended - began,
@@ -140,7 +142,7 @@ class PolicyGradient:
         """The sampled rows as the data parts left them, and all rows that pass the filters."""
         rows = sampled
         for part in method.data:
-            rows = part(rows, Helping(self))
+            rows = part(rows, Helping(self, method))
         return only(rows, rows.fresh()), only(rows, estimator.kept(method, rows, late=False))
 
     def _knobs(self, progress: float) -> dict[str, float]:

@@ -103,7 +103,9 @@ class Sight:
 
     def kl_to_start(self, rows: Trajectories, method: Method) -> Metrics:
         """Of the policy that sampled. Its recorded log-probabilities are used: the proximal ones may lack rows without signal."""
-        if "start" in rows.reference:
+        if "source" in rows.label:  # older rows and references say nothing about it
+            rows = rows.take_rows(rows.fresh())
+        if "start" in rows.reference and method.policy is None:
             seen, start = rows, rows.reference["start"]
         elif self.watch_kl and self.start is not None:
             seen = rows.take_rows(torch.linspace(0, rows.rows - 1, min(rows.rows, WATCHED_ROWS)).long().unique())
@@ -123,7 +125,8 @@ class Sight:
                 due |= set(part.snapshots(states[path], progress))
         for name in due:
             if name == "start":
-                self.start, self.renewed_start = self.policy.frozen_copy(), True
+                if self.start is not None:  # else nobody looks at it
+                    self.start, self.renewed_start = self.policy.frozen_copy(), True
             else:
                 self.snapshots[name] = [self.snapshots[name][1], self.policy.frozen_copy()]
 

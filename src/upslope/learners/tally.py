@@ -50,7 +50,8 @@ def sampling_metrics(everything: Trajectories, rows: Trajectories) -> Metrics:
     if "task" in everything.components:
         metrics["reward"] = float(everything.components["task"].mean())
         metrics["constant_groups"] = float(everything.group_stats(everything.components["task"]).constant.float().mean())
-        metrics["length"] = float(everything.lengths().mean())
+        lengths = everything.lengths()
+        metrics |= {"length": float(lengths.mean()), "longest": float(lengths.max())}
     return metrics
 
 

@@ -163,7 +163,7 @@ def method_loss(method: Method, batch: Batch) -> Tensor:
 def silent_rows(method: Method, batch: Batch) -> Tensor:
     """Rows ``[N]`` without any gradient under this method, which therefore need not be computed."""
     assert batch.share is not None and batch.advantage is not None
-    if not all(term.aggregated for term in method.regularize):
+    if not all(term.aggregated for term in (*method.regularize, *(model for _, model in method.models))):
         return batch.lengths() == 0
     if method.regularize or method.models or not method.surrogate.silent_without_advantage:
         return (batch.share != 0).sum(1) == 0

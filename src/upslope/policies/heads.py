@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -27,7 +29,7 @@ class SoftMinimum(nn.Module):
 def soft_minimum(values: Tensor, softness: float) -> Tensor:
     """Over the last axis, which stays with size one."""
     spread = torch.logsumexp(-values / softness, -1, keepdim=True)
-    return -softness * (spread - torch.log(torch.tensor(float(values.shape[-1]), device=values.device)))
+    return -softness * (spread - math.log(values.shape[-1]))
 
 
 def make_head(head: Head, width: int, seed: int, name: str) -> nn.Module:

@@ -38,6 +38,10 @@ class TextInputs:
     def take(self, pick) -> TextInputs:
         return TextInputs(pick(self.prompt), pick(self.prompt_mask))
 
+    def hidden(self, where: Tensor, token: int) -> TextInputs:
+        """The same with another token at these places ``[N, P]``."""
+        return TextInputs(torch.where(where, token, self.prompt), self.prompt_mask)
+
 
 class LanguageModel:
     """A causal language model of `transformers`, its tokenizer and, on request, a value head on its trunk.
@@ -136,7 +140,8 @@ class LanguageModel:
         seen = torch.cat([mask, torch.ones_like(action[:, :-1])], 1)
         ids = torch.cat([rows.inputs.prompt[chunk, -width:], action[:, :-1]], 1)
         wanted = {name: self.heads[name] for name in names if name in self.heads}
-        logits, hidden = self._forward(ids, seen, positions, bool(wanted or probes), through)
+        with contextlib.nullcontext() if through is None else through.inside(self.model):
+            logits, hidden = self._forward(ids, seen, positions, bool(wanted or probes))
         temperature = None if rows.temperature is None else rows.temperature[chunk, :positions]
         columns = _logp_and_entropy(logits, action, temperature, "entropy" in names)
         for name, head in wanted.items():
@@ -150,10 +155,8 @@ class LanguageModel:
         kept = sampled[:, :positions]
         return {name: nn.functional.pad(columns[name].masked_fill(~kept, 0.0), (0, blank)) for name in names}
 
-    def _forward(self, ids: Tensor, mask: Tensor, positions: int, want_hidden: bool, through: Any = None) -> tuple[Tensor, Any]:
+    def _forward(self, ids: Tensor, mask: Tensor, positions: int, want_hidden: bool) -> tuple[Tensor, Any]:
         """Logits of the last positions and, if wanted, what the head was given there."""
-        if through is not None:
-            return through.logits(self.model, ids, mask, positions)
         given: list[Tensor] = []
         head = self.model.get_output_embeddings()
         # Models scale and cap their logits in their own ways after the head, so the whole model is called and only watched.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Sequence
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from upslope.methods import catalogue
@@ -20,6 +23,7 @@ WHEN = {
     "decision": "per decision",
 }
 _INDENT = " " * 4
+UNCHECKED = {"checks": "none", "claim": "not measured"}
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str], width: int = 0) -> str:
@@ -34,8 +38,19 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str], width: int = 0) 
 
 def methods_table(methods: Sequence[Method], width: int = 0) -> str:
     """A line per method."""
-    rows = [(each.name, str(each.paper.year), each.parent or "-", each.differs) for each in methods]
-    return table(rows, ("name", "year", "parent", "differs"), width)
+    told = checks()
+    rows = [
+        (each.name, str(each.paper.year), each.parent or "-", *told.get(each.name, UNCHECKED).values(), each.differs)
+        for each in methods
+    ]
+    return table(rows, ("name", "year", "parent", "checks", "claim", "differs"), width)
+
+
+@cache
+def checks() -> dict[str, dict[str, str]]:
+    """How each method of the catalogue was checked, and how the paper's claim came out on small tasks."""
+    file = resources.files("upslope.methods") / "checks.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def slots(method: Method) -> dict[str, str]:
@@ -52,6 +67,7 @@ def method_record(method: Method) -> dict[str, Any]:
         "parent": method.parent,
         "differs": method.differs,
         "slots": slots(method),
+        **checks().get(method.name, UNCHECKED),
     }
 
 
@@ -65,6 +81,7 @@ def show_record(method: Method, flat: bool = False) -> dict[str, Any]:
     """What ``show`` says, as plain data."""
     record = method_record(method) | {
         "formula": method.formula,
+        "use_when": method.use_when,
         "notes": method.notes,
         "on": {domain: dict(knobs) for domain, knobs in method.on},
         "changes": {slot: {"from": old, "to": new} for slot, (old, new) in changes(method).items()},
@@ -84,6 +101,8 @@ def show_text(method: Method, flat: bool = False, width: int = 100) -> str:
     if method.on:
         rows = [(domain, f"{path} = {_knob(value)}") for domain, knobs in method.on for path, value in knobs]
         blocks.append("by kind of task\n" + table(rows[1:], rows[0]))
+    if method.use_when:
+        blocks.append(textwrap.fill(f"use it when {method.use_when}", width))
     if method.notes:
         blocks.append("notes\n" + textwrap.fill(method.notes, width, initial_indent="  ", subsequent_indent="  "))
     return "\n\n".join(blocks)

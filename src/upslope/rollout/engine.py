@@ -19,7 +19,8 @@ from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
 from upslope.types import Trajectories
 
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "paused"]
+"""``paused`` is never the engine's word: a rollout says it of an answer that it will go on with."""
 
 DEAD_SHARE = 1 / 8
 """Ended rows are dropped once they are this share of the batch: dropping copies the cache, keeping computes them again."""
@@ -97,7 +98,14 @@ class TorchEngine:
         """Continue with this policy's weights from now on. They are shared, not copied."""
         self.policy = policy
 
-    def generate(self, prompts: Sequence[list[int]], n: int, sampling: Sampling, uniforms: Tensor) -> Completions:
+    def generate(
+        self,
+        prompts: Sequence[list[int]],
+        n: int,
+        sampling: Sampling,
+        uniforms: Tensor,
+        limits: Sequence[int] | None = None,
+    ) -> Completions:
         """Continues each prompt ``n`` times.
 
         Args:
@@ -105,21 +113,24 @@ class TorchEngine:
             n: Completions per prompt.
             sampling: How tokens are drawn.
             uniforms: ``[R, max_tokens]`` numbers in [0, 1), ``R = len(prompts) * n``: the only randomness there is.
+            limits: The most tokens the completions of each prompt may have, where some have less room than ``max_tokens``.
 
         Raises:
             UserError: if a prompt is empty or, with its completion, longer than the model's positions; or if the model
                 no longer gives numbers.
         """
-        self._refuse(prompts, n, sampling, uniforms)
+        limits = [sampling.max_tokens] * len(prompts) if limits is None else [min(own, sampling.max_tokens) for own in limits]
+        self._refuse(prompts, n, sampling, uniforms, limits)
         # Tensors made in inference mode could never enter a loss, hence out of it even if the caller is in it.
         with torch.inference_mode(False), torch.no_grad():
             uniforms = uniforms.to(self.policy.device)
             stops = torch.tensor(sorted(self.policy.stop_ids), dtype=torch.long, device=self.policy.device)
+            room = torch.tensor(limits, device=self.policy.device).repeat_interleave(n)
             record = _Record.blank(len(uniforms), sampling.max_tokens, self.policy)
             for first, last in self._chunks(prompts, n, sampling.max_tokens):
                 rows = slice(first * n, last * n)
                 stream = _Stream(self.policy, prompts[first:last], n, sampling.max_tokens)
-                _sample(stream, sampling, uniforms[rows], stops, record.part(rows))
+                _sample(stream, sampling, uniforms[rows], stops, room[rows], record.part(rows))
             if not record.logp.isfinite().all():
                 raise UserError(f"{self.policy.name!r} gives log-probabilities that are not numbers: its weights have blown up. "
                                 "A smaller learning rate or a tighter gradient norm keeps them.")  # fmt: skip
@@ -167,30 +178,34 @@ class TorchEngine:
                 start, longest = number, len(prompt)
         yield start, len(prompts)
 
-    def _refuse(self, prompts: Sequence[list[int]], n: int, sampling: Sampling, uniforms: Tensor) -> None:
+    def _refuse(self, prompts: Sequence[list[int]], n: int, sampling: Sampling, uniforms: Tensor, limits: Sequence[int]) -> None:
         if not prompts or n < 1:
             raise UserError(f"nothing to generate: {len(prompts)} prompts, n={n}. Give at least one of each.")
         if any(not prompt for prompt in prompts):
             raise UserError("a prompt has no tokens: the first one needs something to follow, such as the start token.")
+        if len(limits) != len(prompts) or min(limits) < 1:
+            raise UserError(
+                f"{len(limits)} limits, the smallest {min(limits)}, for {len(prompts)} prompts: each needs one above 0."
+            )
         wanted = (len(prompts) * n, sampling.max_tokens)
         if tuple(uniforms.shape) != wanted:
             raise UserError(f"uniforms of shape {list(uniforms.shape)}: {len(prompts)} prompts, n={n} and max_tokens={wanted[1]} "
                             f"need {list(wanted)}.")  # fmt: skip
         room = getattr(self.policy.model.config.get_text_config(), "max_position_embeddings", None)
-        longest = max(len(prompt) for prompt in prompts)
-        if room and longest + sampling.max_tokens > room:
-            raise UserError(f"a prompt of {longest} tokens and max_tokens={sampling.max_tokens} are more than the {room} positions "
+        longest, limit = max(((len(prompt), own) for prompt, own in zip(prompts, limits, strict=True)), key=sum)
+        if room and longest + limit > room:
+            raise UserError(f"a prompt of {longest} tokens and max_tokens={limit} are more than the {room} positions "
                             f"of {self.policy.name!r}. Shorten the prompt or the completion.")  # fmt: skip
 
 
-def _sample(stream: _Stream, sampling: Sampling, uniforms: Tensor, stops: Tensor, record: _Record) -> None:
-    """Continues the rows of a stream, token by token, until each has stopped or reached the limit."""
+def _sample(stream: _Stream, sampling: Sampling, uniforms: Tensor, stops: Tensor, room: Tensor, record: _Record) -> None:
+    """Continues the rows of a stream, token by token, until each has stopped or reached its limit."""
     rows = torch.arange(len(uniforms), device=uniforms.device)
     alive = torch.ones_like(rows, dtype=torch.bool)
     for place in range(sampling.max_tokens):
         draw = draw_tokens(stream.logits, sampling, uniforms[rows, place])
         record.write(rows, place, draw, alive)
-        alive = alive & ~torch.isin(draw.token, stops)
+        alive = alive & ~torch.isin(draw.token, stops) & (room[rows] > place + 1)
         left = int(alive.sum())
         if left == 0 or place + 1 == sampling.max_tokens:
             return

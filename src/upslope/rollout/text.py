@@ -19,6 +19,10 @@ from upslope.runtime.seeding import numpy_generator, stable_hash, uniforms
 from upslope.tasks.text import Problem, TextTask
 from upslope.types import Ended, Metrics, Source, Trajectories, View
 
+ENDS = {"stop": Ended.TERMINATED, "length": Ended.TRUNCATED, "paused": Ended.PAUSED}
+ATTEMPT = 1_000_000
+"""Group numbers of a step's further attempts begin at multiples of this."""
+
 
 class TextRollout:
     """Samples a group of answers to each of a number of training problems.
@@ -64,31 +68,43 @@ class TextRollout:
         numbers = uniforms((len(prompts) * self.samples, self.sampling.max_tokens), self.seed, "tokens", step, attempt)
         completions = self.engine.generate(prompts, self.samples, self.sampling, numbers)
         repeated = [problem for problem in problems for _ in range(self.samples)]
-        responses = [self.policy.decode(ids) for ids in sampled_ids(completions)]
-        scores = self.task.score(repeated, responses)
-        components = {name: torch.tensor(values) for name, values in scores.components.items() if name != "task"}
-        rows = _rows(self.policy, prompts, self.samples, completions, self.sampling)
-        rows = rows.replace(
-            reward=torch.tensor(scores.reward, dtype=torch.float32),
-            components={"task": torch.tensor(scores.reward, dtype=torch.float32), **components},
-            group=torch.arange(len(problems)).repeat_interleave(self.samples) + attempt * 1_000_000,
-            task=torch.tensor([problem.id for problem in repeated], dtype=torch.int64),
-            label={"answer": self._answer_classes(repeated, responses)},
-            segment={"item": item_numbers(self.policy, completions.tokens, self.task.separator)},
-            info=[
-                {
-                    "prompt": problem.prompt,
-                    "answer": problem.answer,
-                    "response": response,
-                    "reward": reward,
-                    "finish": finish,
-                }
-                for problem, response, reward, finish in zip(repeated, responses, scores.reward, completions.finish, strict=True)
-            ],
-        )
-        return rows.to(self.policy.device)
+        group = torch.arange(len(problems)).repeat_interleave(self.samples) + attempt * ATTEMPT
+        rows = sampled_rows(self.policy, prompts, self.samples, completions, self.sampling).replace(group=group)
+        return self.scored(rows, repeated, sampled_ids(completions), completions.finish)
 
-    def _answer_classes(self, problems: list[Problem], responses: list[str]) -> Tensor:
+    def scored(
+        self, rows: Trajectories, problems: Sequence[Problem], answers: Sequence[list[int]], finish: Sequence[str]
+    ) -> Trajectories:
+        """Rows with what their answers earned.
+
+        Args:
+            answers: the ids of each whole answer. A row may hold only the end of it; what stands before is in its prompt.
+        """
+        responses = [self.policy.decode(ids) for ids in answers]
+        scores = self.task.score(problems, responses)
+        reward = torch.tensor(scores.reward, dtype=torch.float32)
+        components = {name: torch.tensor(values) for name, values in scores.components.items() if name != "task"}
+        rows = rows.replace(
+            reward=reward,
+            components={"task": reward, **components},
+            task=torch.tensor([problem.id for problem in problems], dtype=torch.int64),
+            label={"answer": self._answer_classes(problems, responses)},
+            segment={**rows.segment, "item": self.items(rows, answers)},
+            info=row_notes(problems, responses, scores.reward, finish),
+        )
+        return pay_items(rows, scores.items).to(self.policy.device)
+
+    def items(self, rows: Trajectories, answers: Sequence[list[int]]) -> Tensor:
+        """The number ``[N, T]`` of the item each token belongs to, counted from the beginning of the whole answer."""
+        assert rows.action is not None
+        numbers = item_numbers(self.policy, rows.action, self.task.separator)
+        begun = [ids[: len(ids) - length] for ids, length in zip(answers, rows.lengths().long().tolist(), strict=True)]
+        if any(begun):
+            before = left_padded(begun, self.policy.pad_id).prompt.to(numbers.device)
+            numbers = numbers + item_ends(self.policy, before, self.task.separator).sum(1, keepdim=True)
+        return numbers
+
+    def _answer_classes(self, problems: Sequence[Problem], responses: Sequence[str]) -> Tensor:
         classes = [self.task.answer_class(problem, text) for problem, text in zip(problems, responses, strict=True)]
         return torch.tensor([stable_hash(text) for text in classes], dtype=torch.int64)
 
@@ -102,15 +118,21 @@ class TextRollout:
         if missing := [problem.prompt for problem in problems if not problem.answer]:
             raise UserError(f"this method learns from reference answers, and the problem {missing[0]!r} has none.")
         taught = teacher_rows(self.policy, problems)
-        scores = self.task.score(problems, [problem.answer for problem in problems])
-        reward = torch.tensor(scores.reward, dtype=torch.float32, device=taught.sampled.device)
-        return taught.replace(
+        device, answers = taught.sampled.device, [problem.answer for problem in problems]
+        scores = self.task.score(problems, answers)
+        reward = torch.tensor(scores.reward, dtype=torch.float32, device=device)
+        source = torch.full((len(problems),), int(Source.DEMONSTRATED), device=device)
+        assert taught.action is not None
+        taught = taught.replace(
             reward=reward,
             components={name: torch.zeros_like(reward) for name in rows.components} | {"task": reward},
-            group=torch.tensor(list(first), device=taught.sampled.device),
-            label={"source": torch.full((len(problems),), int(Source.DEMONSTRATED), device=taught.sampled.device)},
+            group=torch.tensor(list(first), device=device),
+            label={"source": source, "answer": self._answer_classes(problems, answers).to(device)},
+            segment={"item": item_numbers(self.policy, taught.action, self.task.separator)},
             horizon=rows.horizon,
+            info=row_notes(problems, answers, scores.reward, ["reference"] * len(problems)),
         )
+        return pay_items(taught, scores.items)
 
     def metrics(self) -> Metrics:
         return {}
@@ -136,11 +158,42 @@ def sampled_ids(completions: Completions) -> list[list[int]]:
 
 def item_numbers(policy: LanguageModel, tokens: Tensor, separator: str) -> Tensor:
     """The number ``[N, T]`` of the item each token belongs to: how many separators stand before it."""
+    ends = item_ends(policy, tokens, separator)
+    return ends.cumsum(1) - ends
+
+
+def item_ends(policy: LanguageModel, tokens: Tensor, separator: str) -> Tensor:
+    """1 at tokens ``[N, T]`` that end an item."""
     if not separator:
         return torch.zeros_like(tokens)
     ids, where = torch.unique(tokens, return_inverse=True)
-    ends = torch.tensor([separator in policy.decode([token]) for token in ids.tolist()], device=tokens.device)[where].long()
-    return ends.cumsum(1) - ends
+    return torch.tensor([separator in policy.decode([token]) for token in ids.tolist()], device=tokens.device)[where].long()
+
+
+def pay_items(rows: Trajectories, items: list[list[float]]) -> Trajectories:
+    """The rows with what each of their items is worth at the item's last token, and how many were asked for; none: unchanged."""
+    if not items:
+        return rows
+    item, on = rows.segment["item"], rows.sampled > 0
+    worth = torch.zeros(len(items), max(map(len, items)), device=item.device)
+    for row, values in enumerate(items):
+        worth[row, : len(values)] = torch.tensor(values)
+    asked = torch.tensor([len(values) for values in items], device=item.device)
+    following = torch.cat([item[:, 1:], item[:, -1:] + 1], 1)  # the last position ends whatever it belongs to
+    goes_on = torch.cat([on[:, 1:], torch.zeros_like(on[:, :1])], 1) & (following == item)
+    ends = on & ~goes_on & (item < asked.unsqueeze(1))
+    paid = torch.where(ends, worth.gather(1, item.clamp_max(worth.shape[1] - 1)), 0.0)
+    return rows.replace(step_reward=paid, label={**rows.label, "items": asked})
+
+
+def row_notes(
+    problems: Sequence[Problem], responses: Sequence[str], rewards: Sequence[float], finish: Sequence[str]
+) -> list[dict[str, Any]]:
+    """What people want to know of each row."""
+    return [
+        {"prompt": problem.prompt, "answer": problem.answer, "response": response, "reward": reward, "finish": how}
+        for problem, response, reward, how in zip(problems, responses, rewards, finish, strict=True)
+    ]
 
 
 def left_padded(prompts: Sequence[list[int]], pad: int) -> TextInputs:
@@ -151,12 +204,13 @@ def left_padded(prompts: Sequence[list[int]], pad: int) -> TextInputs:
     return TextInputs(ids, mask)
 
 
-def _rows(
+def sampled_rows(
     policy: LanguageModel, prompts: list[list[int]], samples: int, completions: Completions, sampling: Sampling
 ) -> Trajectories:
+    """Completions as rows, ``samples`` to a prompt; what they earn, and whose they are, comes later."""
     sampled = completions.sampled
-    last = (sampled > 0) & (sampled.flip(1).cumsum(1).flip(1) == 1)
-    ends = [Ended.TERMINATED if finish == "stop" else Ended.TRUNCATED for finish in completions.finish]
+    last = _last(sampled)
+    ends = [ENDS[finish] for finish in completions.finish]
     how = torch.tensor(ends, dtype=torch.int8, device=sampled.device)
     inputs = left_padded(prompts, policy.pad_id).take(lambda column: column.repeat_interleave(samples, 0))
     return Trajectories(
@@ -175,6 +229,11 @@ def _rows(
     )
 
 
+def _last(sampled: Tensor) -> Tensor:
+    """The last sampled decision of each row."""
+    return (sampled > 0) & (sampled.flip(1).cumsum(1).flip(1) == 1)
+
+
 def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajectories:
     """The reference answers as if they had been sampled, for supervised learning; nobody sampled them, so `behavior` is NaN."""
     prompts = [policy.encode(problem.prompt) for problem in problems]
@@ -188,9 +247,11 @@ def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajecto
         reward=torch.ones(len(answers)),
         group=torch.arange(len(answers)),
         task=torch.tensor([problem.id for problem in problems], dtype=torch.int64),
-        behavior=View(torch.full_like(sampled, torch.nan)),
+        behavior=View(torch.full_like(sampled, torch.nan), torch.full_like(sampled, torch.nan)),
         action=tokens,
         temperature=torch.ones_like(sampled),
+        ended=(_last(sampled) * int(Ended.TERMINATED)).to(torch.int8),
+        bootstrap=torch.zeros_like(sampled),
         horizon=width,
         inputs=left_padded(prompts, policy.pad_id),
     )

@@ -16,13 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 from upslope.errors import TaskError, did_you_mean
 from upslope.runtime import user_code
-from upslope.tasks.embedded import FAMILY
+from upslope.tasks.copying import Copy
+from upslope.tasks.embedded import FAMILY as SMALL
+from upslope.tasks.embedded import EmbeddedTask
+from upslope.tasks.grounding import Grounding
+from upslope.tasks.interval import Interval
+from upslope.tasks.recommend import Recommend
 from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, WithReward
 
 if TYPE_CHECKING:
     from upslope.tasks.gym import GymTask
 
 __all__ = ["Problem", "Scores", "Split", "TaskInfo", "TextTask", "WithReward", "list_tasks", "load_task"]
+
+FAMILY: dict[str, type[EmbeddedTask]] = {**SMALL, **{task.kind: task for task in (Copy, Grounding, Interval, Recommend)}}
+"""The tasks that are made on the spot, by name."""
 
 
 @dataclass(frozen=True)

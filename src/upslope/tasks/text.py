@@ -52,9 +52,11 @@ class Scores:
     correct: list[bool]
     components: dict[str, list[float]] = field(default_factory=dict)
     """Named parts of the reward, for the metrics."""
+    items: list[list[float]] = field(default_factory=list)
+    """What each item of an answer is worth, where the task asks for a list: as many numbers as it asks for items."""
 
     def __post_init__(self) -> None:
-        columns: dict[str, Sequence[float]] = {"correct": self.correct, **self.components}
+        columns: dict[str, Sequence] = {"correct": self.correct, **self.components, **({"items": self.items} if self.items else {})}
         for name, column in columns.items():
             if len(column) != len(self.reward):
                 raise ValueError(f"{name!r} has {len(column)} values for {len(self.reward)} rewards")

@@ -1,0 +1,1 @@
+"""What else enters the step? The parts of each paper stand in a module of their own."""

@@ -1,0 +1,28 @@
+"""A known right answer among the sampled ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from upslope.objective.base import Data, Outside
+from upslope.types import Source, Trajectories, decision_keys
+
+
+@dataclass(frozen=True)
+class GroundTruth(Data):
+    """Joins the reference answer of its task to each group (TempSamp-R1), scored like the others.
+
+    Nobody sampled it: its ``behavior`` is NaN, its label ``source`` says so, and a ratio to the proximal policy takes it as the
+    policy's own. A group of G samples becomes one of G + 1.
+    """
+
+    def __call__(self, rows: Trajectories, outside: Outside) -> Trajectories:
+        taught = outside.teacher(rows)
+        if rows.key is not None:
+            first = [int((rows.group == name).nonzero()[0]) for name in taught.group]
+            # The group's first row names the decisions of the reference too; one more step sets them apart from its own.
+            taught = taught.replace(key=decision_keys(rows.key[first, 0] + 1, taught.sampled.shape[1]))
+        source = torch.full_like(rows.group, int(Source.FRESH))
+        return outside.join([rows.replace(label={"source": source, **rows.label}), taught])

@@ -1,0 +1,71 @@
+"""Vines: an answer is written, and from some of its states others branch off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from upslope.errors import MethodError
+from upslope.objective.base import RolloutPlan
+from upslope.rollout.text import ATTEMPT, TextRollout, join_text, sampled_ids, sampled_rows
+from upslope.runtime.seeding import uniforms
+from upslope.tasks.text import Problem
+from upslope.types import Trajectories
+
+
+@dataclass(frozen=True)
+class Vine(RolloutPlan):
+    """One answer to each problem, and ``--samples-per-task`` continuations from each of some states along it (Poly-PPO).
+
+    A continuation's row has what stands before it in the prompt; those of one state are a group, and the first answer is a group
+    of its own. A step samples ``1 + points * samples_per_task`` answers to a problem.
+
+    Fields:
+        points: states that are branched from, evenly spaced from the beginning of the answer on. 1 branches from the beginning
+            alone: plain groups. More asks for different continuations later on, too.
+    """
+
+    provides: ClassVar[frozenset[str]] = TextRollout.provides
+
+    points: int = 2
+
+    def __post_init__(self) -> None:
+        if self.points < 1:
+            raise MethodError(f"Vine.points is {self.points}; a vine branches from at least one state.")
+
+    def build(self, task: Any, policy: Any, *, tasks: int, samples: int, sampling: Any, seed: int) -> VineRollout:
+        return VineRollout(task, policy, tasks=tasks, samples=samples, sampling=sampling, seed=seed, points=self.points)
+
+
+class VineRollout(TextRollout):
+    """Samples the vines of a number of problems. Nothing is carried from step to step."""
+
+    def __init__(self, *arguments: Any, points: int, **sizes: Any):
+        super().__init__(*arguments, **sizes)
+        self.points = points
+
+    def answers(self, problems: list[Problem], step: int, attempt: int) -> Trajectories:
+        """The first answers, then the branches, problem by problem and point by point."""
+        self.asked |= {problem.id: problem for problem in problems}
+        limit, count = self.sampling.max_tokens, len(problems)
+        prompts = [self.policy.encode(problem.prompt) for problem in problems]
+        numbers = uniforms((count, limit), self.seed, "tokens", step, attempt)
+        stems = self.engine.generate(prompts, 1, self.sampling, numbers)
+        written = sampled_ids(stems)
+        rows = sampled_rows(self.policy, prompts, 1, stems, self.sampling).replace(group=torch.arange(count) + attempt * ATTEMPT)
+        first = self.scored(rows, problems, written, stems.finish)
+
+        states = [
+            (number, ids[: point * len(ids) // self.points]) for number, ids in enumerate(written) for point in range(self.points)
+        ]
+        contexts = [prompts[number] + begun for number, begun in states]
+        numbers = uniforms((len(states) * self.samples, limit), self.seed, "branches", step, attempt)
+        limits = [limit - len(begun) for _, begun in states]
+        branches = self.engine.generate(contexts, self.samples, self.sampling, numbers, limits)
+        group = (torch.arange(len(states)) + count).repeat_interleave(self.samples) + attempt * ATTEMPT
+        rows = sampled_rows(self.policy, contexts, self.samples, branches, self.sampling).replace(group=group)
+        owners = [state for state in states for _ in range(self.samples)]
+        answers = [begun + ids for (_, begun), ids in zip(owners, sampled_ids(branches), strict=True)]
+        return join_text([first, self.scored(rows, [problems[number] for number, _ in owners], answers, branches.finish)])
