@@ -179,7 +179,7 @@ def test_two_changes_of_one_slot_collide_and_the_error_says_how_to_choose():
 @pytest.mark.parametrize(
     ("names", "take", "says"),
     [
-        (["dpho"], {}, "Did you mean 'dhpo'"),
+        (["dhp"], {}, "Did you mean 'dhpo'"),
         (["grpo", "reinforce"], {}, "reinforce has no parent"),
         (["dapo", "gspo"], {"surogate": "gspo"}, "Did you mean 'surrogate'"),
         (["dapo", "gspo"], {"surrogate": "grpo"}, "not among the composed"),

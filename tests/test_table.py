@@ -16,6 +16,7 @@ from upslope.objective.estimator import (
     annotate,
     begin_update,
     bind,
+    brought,
     check,
     decision_losses,
     early_columns,
@@ -121,7 +122,8 @@ def test_equal_rewards_are_finite_and_no_signal_for_groups(method: Method):
     reward = torch.full_like(batch.reward, 0.1)  # six times 0.1 has a mean that is not 0.1: equality must not go through it
     found = gradient(method, batch.replace(reward=reward, components={"task": reward}))
     assert found.finite()
-    if "group" in method.advantage.needs() and not method.regularize and not method.models:
+    compares = "group" in method.advantage.needs() and method.advantage.silent_on_equal_rewards
+    if compares and not method.regularize and not method.models:
         plain = method.derive(reward=())  # a penalty for length may well tell the rows apart
         assert not gradient(plain, batch.replace(reward=reward, components={"task": reward})).logp.any()
 
@@ -156,6 +158,16 @@ def test_rows_without_a_decision_are_finite_and_in_no_mean(method: Method):
     torch.testing.assert_close(begin_update(method, annotated.take_rows(there)).share, shares[there])
 
 
+def _reached(method: Method, batch: Batch, rows: tuple[int, ...]) -> set[int]:
+    """Rows whose gradient may depend on the log-probabilities of these: their own, their group's, or all of the update's."""
+    wide = [part for _, part in method.parts() if part.seen_at_once() == "update"]
+    if any(need.endswith(".logp") for part in wide for need in part.needs()):
+        return set(range(batch.rows))
+    if slice_scope(method) == "group":
+        return set(torch.isin(batch.group, batch.group[list(rows)]).nonzero().squeeze(1).tolist())
+    return set(rows)
+
+
 BAD = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf}
 
 
@@ -177,11 +189,11 @@ def test_infinite_and_missing_log_probabilities_stay_finite(method: Method, wher
         if view in where:
             batch = replace_view(batch, view, logp=spoil(getattr(batch, view).logp))
     if "reference" in where:
-        batch = batch.replace(reference={"start": View(spoil(batch.reference["start"].logp))})
+        batch = batch.replace(reference={name: View(spoil(view.logp)) for name, view in batch.reference.items()})
     for how in ("whole", "rows"):
         found = gradient(method, batch, how)
         assert found.finite()
-        untouched = [row for row in range(batch.rows) if row not in (0, 3, 5)]
+        untouched = [row for row in range(batch.rows) if row not in _reached(method, batch, (0, 3, 5))]
         torch.testing.assert_close(found.logp[untouched], clean.logp[untouched])
         if "current" in where:
             assert not any(found.logp[row, position] for row, position in hit), "a spoiled decision cannot say where to go"
@@ -249,8 +261,8 @@ def _without_column(batch: Batch, need: str) -> Batch | None:
     """The batch without this column; ``None`` for what every batch has."""
     view, _, column = need.partition(".")
     if view == "reference":
-        return batch.replace(reference={})
-    if view not in ("current", "proximal"):
+        return batch.replace(reference={name: kept for name, kept in batch.reference.items() if name != column.split(".")[0]})
+    if view not in ("current", "proximal") or need == "current.logp":
         return None
     return batch.replace(**{view: None}) if column == "logp" else replace_view(batch, view, **{column: None})
 
@@ -292,7 +304,7 @@ def test_a_ratio_without_the_proximal_policy_is_refused(method: Method):
 @each_method
 def test_check_passes_with_all_columns_and_names_a_missing_one(method: Method):
     check(method, method.needs())
-    for need in method.needs():
+    for need in method.needs() - brought(method):
         with pytest.raises(MethodError, match=need.replace(".", r"\.")):
             check(method, method.needs() - {need})
 
@@ -320,7 +332,8 @@ def test_scopes_of_slices():
     ]
     assert {over: slice_scope(method) for over, method in entropy.items()} == dict.fromkeys(entropy, "sequence")
     assert slice_scope(dhpo.derive(ratio=Hybrid(mix=EntropyMix(over="group", source="current")))) == "group"
-    assert not any(early_columns(method) for method in (*catalogue().values(), *entropy.values()))
+    looking_ahead = {name for name, method in catalogue().items() if early_columns(method)}
+    assert looking_ahead == {"bapo", "clip-cov", "kl-cov", "capo", "safe"} and not any(map(early_columns, entropy.values()))
 
 
 # -- as a value ------------------------------------------------------------------------------------------------------------

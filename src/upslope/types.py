@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -273,7 +274,8 @@ def pack_rows(rows: Trajectories) -> dict[str, Any]:
         if isinstance(value, View):
             return value.columns()
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+            found = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+            return {name: column for name, column in found.items() if column is not None}
         return dict(value) if isinstance(value, Mapping) else value
 
     found = {f.name: getattr(rows, f.name) for f in dataclasses.fields(rows) if f.name not in (*UNCUT, "prepared")}
@@ -432,8 +434,15 @@ class Method:
 
     # -- looking at it -------------------------------------------------------------------------------------------------
 
-    def parts(self) -> Iterator[tuple[str, Part]]:
+    def parts(self) -> tuple[tuple[str, Part], ...]:
         """Every part with its path, in the order in which slots act."""
+        return self._parts
+
+    @cached_property
+    def _parts(self) -> tuple[tuple[str, Part], ...]:
+        return tuple(self._walk())
+
+    def _walk(self) -> Iterator[tuple[str, Part]]:
         for slot in SLOTS:
             value = getattr(self, slot)
             if isinstance(value, Part):
@@ -447,6 +456,10 @@ class Method:
 
     def needs(self) -> frozenset[str]:
         """All columns the parts of this method read beyond the basic ones."""
+        return self._needs
+
+    @cached_property
+    def _needs(self) -> frozenset[str]:
         return frozenset().union(*(part.needs() for _, part in self.parts()))
 
     def diff(self, other: Method) -> dict[str, tuple[str, str]]:

@@ -71,6 +71,8 @@ class Sight:
         Args:
             moves: whether the policy will have moved away from the proximal one by the last update.
         """
+        if method.policy is not None:
+            rows = method.policy.noted(self.policy, rows)
         needs = method.needs()
         early = frozenset(need.split(".")[1] for need in needs if need.startswith("proximal."))
         known = {} if rows.proximal is None else rows.proximal.columns()

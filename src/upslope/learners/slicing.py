@@ -43,6 +43,8 @@ def pack(batch: Batch, rows: Tensor, cost: Tensor, budget: int, scope: Scope) ->
         return []
     cost = cost.cpu()  # looked at row by row
     rows = rows.cpu()
+    if len(rows) * int(cost[rows].max()) <= budget:
+        return [rows]
     units = _groups(batch, rows) if scope == "group" else [rows[i : i + 1] for i in range(len(rows))]
     longest = [int(cost[unit].max()) for unit in units]
     slices: list[Tensor] = []

@@ -98,6 +98,18 @@ class Reference(Part):
         return rows
 
 
+class Through(Part):
+    """How a language model is looked at when it learns: what stands in a method's ``policy``. Sampling does not know it."""
+
+    def noted(self, policy: Any, rows: Trajectories) -> Trajectories:
+        """The rows with what must be known of the policy as it is before the step's first update."""
+        return rows
+
+    def inside(self, model: Any, experts: Tensor | None = None) -> Any:
+        """A context: while it lasts, ``model`` gives the logits to learn from; ``experts`` are those noted for its tokens."""
+        raise NotImplementedError
+
+
 class Probe(Part):
     """Something a policy computes for each decision inside its forward pass; the column has the probe's ``name``.
 
@@ -154,6 +166,8 @@ class Advantage(Part):
     """How much better than expected each decision was, ``[N, T]``."""
 
     scope = "step"
+    silent_on_equal_rewards: ClassVar[bool] = True
+    """A group whose rewards are all equal says nothing; false where one learns from its being all wrong."""
 
     def __call__(self, batch: Batch) -> Tensor:
         raise NotImplementedError

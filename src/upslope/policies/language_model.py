@@ -34,9 +34,11 @@ class TextInputs:
     """``[N, P]`` ids, padded on the left."""
     prompt_mask: Tensor
     """``[N, P]``, 1 on the tokens of the prompt."""
+    experts: Tensor | None = None
+    """``[N, P + T - 1, layers, k]``: which experts a pass took for each token, to take them again."""
 
     def take(self, pick) -> TextInputs:
-        return TextInputs(pick(self.prompt), pick(self.prompt_mask))
+        return TextInputs(pick(self.prompt), pick(self.prompt_mask), None if self.experts is None else pick(self.experts))
 
     def hidden(self, where: Tensor, token: int) -> TextInputs:
         """The same with another token at these places ``[N, P]``."""
@@ -140,8 +142,12 @@ class LanguageModel:
         seen = torch.cat([mask, torch.ones_like(action[:, :-1])], 1)
         ids = torch.cat([rows.inputs.prompt[chunk, -width:], action[:, :-1]], 1)
         wanted = {name: self.heads[name] for name in names if name in self.heads}
-        with contextlib.nullcontext() if through is None else through.inside(self.model):
-            logits, hidden = self._forward(ids, seen, positions, bool(wanted or probes))
+        experts = None if through is None or rows.inputs.experts is None else rows.inputs.experts[chunk]
+        if experts is not None:
+            start = rows.inputs.prompt.shape[1] - width
+            experts = experts[:, start : start + ids.shape[1]]
+        with contextlib.nullcontext() if through is None else through.inside(self.model, experts):
+            logits, hidden = self._forward(ids, seen, positions, bool(wanted or probes), share=experts is None)
         temperature = None if rows.temperature is None else rows.temperature[chunk, :positions]
         columns = _logp_and_entropy(logits, action, temperature, "entropy" in names)
         for name, head in wanted.items():
@@ -155,15 +161,15 @@ class LanguageModel:
         kept = sampled[:, :positions]
         return {name: nn.functional.pad(columns[name].masked_fill(~kept, 0.0), (0, blank)) for name in names}
 
-    def _forward(self, ids: Tensor, mask: Tensor, positions: int, want_hidden: bool) -> tuple[Tensor, Any]:
-        """Logits of the last positions and, if wanted, what the head was given there."""
+    def _forward(self, ids: Tensor, mask: Tensor, positions: int, want_hidden: bool, share: bool) -> tuple[Tensor, Any]:
+        """Logits of the last positions and, if wanted, what the head was given there; ``share`` computes equal prompts once."""
         given: list[Tensor] = []
         head = self.model.get_output_embeddings()
         # Models scale and cap their logits in their own ways after the head, so the whole model is called and only watched.
         watch = head.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0])) if want_hidden else None
         try:
             places = (mask.cumsum(1) - 1).clamp_min(0)
-            cache, shared = self._shared_prompts(ids, mask, places, ids.shape[1] - positions)
+            cache, shared = self._shared_prompts(ids, mask, places, ids.shape[1] - positions) if share else (None, 0)
             output = self.model(
                 input_ids=ids[:, shared:],
                 attention_mask=mask,

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from upslope.errors import UserError
-from upslope.types import Part
+from upslope.objective.base import Through
 
 LAYERS = ("layers", "h", "blocks")
 NORMS = ("norm", "ln_f", "final_layernorm", "final_layer_norm")
@@ -18,7 +18,7 @@ NORMS = ("norm", "ln_f", "final_layernorm", "final_layer_norm")
 
 
 @dataclass(frozen=True)
-class Layer(Part):
+class Layer(Through):
     r"""Reads the policy off the residual stream behind a layer: :math:`\pi^l = \mathrm{softmax}(W_U h^l / T)` (BuPO).
 
     The layers above are not computed and get no gradient; those below and the shared head do. Only learning sees this policy:
@@ -34,7 +34,7 @@ class Layer(Part):
     final_norm: bool = False
 
     @contextlib.contextmanager
-    def inside(self, model: Any) -> Iterator[None]:
+    def inside(self, model: Any, experts: Tensor | None = None) -> Iterator[None]:
         """While this lasts, ``model`` ends behind the layer."""
         decoder = model.get_decoder() if self.layer else None
         if decoder is None:

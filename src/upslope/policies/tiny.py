@@ -17,7 +17,9 @@ SPECIALS = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "u
 POSITIONS = 512
 
 
-def tiny(seed: int, *, layers: int = 2, width: int = 192, heads: int = 4, alphabet: str = ALPHABET) -> LanguageModel:
+def tiny(
+    seed: int, *, layers: int = 2, width: int = 192, heads: int = 4, experts: int = 0, alphabet: str = ALPHABET
+) -> LanguageModel:
     """An untrained model: the same seed and sizes give the same bits, whatever was drawn before.
 
     Args:
@@ -25,37 +27,47 @@ def tiny(seed: int, *, layers: int = 2, width: int = 192, heads: int = 4, alphab
         layers: More learn longer dependencies and cost time in proportion.
         width: Features per position; the cost grows with its square. A multiple of twice ``heads``.
         heads: Attention heads.
+        experts: 0 is a plain model. With 3 or more each layer has so many experts, half as wide, of which a token takes two.
         alphabet: The characters it can read and write, each once. A shorter one trains faster; others become unknown.
     """
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     if layers < 1 or heads < 1 or width < 1 or width % (2 * heads):
         raise UserError(f"no tiny model with layers={layers}, width={width}, heads={heads}: all must be positive and the width "
                         f"a multiple of {2 * max(heads, 1)} (twice the heads).")  # fmt: skip
+    if experts in (1, 2) or experts < 0:
+        raise UserError(f"no tiny model with experts={experts}: 0, or at least 3, as each token takes two of them.")
     tokenizer = character_tokenizer(alphabet)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=width,
-        intermediate_size=-(-width * 8 // 3 // 32) * 32,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        max_position_embeddings=POSITIONS,
-        tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": width,
+        "intermediate_size": -(-width * 8 // 3 // 32) * 32 // (2 if experts else 1),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "max_position_embeddings": POSITIONS,
+        "tie_word_embeddings": True,
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
     # Modules draw their weights from the global generator: it is borrowed and put back.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seeding.mix(seed, "tiny", layers, width, heads))
-        model = LlamaForCausalLM(config)
+        model = _untrained(sizes, experts)
     return LanguageModel(model.float(), tokenizer, "tiny")
+
+
+def _untrained(sizes: dict[str, Any], experts: int) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+
+    if not experts:
+        return LlamaForCausalLM(LlamaConfig(**sizes))
+    config = MixtralConfig(**sizes, num_local_experts=experts, num_experts_per_tok=2, sliding_window=None)
+    return MixtralForCausalLM(config)
 
 
 def tiny_from_spec(options: str, seed: int) -> LanguageModel:
     """The model of a spec such as ``tiny:layers=4,width=128``, given what stands behind the colon."""
-    known = ("layers", "width", "heads")
+    known = ("layers", "width", "heads", "experts")
     sizes: dict[str, Any] = {}
     for option in filter(None, options.split(",")):
         name, _, value = option.partition("=")

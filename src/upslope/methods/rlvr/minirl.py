@@ -14,6 +14,5 @@ minirl = reinforce.derive(
     ratio=TokenRatio(),
     surrogate=MaskedLikelihood(mask="one-side", importance="behavior", low=0.2, high=0.27, cap=5.0),
     notes="The structure was read in public accounts; the constants 0.2, 0.27 and C = 5 are recalled, not re-checked. The paper's "
-    "third means, replaying the sampler's expert routing in mixture-of-experts models, is a matter of the policy and no part of "
-    "this objective.",
+    "third means, replaying the routing of an earlier pass in mixture-of-experts models, is minirl-r2.",
 )

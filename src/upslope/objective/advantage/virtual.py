@@ -29,6 +29,8 @@ class VirtualSamples(Advantage):
         eps: added to the divisor.
     """
 
+    silent_on_equal_rewards = False
+
     virtual: int = 1
     best: float = 1.0
     ddof: int = 1
