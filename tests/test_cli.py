@@ -111,7 +111,7 @@ def test_python_dash_m_is_the_same_program() -> None:
         (["train", "dhpo", "--set", "ratio.x=1", "--set", "ratio.x=2"], "--set gives 'ratio.x' twice: '1' and '2'."),
         (["train", "dhpo", "--take", "ratio"], "--take 'ratio' is not of the form SLOT=METHOD"),
         (["train", "dhpoo"], "no method named 'dhpoo'. Did you mean 'dhpo'"),
-        (["show", "gpso"], "no method named 'gpso'. Did you mean 'gspo'"),
+        (["show", "gsp"], "no method named 'gsp'. Did you mean 'gspo'"),
         (["show", "dhpo+dapo"], "Say which: --take surrogate=dhpo or --take surrogate=dapo."),
         (["train", "dhpo", "revers"], "no task named 'revers'. Did you mean 'reverse'"),
         (["train", "dhpo", "sort:lenght=3"], "sort has no knob 'lenght'. Did you mean 'length'"),
@@ -316,13 +316,13 @@ def test_try_and_eval_of_a_controller(upslope: Upslope) -> None:
 def test_methods_as_a_table_and_as_json(upslope: Upslope) -> None:
     _, out, _ = upslope("methods")
     lines = out.splitlines()
-    assert lines[0].split() == ["name", "year", "parent", "differs"]
+    assert lines[0].split() == ["name", "year", "parent", "checks", "claim", "differs"]
     assert [line.split()[0] for line in lines[1:]] == list(catalogue())
     _, out, _ = upslope("methods", "--family", "rlvr", "--json")
     found = {record["name"]: record for record in json.loads(out)}
     assert set(found) == {name for name, method in catalogue().items() if method.family == "rlvr"}
     dapo = found["dapo"]
-    assert set(dapo) == {"name", "family", "paper", "parent", "differs", "slots"}
+    assert set(dapo) == {"name", "family", "paper", "parent", "differs", "slots", "checks", "claim"}
     assert dapo["paper"] == {"title": catalogue()["dapo"].paper.title, "year": 2025, "arxiv": "2503.14476"}
     assert dapo["parent"] == "grpo" and dapo["slots"]["aggregate"] == "TokenMean()" and "regularize" not in dapo["slots"]
 

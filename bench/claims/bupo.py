@@ -12,7 +12,7 @@ CLAIM = Claim(
     title="bupo: a short phase at a low layer",
     about="""The paper says that learning first at the policy of a low layer, for about a tenth of the run, ends above GRPO at
     equal steps, and that too long a phase does harm. A 4-layer character model reverses 3 letters, warm-started to a greedy
-    accuracy of 0.9; 16 problems x 8 samples a step, two updates each.
+    accuracy of 0.8; 16 problems x 8 samples a step, two updates each.
 
     `grpo` is bupo without its phase (mean over tokens, no KL); `bupo` spends 15% of the steps at layer 2 of 4, `bupo-long` 80%,
     `bupo-norm` 15% with the model's last norm before the head.""",
@@ -28,7 +28,8 @@ CLAIM = Claim(
         "tasks_per_step": 16,
         "updates_per_step": 2,
         "lr": 3e-4,
-        "warm_start": 0.9,
+        "warm_start": 0.8,
+        "temperature": 0.5,
         "watch_kl": False,
         "eval_problems": 200,
     },
@@ -45,7 +46,9 @@ CLAIM = Claim(
         Statement("bupo-long", "final reward below that of", "bupo", END, higher=False),
     ],
     seeds=5,
-    chosen="",
+    chosen="""On seed 100. Sampled at temperature 1 the warm-started model earned next to nothing, so answers are sampled at
+    0.5. There grpo went from 0.36 to 0.57 in 40 steps, bupo-norm from 0.30 to 0.52, bupo from 0.08 to 0.46, and bupo-long to 0;
+    nothing was changed after that.""",
     curves={"reward": "training reward", "entropy": "entropy"},
 )
 

@@ -11,21 +11,21 @@ import numpy as np
 from upslope.tasks.embedded import LETTERS, EmbeddedTask
 from upslope.tasks.text import Problem
 
-FILLER = "the answer is: "
+FILLER = "answer: "
 
 
 @dataclass(frozen=True)
 class FilledReverse(EmbeddedTask):
-    """Write letters backwards behind a phrase: ``rabc=`` -> ``the answer is: cba``. The phrase itself is not checked.
+    """Write letters backwards behind a phrase: ``rab=`` -> ``answer: ba``. The phrase itself is not checked.
 
     Fields:
         length: letters to reverse.
     """
 
     kind: ClassVar[str] = "filled-reverse"
-    about: ClassVar[str] = "Letters backwards behind a phrase: rabc= -> the answer is: cba."
+    about: ClassVar[str] = "Letters backwards behind a phrase: rab= -> answer: ba."
 
-    length: int = 3
+    length: int = 2
 
     def longest_answer(self) -> int:
         return len(FILLER) + self.length

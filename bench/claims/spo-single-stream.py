@@ -48,7 +48,7 @@ CLAIM = Claim(
         Statement("spo-single-stream", "mean J above that of", "fixed 0.96", "mean J"),
     ],
     seeds=10,
-    chosen="",
+    chosen="The first setting tried, on seeds 100 and 101; nothing was changed after that.",
 )
 
 if __name__ == "__main__":

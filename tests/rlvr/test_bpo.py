@@ -16,6 +16,7 @@ from upslope.objective.advantage.centred import CentredGAE
 from upslope.objective.advantage.gae import GAE
 from upslope.objective.critics import MedianFunction
 from upslope.objective.surrogate.bounded import BoundedRatio
+from upslope.objective.surrogate.fitted import FittedRatio
 from upslope.types import Batch, Ended, View
 
 bpo = find("bpo")
@@ -67,7 +68,7 @@ def _decision(reward: float, value: float, median: float, ratio: float) -> Batch
 @pytest.mark.checks("oracle", "bpo", by="hand-worked numbers")
 def test_loss_and_gradients_by_hand():
     # Q = 2, V = 1.5, u = 2.4: weight 0.5, centred -0.4, target 0.7 + 0.6 / (1 + e^0.8) = 0.8860155 at temperature 0.5.
-    method = bpo.derive(surrogate=BoundedRatio(0.3, 0.3, temperature=0.5), regularize=None)
+    method = bpo.derive(advantage=CentredGAE(), surrogate=BoundedRatio(0.3, 0.3, temperature=0.5), regularize=None)
     found = gradient(method, _decision(reward=2.0, value=1.5, median=2.4, ratio=1.1))
     target = 0.7 + 0.6 / (1 + math.exp(0.8))
     assert target == pytest.approx(0.8860155, abs=1e-6)
@@ -77,6 +78,28 @@ def test_loss_and_gradients_by_hand():
     assert found.logp.item() == pytest.approx(0.5 * 1.1, rel=1e-9), "above its target, it goes down although Q > V"
     assert found.value.item() == pytest.approx(-1.5, rel=1e-9)
     assert found.more["median"].item() == pytest.approx(-0.5 * (1 / (1 + math.exp(-1.75)) - 0.5), rel=1e-9)
+
+
+@pytest.mark.checks("oracle", "bpo", by="hand-worked numbers")
+def test_the_heads_being_fitted_set_weight_and_target():
+    # Q = 2 with V at 0.5 and u at 0.25 now: weight 1.5, target 0.7 + 0.6 / (1 + e^-3.5) = 1.2824; what was before is not read.
+    method = bpo.derive(surrogate=FittedRatio(0.3, 0.3, temperature=0.5), models={}, regularize=None)
+    found = gradient(method, _decision(reward=2.0, value=1.5, median=9.0, ratio=1.1))
+    target = 0.7 + 0.6 / (1 + math.exp(-3.5))
+    assert found.loss.item() == pytest.approx(1.5 * (target - 1.1), rel=1e-9)
+    assert found.logp.item() == pytest.approx(-1.5 * 1.1, rel=1e-9)
+    assert not found.value.any() and not found.more["median"].any(), "the heads learn from their own losses alone"
+    by_value = bpo.derive(surrogate=FittedRatio(0.3, 0.3, temperature=0.5, centre="value"), models={}, regularize=None)
+    target = 0.7 + 0.6 / (1 + math.exp(-3.0))
+    assert gradient(by_value, _decision(2.0, 1.5, 9.0, 1.1)).loss.item() == pytest.approx(1.5 * (target - 1.1), rel=1e-9)
+
+
+@pytest.mark.checks("identity", "bpo")
+def test_before_the_heads_move_both_ways_of_taking_them_agree():
+    batch = random_batch(seed=6)
+    batch = replace_view(batch, "current", value=batch.proximal.value, median=batch.proximal["median"])
+    before = bpo.derive(advantage=CentredGAE(), surrogate=BoundedRatio(0.3, 0.3, temperature=1e-3))
+    assert_same(gradient(bpo, batch), gradient(before, batch))
 
 
 def _fitted(returns: Tensor, softness: float) -> float:
@@ -147,4 +170,7 @@ def test_nonsense_is_refused():
     with pytest.raises(MethodError, match="softness is 0"):
         MedianFunction(softness=0.0)
     with pytest.raises(MethodError, match="median"):
-        gradient(bpo.derive(models={"value": ppo.models[1][1]}), replace_view(random_batch(seed=0), "proximal", median=None))
+        gradient(bpo, replace_view(random_batch(seed=0), "current", median=None))
+    with pytest.raises(MethodError, match="head 'median'"):
+        before = bpo.derive(advantage=CentredGAE(), surrogate=BoundedRatio())
+        gradient(before, replace_view(random_batch(seed=0), "proximal", median=None))

@@ -60,23 +60,26 @@ def test_the_gate_is_the_softmax_over_the_recorded_experts(policy):
     expected = chosen * logits.exp() / (chosen * logits.exp()).sum(1, keepdim=True)
     torch.testing.assert_close(gate, expected.gather(1, experts))
     (slope,) = torch.autograd.grad(gate[0, 0], router.weight)
-    assert slope.any(1).tolist() == [True, True, False, False], "through the current logits of the recorded experts"
+    size = slope.abs().amax(1)
+    assert size[:2].min() > 1e4 * size[2:].max(), "through the current logits of the recorded experts, and of no others"
     assert not router._forward_hooks, "and the model is its own again"
 
 
 @pytest.mark.checks("identity", "minirl-r2")
-def test_replay_keeps_log_ratios_smaller_when_the_weights_move(policy, rows):
+def test_replay_keeps_log_ratios_smaller_when_the_weights_move(policy):
+    with torch.no_grad():  # untrained experts hardly matter; these do
+        for layer in policy.model.model.layers:
+            layer.mlp.experts.down_proj *= 20
     rows = teacher_rows(policy, [Problem(f"{i}+{i}=", str(2 * i)) for i in range(40)])
     noted = REPLAY.noted(policy, rows)
     with torch.no_grad():
         old = policy.evaluate(rows).logp
-        _move(policy, 0.05)
+        _move(policy, 0.01)
         now = REPLAY.noted(policy, rows).inputs.experts
         changed = (now.sort(-1).values != noted.inputs.experts.sort(-1).values).any(-1).float().mean()
         free, replayed = policy.evaluate(rows).logp - old, policy.evaluate(noted, through=REPLAY).logp - old
     assert changed > 0.02, "some tokens would go elsewhere"
-    assert replayed.abs().max() < free.abs().max()
-    assert replayed.square().mean() < 0.95 * free.square().mean()
+    assert replayed.abs().mean() < 0.9 * free.abs().mean() and replayed.abs().max() < 0.5 * free.abs().max()
 
 
 @pytest.mark.checks("identity", "minirl-r2")
@@ -106,7 +109,7 @@ def test_a_dense_model_has_nothing_to_replay(tmp_path):
 def test_a_mixture_of_experts_trains_and_is_saved(tmp_path):
     run = _train("minirl-r2", tmp_path, "run", "tiny:layers=1,width=32,experts=4")
     assert all(record["grad_norm"] > 0 for record in run.metrics)
-    again = load_language_model(str(sorted((run.path / "checkpoints").glob("step-*"))[-1] / "policy"), 0)
+    again = load_language_model(str(sorted((run.path / "checkpoints").glob("step-*"))[-1]), 0)
     assert len(routers(again.model)) == 1
 
 

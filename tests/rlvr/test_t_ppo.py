@@ -10,6 +10,7 @@ import pytest
 import torch
 from batches import assert_same, gradient, random_batch, replace_view
 
+import upslope as up
 from upslope.errors import MethodError, UserError
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.methods import find
@@ -23,6 +24,7 @@ from upslope.policies import load_language_model
 from upslope.rollout.engine import Sampling, TorchEngine
 from upslope.rollout.text import TextRollout
 from upslope.rollout.windows import WindowRollout, Windows
+from upslope.run import Watcher
 from upslope.runtime.files import load_state, save_state
 from upslope.runtime.seeding import uniforms
 from upslope.runtime.settings import Settings
@@ -41,7 +43,7 @@ def as_ppo(windows: int = 1) -> Method:
     values = ppo.models[0][1]
     own = FinishedValue(**{field.name: getattr(values, field.name) for field in dataclasses.fields(values)})
     advantage = ExtendedGAE(gamma=ppo.advantage.gamma, lam=ppo.advantage.lam, value_lam=ppo.advantage.lam)
-    return t_ppo.derive(rollout=Windows(windows), advantage=advantage, surrogate=ppo.surrogate, models={"value": own})
+    return t_ppo.derive(rollout=Windows(windows, least=1), advantage=advantage, surrogate=ppo.surrogate, models={"value": own})
 
 
 def paused(batch: Batch, *rows: int) -> Batch:
@@ -171,7 +173,7 @@ def stops_often(name: str = MODEL):
 def rollout(windows: int = 3, policy=None, tokens: int = 12) -> WindowRollout:
     policy = policy or stops_often()
     sizes = {"tasks": 3, "samples": 4, "sampling": Sampling(tokens), "seed": 5}
-    return Windows(windows).build(load_task("reverse"), policy, **sizes)
+    return Windows(windows, least=1).build(load_task("reverse"), policy, **sizes)
 
 
 def whole(made: WindowRollout, rows: Trajectories, row: int) -> list[int]:
@@ -291,7 +293,7 @@ def test_a_run_with_one_window_is_ppo():
 
 
 def test_metrics_are_of_what_ended():
-    made = learner(t_ppo)
+    made = learner(t_ppo.with_knobs({"rollout.least": 1}))
     for step in range(1, 7):
         told = made.step(step)
         rows = made.last
@@ -300,6 +302,33 @@ def test_metrics_are_of_what_ended():
         assert told["tokens"] == float((rows.segment["window"] == 0).logical_and(rows.sampled > 0).sum())
         if ended.any():
             assert told["reward"] == pytest.approx(float(rows.reward[ended].mean())) == pytest.approx(told["reward_letters"])
+
+
+def test_a_run_that_stopped_in_the_middle_of_answers_goes_on_exactly(tmp_path: Path):
+    class Breaks(Watcher):
+        def stepped(self, step, metrics):
+            if step == 5:
+                raise RuntimeError("crash")
+
+    sizes = {"tasks_per_step": 3, "samples_per_task": 4, "max_tokens": 12, "warm_start": 0.0, "eval_problems": 4, "lr": 1e-3}
+    plan = {**sizes, "model": MODEL, "steps": 6, "checkpoint_every": 3, "updates_per_step": 2, "knobs": {"rollout.least": 1}}
+    whole = up.train("t-ppo", "reverse", **plan, out=tmp_path / "whole")
+    with pytest.raises(RuntimeError, match="crash"):
+        up.train("t-ppo", "reverse", **plan, out=tmp_path / "cut", watcher=Breaks())
+    assert any(json.loads((tmp_path / "cut/checkpoints/step-000003/learner.json").read_text())["rollout"]["live"])
+    again = up.resume(tmp_path / "cut")
+    clock = {"seconds", "seconds_sampling", "tokens_per_second"}
+    told = [[{key: value for key, value in line.items() if key not in clock} for line in run.metrics] for run in (whole, again)]
+    assert told[0] == told[1] and any(0 < line["ended"] < 1 for line in told[0])
+    for name, tensor in whole.policy.weights().items():
+        assert tensor.equal(again.policy.weights()[name]), name
+
+
+def test_short_answers_are_not_cut():
+    sizes = {"tasks": 1, "samples": 2, "seed": 0}
+    policy, task = load_language_model(MODEL, 0), load_task("reverse")
+    lengths = [Windows(windows=4).build(task, policy, sampling=Sampling(tokens), **sizes).window for tokens in (4, 20, 33, 400)]
+    assert lengths == [4, 8, 9, 100]
 
 
 def test_groups_filters_that_refill_and_curricula_are_refused():
@@ -312,8 +341,9 @@ def test_groups_filters_that_refill_and_curricula_are_refused():
         made.choose(1, 0, 2, 4, lambda tasks: torch.ones(len(tasks)))
     with pytest.raises(MethodError, match="Windows"):
         gradient(t_ppo, random_batch(seed=1).replace(segment={}))
-    with pytest.raises(MethodError, match="0"):
-        Windows(0)
+    for wrong in ({"windows": 0}, {"least": 0}):
+        with pytest.raises(MethodError, match="=0"):
+            Windows(**wrong)
     with pytest.raises(MethodError, match="-1"):
         ThisWindow(skip=-1)
     assert isinstance(FinishedValue(), ValueFunction)

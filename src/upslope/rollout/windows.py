@@ -34,18 +34,24 @@ class Windows(RolloutPlan):
     Fields:
         windows: an answer of the run's token limit takes so many steps. More makes a step shorter and its length steadier; the
             policy learns from answers before it knows what they earn. 1 is plain sampling.
+        least: tokens of a window, whatever ``windows`` says. With the value held behind a pause the last token of a window has no
+            signal, and windows always end at the same places: in short ones too few tokens learn.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"label.answer", "segment.item", "segment.window"})
 
     windows: int = 4
+    least: int = 8
 
     def __post_init__(self) -> None:
-        if self.windows < 1:
-            raise MethodError(f"Windows.windows is {self.windows}; an answer takes at least one.")
+        if self.windows < 1 or self.least < 1:
+            raise MethodError(
+                f"Windows has windows={self.windows} and least={self.least}; an answer takes at least one window of one token."
+            )
 
     def build(self, task: Any, policy: Any, *, tasks: int, samples: int, sampling: Any, seed: int) -> WindowRollout:
-        return WindowRollout(task, policy, tasks=tasks, samples=samples, sampling=sampling, seed=seed, windows=self.windows)
+        window = min(max(-(-sampling.max_tokens // self.windows), self.least), sampling.max_tokens)
+        return WindowRollout(task, policy, tasks=tasks, samples=samples, sampling=sampling, seed=seed, window=window)
 
 
 @dataclass
@@ -71,9 +77,9 @@ class WindowRollout(TextRollout):
 
     provides = Windows.provides
 
-    def __init__(self, *arguments: Any, windows: int, **sizes: Any):
+    def __init__(self, *arguments: Any, window: int, **sizes: Any):
         super().__init__(*arguments, **sizes)
-        self.window = -(-self.sampling.max_tokens // windows)
+        self.window = window
         self.live: list[Live | None] = [None] * (self.tasks * self.samples)
         self.told: Metrics = {}
         self.draw = lru_cache(maxsize=256)(self._draw)

@@ -41,7 +41,7 @@ class Copy(EmbeddedTask):
 
     def generate(self, count: int, rng: np.random.Generator) -> Iterator[Problem]:
         sizes = np.arange(self.shortest, self.longest + 1)
-        chance = sizes**-float(self.tail)
+        chance = sizes ** -float(self.tail)
         lengths = rng.choice(sizes, count, p=chance / chance.sum()).tolist()
         for length, row in zip(lengths, rng.integers(0, self.letters, (count, self.longest)), strict=True):
             text = _spell(row[:length], LETTERS)
