@@ -10,9 +10,9 @@ import importlib
 import importlib.util
 import io
 import re
-import sys
 import shlex
 import shutil
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple

@@ -15,8 +15,8 @@ CLAIM = Claim(
     title="polychromic keeps several right answers",
     about="""The paper says that fine-tuning with PPO collapses onto a few of the behaviours that earn a reward, while sets scored
     by reward times diversity keep more of them, so that more attempts cover more. Here every context has 6 right arms of 24, all
-    arms starting at random around one in 24; what is counted is how many of the 6 end above a tenth, and the entropy. A table has no
-    states to branch from but its beginning, so a context's 8 answers are the branches; ppo has the same answers. In the second
+    arms starting at random around one in 24; what is counted is how many of the 6 end above a tenth, and the entropy. A table has
+    no states to branch from but its beginning, so a context's 8 answers are the branches; ppo has the same answers. In the second
     condition each batch is used for 4 updates.
 
     `mean return` is polychromic without diversity: sets scored by their mean reward alone.""",

@@ -18,12 +18,12 @@ CLAIM = Claim(
     name="spo-single-stream",
     title="spo-single-stream against groups, at the same number of answers",
     about="""The paper says that groups waste answers: a group of equal rewards teaches nothing, and few tasks fit into a step. With
-    the task's remembered success rate as the baseline, one answer per task is enough. Here 128 answers are sampled a step: 8 to each
-    of 16 tasks, or 1 to each of 128, of 256 tasks in all. A third of the tasks starts nearly solved, a third is rarely and a third
-    almost never solved; the policy is linear in 64 features of a task, so tasks help and disturb each other. The KL term of grpo is
-    off and its upper clip is that of spo; all answers have 2 tokens, so both average alike.
+    the task's remembered success rate as the baseline, one answer per task is enough. Here 128 answers are sampled a step: 8 to
+    each of 16 tasks, or 1 to each of 128, of 256 tasks in all. A third of the tasks starts nearly solved, a third is rarely and a
+    third almost never solved; the policy is linear in 64 features of a task, so tasks help and disturb each other. The KL term of
+    grpo is off and its upper clip is that of spo; all answers have 2 tokens, so both average alike.
 
-    `fixed 0.875` and `fixed 0.96` forget at one rate instead of by how far the policy moved; `uniform` takes tasks as they come.""",
+    `fixed 0.875` and `fixed 0.96` forget at one rate instead of by how far the policy moved; `uniform` takes tasks as drawn.""",
     variants={
         "grpo": Variant("grpo", {"regularize.weight": 0.0, "surrogate.high": 0.28}, GROUPS),
         "spo-single-stream": Variant("spo-single-stream", {}, SINGLE),

@@ -38,13 +38,10 @@ CLAIM = Claim(
     character model answers "rab=" with "answer: ba", of which only the last two letters are checked: four fifths of the
     characters are the same whatever was asked. The blind policy does not see the letters. It is warm-started to a greedy
     accuracy of 0.8 and sampled at temperature 0.5; 16 problems x 8 samples a step, two updates each; groups without signal are
-    dropped and not replaced.
-
-    `vppo-free` has no price on entropy.""",
+    dropped and not replaced.""",
     variants={
         "dapo": Variant("dapo", {"filter.refill": False}),
         "vppo": Variant("vppo", BLIND),
-        "vppo-free": Variant("vppo", {**BLIND, "regularize.weight": 0.0}),
     },
     bed=TextBed("bench/claims/filled_task.py:FilledReverse", "tiny:width=64", after=where_it_depends),
     settings={
@@ -67,11 +64,13 @@ CLAIM = Claim(
     statements=[
         Statement("vppo", "mean reward over the run above that of", "dapo", SPEED),
         Statement("vppo", "final reward above that of", "dapo", END),
-        Statement("vppo-free", "mean reward over the run above that of", "dapo", SPEED),
-        Statement("vppo-free", "share of dependence on the letters above", 0.5, ON_LETTERS),
+        Statement("vppo", "share of dependence on the letters above", 0.5, ON_LETTERS),
     ],
     seeds=5,
-    chosen="",
+    chosen="""On seed 100. With a longer phrase (starts at 0.7 and 0.85), or from 0.5 at other rates and temperatures, the
+    parent lost what it had or did not learn; from 0.8 it holds and moves little at 3e-4 (0.37 to 0.38, vppo 0.38 to 0.39), and
+    at 1e-3 it collapsed to 0.06, where vppo without its price on entropy stayed at 0.27. The calmer rate was taken, before
+    other seeds were seen.""",
     curves={"reward": "training reward", "learning": "share of decisions learning"},
 )
 
