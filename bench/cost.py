@@ -3,8 +3,8 @@
     python bench/cost.py [--methods grpo dhpo ...] [--workers 1]
 
 In one process a method and GRPO without its KL term take turns, a window of steps each; the ratio is the median over pairs of
-windows. Peak memory is that of processes of their own. The learning rate is next to nothing, so that all see answers of the same lengths.
-Writes docs/claims/data/cost.json; the method pages quote it.
+windows. Peak memory is that of processes of their own. The learning rate is next to nothing, so that all see answers of
+the same lengths. Writes docs/claims/data/cost.json; the method pages quote it.
 """
 
 from __future__ import annotations

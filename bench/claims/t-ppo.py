@@ -83,8 +83,8 @@ CLAIM = Babbling(
     curves={"reward": "reward of the answers that ended", "longest": "decoding steps"},
     seeds=5,
     chosen="""lr 5e-4 (64 answers a step; 20 steps, and 40 of t-ppo) and 1e-3 (48 answers; 25 and 60) were tried on seed 100. At
-    5e-4 neither came to a reward of 0.6 in these steps; at 1e-3 all did. The steps of t-ppo were then cut to 50 for time. Before this
-    bed, the task `copy` was tried with a smaller model: at 1e-3 ppo and t-ppo both fell from 0.47 to 0, at 1e-4 from 0.56 to
+    5e-4 neither came to a reward of 0.6 in these steps; at 1e-3 all did. The steps of t-ppo were then cut to 50 for time. Before
+    this bed, the task `copy` was tried with a smaller model: at 1e-3 ppo and t-ppo both fell from 0.47 to 0, at 1e-4 from 0.56 to
     0.08 and 0.02. How a run that never gets to 0.6 is counted was set after a trial on seeds 101 and 102.""",
 )
 

@@ -197,7 +197,7 @@ class PolicyGradient:
         lr = learning_rate(self.settings, step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group["scale"]
-        needs = frozenset(need.split(".")[1] for need in method.needs() if need.startswith("current.")) - {"logp"}
+        needs = estimator.slice_columns(method)
         scope = estimator.slice_scope(method)
         metrics = self._learn_terms(method, rows, "before")
         tally, updates = Tally(), 0
@@ -223,8 +223,7 @@ class PolicyGradient:
                 continue
             own = term.as_method(name, method)
             aside = estimator.annotate(own, aside.replace(state=rows.state, memory=rows.memory))  # type: ignore[assignment]
-            needs = frozenset(need.split(".")[1] for need in own.needs() if need.startswith("current.")) - {"logp"}
-            told = self._update(own, aside, needs, estimator.slice_scope(own))
+            told = self._update(own, aside, estimator.slice_columns(own), estimator.slice_scope(own))
             metrics |= {f"{name}_{key}": value for key, value in told.means().items()}
         return metrics
 

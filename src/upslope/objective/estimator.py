@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
-from upslope.objective.base import Notes, Remembers, State
+from upslope.objective.base import Notes, Remembers, State, Weight
 from upslope.types import SLOTS, Batch, Method, Part, Scope, View
 
 WIDTH: dict[Scope, int] = {"decision": 0, "sequence": 1, "group": 2, "update": -1, "step": -1}
@@ -196,6 +196,14 @@ def clean(batch: Batch) -> Batch:
 
 def _clean_view(view: View, sampled: Tensor) -> View:
     return view.map(lambda column: torch.where(sampled > 0, column, 0.0))
+
+
+def slice_columns(method: Method) -> frozenset[str]:
+    """Columns of the current policy, beyond log-probabilities, that are read where slices are: not by weights of a whole update."""
+    parts = [part for slot in SLICED for part in _slot_parts(method, slot)]
+    inside = [part for part in parts if not (isinstance(part, Weight) and part.scope == "update")]
+    needs = {need.removeprefix("current.") for part in inside for need in part.needs() if need.startswith("current.")}
+    return frozenset(needs - {"logp"})
 
 
 def early_columns(method: Method) -> frozenset[str]:

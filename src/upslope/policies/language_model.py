@@ -17,12 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from upslope.errors import UserError
-from upslope.objective.base import Seen
+from upslope.policies.columns import logp_and_entropy, probed
 from upslope.policies.heads import make_head
 from upslope.types import Head, Trajectories, View
 
 VALUE_FILE = "value.safetensors"
-CHUNK_FLOATS = 2**24
 NOISE = ("dropout", "pdrop", "layerdrop", "jitter")
 
 
@@ -149,14 +148,14 @@ class LanguageModel:
         with contextlib.nullcontext() if through is None else through.inside(self.model, experts):
             logits, hidden = self._forward(ids, seen, positions, bool(wanted or probes), share=experts is None)
         temperature = None if rows.temperature is None else rows.temperature[chunk, :positions]
-        columns = _logp_and_entropy(logits, action, temperature, "entropy" in names)
+        columns = logp_and_entropy(logits, action, temperature, "entropy" in names)
         for name, head in wanted.items():
             columns[name] = head(hidden.to(next(head.parameters()).dtype)).squeeze(-1).float()
         if probes:
             advantage = (
                 torch.zeros_like(action, dtype=torch.float32) if rows.advantage is None else rows.advantage[chunk, :positions]
             )
-            columns |= _probed(probes, logits, hidden, action, temperature, advantage)
+            columns |= probed(probes, logits, hidden, action, temperature, advantage)
         blank = rows.sampled.shape[1] - positions
         kept = sampled[:, :positions]
         return {name: nn.functional.pad(columns[name].masked_fill(~kept, 0.0), (0, blank)) for name in names}
@@ -350,42 +349,6 @@ class LanguageModel:
 
 def _head_file(name: str) -> str:
     return VALUE_FILE if name == "value" else f"head-{name}.safetensors"
-
-
-def _probed(
-    probes: tuple[Any, ...], logits: Tensor, hidden: Tensor, action: Tensor, temperature: Tensor | None, advantage: Tensor
-) -> dict[str, Tensor]:
-    """Columns ``[N, T]`` of the probes, in chunks of decisions; none carries a gradient."""
-    size = max(1, CHUNK_FLOATS // logits.shape[-1])
-    heat = torch.ones_like(advantage) if temperature is None else temperature.where(temperature > 0, 1.0)
-    found: dict[str, list[Tensor]] = {probe.name: [] for probe in probes}
-    pieces = [column.flatten(0, 1).split(size) for column in (logits, hidden, action, heat, advantage)]
-    with torch.no_grad():
-        for raw, state, ids, heats, gain in zip(*pieces, strict=True):
-            seen = Seen(raw.float() / heats.unsqueeze(1), state.float(), ids, gain)
-            for probe in probes:
-                found[probe.name].append(probe(seen))
-    return {name: torch.cat(columns).view_as(action) for name, columns in found.items()}
-
-
-def _logp_and_entropy(logits: Tensor, action: Tensor, temperature: Tensor | None, want_entropy: bool) -> dict[str, Tensor]:
-    """Of the chosen tokens and of the whole distribution, ``[N, T]`` in float32."""
-    flat = logits.flatten(0, 1)
-    divisor = None if temperature is None or bool((temperature == 1).all()) else temperature.where(temperature > 0, 1.0)
-    # In chunks, so that few copies of the vocabulary live at once. Split and not sliced: the gradient of a slice is as large
-    # as the whole, that of a split is put together once.
-    size = max(1, CHUNK_FLOATS // flat.shape[1])
-    chosen = action.flatten().unsqueeze(1).split(size)
-    divisors = [None] * len(chosen) if divisor is None else divisor.flatten().unsqueeze(1).split(size)
-    logp, entropy = [], []
-    for piece, ids, heat in zip(flat.split(size), chosen, divisors, strict=True):
-        scaled = piece.float() if heat is None else piece.float() / heat
-        normaliser = scaled.logsumexp(1, keepdim=True)
-        logp.append(scaled.gather(1, ids) - normaliser)
-        if want_entropy:
-            entropy.append(normaliser - ((scaled - normaliser).exp() * scaled).sum(1, keepdim=True))
-    columns = {"logp": torch.cat(logp).view_as(action)}
-    return columns | {"entropy": torch.cat(entropy).view_as(action)} if want_entropy else columns
 
 
 def _extent(kept: Tensor) -> Tensor:

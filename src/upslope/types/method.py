@@ -1,0 +1,181 @@
+"""What a method is: a value, made of parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from upslope.errors import MethodError, did_you_mean
+from upslope.knobs import set_knob
+from upslope.types.part import Part
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Where a method comes from."""
+
+    title: str
+    year: int
+    arxiv: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.title} ({self.year}{', arXiv ' + self.arxiv if self.arxiv else ''})"
+
+
+SINGLE_SLOTS = ("advantage", "ratio", "surrogate", "aggregate")
+OPTIONAL_SLOTS = ("curriculum", "rollout", "policy")
+"""These hold one part or none: the plain way."""
+STACKED_SLOTS = ("reward", "data", "filter", "shape", "weight", "regularize", "controller")
+NAMED_SLOTS = ("models", "references", "memory", "terms")
+SLOTS = (
+    *("curriculum", "rollout", "reward", "data", "filter", "advantage", "shape"),
+    *("policy", "ratio", "surrogate", "weight", "aggregate"),
+    *("regularize", "models", "references", "memory", "terms", "controller"),
+)
+"""In the order in which they act."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A policy-optimization method: a value, made of parts.
+
+    Slots that hold one part take that part; slots that stack take a part, a tuple of parts or ``None``; named slots (``models``,
+    ``references``, ``memory``, ``terms``) take a mapping of names to parts.
+    `derive` makes a new method from this one, `diff` says what two methods do differently.
+    """
+
+    name: str
+    paper: Paper
+    family: str = "rlvr"
+    parent: str = ""
+    differs: str = ""
+    formula: str = ""
+    use_when: str = ""
+    """In which situation one would take it instead of its parent, for the method's page."""
+    notes: str = ""
+    """Doubts and departures from the paper, for the method's page."""
+    curriculum: Any = None
+    rollout: Any = None
+    reward: Any = ()
+    data: Any = ()
+    filter: Any = ()
+    advantage: Any = None
+    shape: Any = ()
+    policy: Any = None
+    ratio: Any = None
+    surrogate: Any = None
+    weight: Any = ()
+    aggregate: Any = None
+    regularize: Any = ()
+    models: Any = ()
+    references: Any = ()
+    memory: Any = ()
+    terms: Any = ()
+    controller: Any = ()
+    on: Any = ()
+    """Knobs that papers set differently by domain: ``{"text": {"advantage.lam": 1.0}}``. Applied when a run is made."""
+
+    def __post_init__(self) -> None:
+        for slot in STACKED_SLOTS:
+            value = getattr(self, slot)
+            value = () if value is None else (value,) if isinstance(value, Part) else tuple(value)
+            object.__setattr__(self, slot, value)
+        for slot in NAMED_SLOTS:
+            object.__setattr__(self, slot, _pairs(getattr(self, slot)))
+        by_domain = _pairs(self.on)
+        object.__setattr__(self, "on", tuple((domain, _pairs(knobs)) for domain, knobs in by_domain))
+
+    # -- looking at it -------------------------------------------------------------------------------------------------
+
+    def parts(self) -> tuple[tuple[str, Part], ...]:
+        """Every part with its path, in the order in which slots act."""
+        return self._parts
+
+    @cached_property
+    def _parts(self) -> tuple[tuple[str, Part], ...]:
+        return tuple(self._walk())
+
+    def _walk(self) -> Iterator[tuple[str, Part]]:
+        for slot in SLOTS:
+            value = getattr(self, slot)
+            if isinstance(value, Part):
+                yield from value.walk(slot)
+            elif slot in NAMED_SLOTS:
+                for name, part in value:
+                    yield from part.walk(f"{slot}.{name}")
+            elif value:
+                for position, part in enumerate(value):
+                    yield from part.walk(f"{slot}.{position}")
+
+    def needs(self) -> frozenset[str]:
+        """All columns the parts of this method read beyond the basic ones."""
+        return self._needs
+
+    @cached_property
+    def _needs(self) -> frozenset[str]:
+        return frozenset().union(*(part.needs() for _, part in self.parts()))
+
+    def diff(self, other: Method) -> dict[str, tuple[str, str]]:
+        """Slots in which two methods differ: ``{slot: (other's, ours)}`` as text."""
+        return {
+            slot: (_slot_text(getattr(other, slot)), _slot_text(getattr(self, slot)))
+            for slot in SLOTS
+            if getattr(self, slot) != getattr(other, slot)
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.paper}"]
+        lines += [f"  {slot:<11}{_slot_text(getattr(self, slot))}" for slot in SLOTS if getattr(self, slot)]
+        return "\n".join(lines)
+
+    # -- making another ------------------------------------------------------------------------------------------------
+
+    def derive(self, **changes: Any) -> Method:
+        """This method with some slots changed; its name becomes the parent unless the name stays.
+
+        A new name starts with no notes, formula or per-domain knobs of its own unless they are given: those were about the parent.
+        """
+        if changes.get("name", self.name) != self.name:
+            changes = {"parent": self.name, "notes": "", "formula": "", "differs": "", "use_when": "", **changes}
+        return dataclasses.replace(self, **changes)
+
+    def without(self, *slots: str) -> Method:
+        """This method with these slots emptied."""
+        emptied: dict[str, Any] = {slot: None if slot in SINGLE_SLOTS + OPTIONAL_SLOTS else () for slot in slots}
+        return dataclasses.replace(self, **emptied)
+
+    def with_knobs(self, knobs: Mapping[str, Any]) -> Method:
+        """This method with knobs set by path, as in ``{"surrogate.high": 0.3}``.
+
+        A path names a slot, then fields. Inside a slot that stacks, give the position (``regularize.0.weight``) or leave
+        it out when there is one part; inside ``models``, the name.
+        """
+        method = self
+        for path, value in knobs.items():
+            slot, _, rest = path.partition(".")
+            if slot not in SLOTS:
+                raise MethodError(f"no slot named {slot!r} in --set {path}={value}.{did_you_mean(slot, SLOTS)}")
+            changed = set_knob(getattr(method, slot), rest.split(".") if rest else [], value, path, method.name)
+            method = dataclasses.replace(method, **{slot: changed})
+        return method
+
+    def for_domain(self, domain: str) -> Method:
+        """This method with the knobs its papers use in ``domain`` ("text" or "control")."""
+        return self.with_knobs(dict(dict(self.on).get(domain, ())))
+
+
+def _pairs(value: Any) -> tuple:
+    if not value:
+        return ()
+    return tuple(sorted(value.items() if isinstance(value, Mapping) else value))
+
+
+def _slot_text(value: Any) -> str:
+    if not value:
+        return "none"
+    if isinstance(value, Part):
+        return str(value)
+    return " + ".join(f"{item[0]}: {item[1]}" if isinstance(item, tuple) else str(item) for item in value)

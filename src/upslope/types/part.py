@@ -1,0 +1,78 @@
+"""What a piece of a method is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from upslope.types.batch import Batch
+
+Metrics = dict[str, float]
+Scope = Literal["decision", "sequence", "group", "update", "step"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a method: fields are its knobs, the call is pure tensor code.
+
+    Fields hold numbers, text, booleans, parts and tuples of these, never ``None`` (write "no bound" as ``inf``): that is
+    what makes a method print, compare, hash and go through TOML exactly.
+    """
+
+    scope: ClassVar[Scope] = "decision"
+    """What the part must see at once, and so when it runs."""
+
+    def needs(self) -> frozenset[str]:
+        """Columns this part reads beyond the basic ones, such as ``"proximal.entropy"``."""
+        return frozenset()
+
+    def probes(self) -> tuple[Any, ...]:
+        """What the policy must compute for it inside its forward pass, where logits and hidden states are (`Probe` parts)."""
+        return ()
+
+    def prepare(self, batch: Batch) -> Tensor | None:
+        """What it must compute on the whole update before that is cut, ``[N, ...]``; later read as ``batch.prepared[self]``."""
+        return None
+
+    def seen_at_once(self) -> Scope:
+        """The scope with these field values; most parts have the same for all."""
+        return self.scope
+
+    def walk(self, path: str = "") -> Iterator[tuple[str, Part]]:
+        """This part and every part inside it, with dotted paths."""
+        yield path, self
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            below = f"{path}.{f.name}" if path else f.name
+            if isinstance(value, Part):
+                yield from value.walk(below)
+            elif isinstance(value, tuple):
+                for position, item in enumerate(value):
+                    if isinstance(item, Part):
+                        yield from item.walk(f"{below}.{position}")
+
+    def __str__(self) -> str:
+        knobs = ", ".join(f"{f.name}={_short(getattr(self, f.name))}" for f in dataclasses.fields(self))
+        return f"{type(self).__name__}({knobs})"
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value) if isinstance(value, Part) else repr(value)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a learned model asks the policy to build: an output per decision, whose column has the model's name.
+
+    Fields:
+        outputs: more than one are combined into their soft minimum.
+        softness: of that minimum; small takes the smallest, large the mean.
+    """
+
+    outputs: int = 1
+    softness: float = 1.0
