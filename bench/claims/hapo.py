@@ -26,6 +26,7 @@ CLAIM = Claim(
     ],
     seeds=8,
     chosen="Set beforehand; looked at once on seeds 100 and 101.",
+    fast=True,
 )
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ CLAIM = Claim(
     seeds=10,
     chosen="""Set beforehand; looked at once on seeds 100 and 101 with refilling on. It was then switched off, so that all
     variants see the same rollouts.""",
-    fast=True,
 )
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ CLAIM = Claim(
     ],
     seeds=10,
     chosen="Set beforehand; looked at once on seeds 100 and 101, with the scale of the score at 1 and 2.",
+    fast=True,
 )
 
 if __name__ == "__main__":

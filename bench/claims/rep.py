@@ -29,6 +29,7 @@ CLAIM = Claim(
     seeds=10,
     chosen="""The setting is that of rec's claim, with large steps; nothing was tuned for these two, whose weights are the
     paper's 0.1. On seeds 100 and 101 both ended below reinforce.""",
+    fast=True,
 )
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ ppo = Method(
     parent="reinforce",
     differs="clipped ratio, so that data serve several updates; advantages from a value function (GAE), whitened",
     formula=r"L = mean_t [ -min(r A, clip(r, 1-ε, 1+ε) A) + c_v ½ (V - R)² - c_e H ],   A from GAE(γ, λ), whitened per update",
+    use_when="a value function can be learned: control, and text where credit must be given token by token",
     advantage=GAE(gamma=0.99, lam=0.95),
     shape=Whiten(),
     ratio=TokenRatio(),

@@ -12,6 +12,7 @@ dhpo = grpo.derive(
     paper=_PAPER,
     differs="a convex mix of token and sequence ratio, each clipped in its own region before mixing; no KL",
     formula=r"L = mean_i (1/T_i) Σ_t -min(u A, ū A),   u = w r + (1-w) s,   ū = w clip(r) + (1-w) clip(s),   w = ½",
+    use_when="rollouts are reused and neither a token's nor an answer's ratio alone is to be trusted",
     ratio=Hybrid(TokenRatio(), SequenceRatio(), mix=ConstantMix(0.5)),
     surrogate=BranchClip(token=Bounds(0.2, 0.28), sequence=Bounds(3e-4, 4e-4), form="single_min"),
     regularize=None,
@@ -24,6 +25,7 @@ dhpo_entropy = dhpo.derive(
     name="dhpo-entropy",
     differs="the mix follows each token's entropy: uncertain tokens use their own ratio, confident ones the sequence's",
     formula=r"L as dhpo, with w_it = sg[ (H_it - min H) / (max H - min H) ] over the answer",
+    use_when="as for dhpo, with answers in which certain and uncertain tokens differ much",
     ratio=Hybrid(TokenRatio(), SequenceRatio(), mix=EntropyMix()),
     notes="Over which set the entropy is normalised, and in which direction, is our reading: ratio.mix.over, ratio.mix.direction.",
 )
