@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from batches import assert_same, gradient, random_batch
@@ -141,3 +144,14 @@ def test_nonsense_is_refused():
             PreviousStep(**wrong)
     with pytest.raises(MethodError, match="PreviousStep"):
         Attribution()(random_batch(seed=0))
+
+
+def test_the_steps_own_ratio_is_to_the_policy_before_the_repeated_update():
+    sys.path.insert(0, str(Path(__file__).parents[2] / "bench" / "claims"))
+    from beds import GoodArms, TableBed, train_table
+
+    run = train_table("pipo", TableBed(GoodArms(), known=0.2), steps=12, lr=0.1, seed=0, knobs={"data.window": 2})
+    repeated = ~np.isnan(run.curve("previous_grad_norm"))
+    assert repeated.any() and not repeated.all()
+    moved = run.curve("log_ratio") > 0  # one update a step: without the repeated one it begins where it sampled
+    assert (moved == repeated).all()

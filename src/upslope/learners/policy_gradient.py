@@ -115,7 +115,7 @@ class PolicyGradient:
         if method.data:
             sampled, rows = self._with_data(method, sampled)
         if rows.rows:
-            rows = self.sight.look(method, rows, self._moves())
+            rows = self.sight.look(method, rows, self._moves(method, rows))
             rows = estimator.annotate(method, rows)  # type: ignore[assignment]
             rows = only(rows, estimator.kept(method, rows, late=True))
             metrics = component_metrics(rows) | metrics  # with those that had to wait for the policy's columns
@@ -134,8 +134,10 @@ class PolicyGradient:
             "tokens_per_second": tokens / max(ended - began, 1e-9),
         }
 
-    def _moves(self) -> bool:
-        """Whether the policy leaves the proximal one within a step."""
+    def _moves(self, method: Method, rows: Trajectories) -> bool:
+        """Whether the policy leaves the proximal one before the step's last update."""
+        if any(term.when == "before" and term.source in rows.aside for _, term in method.terms):
+            return True
         return (self.settings.passes or 1) * max(self.settings.updates_per_step or 0, 1) > 1 or self.policy.cut == "decision"
 
     def _with_data(self, method: Method, sampled: Trajectories) -> tuple[Trajectories, Trajectories]:
@@ -174,10 +176,9 @@ class PolicyGradient:
         if method.curriculum is None:
             return self.rollout.refill(step, attempt, tasks) if attempt else self.rollout.collect(step)
         memories = dict(method.memory)
-        paths = {name: f"memory.{name}" for name in memories}
 
         def weigh(candidates: Tensor) -> Tensor:
-            return method.curriculum(candidates, lambda name: memories[name].recall(self.states[paths[name]], candidates))
+            return method.curriculum(candidates, lambda name: memories[name].recall(self.states[f"memory.{name}"], candidates))
 
         return self.rollout.choose(step, attempt, tasks, method.curriculum.candidates, weigh)
 

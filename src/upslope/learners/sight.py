@@ -99,8 +99,9 @@ class Sight:
         early = estimator.early_columns(method)
         if not early:
             return rows
-        if rows.draw == 0 and rows.proximal is not None and early <= set(rows.proximal.columns()):
-            return rows.replace(current=rows.proximal)  # nothing has moved yet
+        moved = rows.draw > 0 or bool(method.terms)  # a term's own update may have come before
+        if not moved and rows.proximal is not None and early <= set(rows.proximal.columns()):
+            return rows.replace(current=rows.proximal)
         return rows.replace(current=self.columns(method, self.policy, rows, early - {"logp"}))
 
     def kl_to_start(self, rows: Trajectories, method: Method) -> Metrics:

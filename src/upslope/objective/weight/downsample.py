@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Weight
+from upslope.objective.weight.selection import keep_top
 from upslope.types import Batch
 
 
@@ -44,10 +44,5 @@ class TopAdvantageEntropy(Weight):
         if batch.proximal is None or batch.proximal.entropy is None or batch.advantage is None:
             raise MethodError("TopAdvantageEntropy needs advantages and the entropy of the proximal policy; this batch lacks one.")
         score = batch.advantage.abs() * batch.proximal.entropy
-        values = score[(batch.sampled > 0) & score.isfinite()]
-        if not len(values):
-            return torch.ones_like(score)
         # The small number undoes the rounding of e.g. 0.3 * 10.
-        kept = max(1, math.floor(self.fraction * len(values) + 1e-9))
-        threshold = values.topk(kept).values[-1]
-        return (score >= threshold).to(score.dtype)
+        return keep_top(score, batch, lambda count: max(1, math.floor(self.fraction * count + 1e-9)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,10 +45,17 @@ class TopEntropy(Weight):
         if batch.proximal is None or batch.proximal.entropy is None:
             raise MethodError("TopEntropy needs the entropy of the proximal policy, and this batch has none.")
         entropy = batch.proximal.entropy
-        values = entropy[(batch.sampled > 0) & entropy.isfinite()]
-        if not len(values):
-            return torch.ones_like(entropy)
         # As many as lie at or above the linearly interpolated quantile; the small number undoes the rounding of e.g. 0.3 * 10.
-        kept = 1 + math.floor(self.fraction * (len(values) - 1) + 1e-9)
-        threshold = values.topk(kept).values[-1]
-        return (entropy >= threshold).to(entropy.dtype)
+        return keep_top(entropy, batch, lambda count: 1 + math.floor(self.fraction * (count - 1) + 1e-9))
+
+
+def keep_top(score: Tensor, batch: Batch, how_many: Callable[[int], int]) -> Tensor:
+    """1 where a sampled decision's score is among the highest, ties at the threshold included; of no decisions, 1 everywhere.
+
+    Args:
+        how_many: of a number of sampled decisions are kept.
+    """
+    values = score[(batch.sampled > 0) & score.isfinite()]
+    if not len(values):
+        return torch.ones_like(score)
+    return (score >= values.topk(how_many(len(values))).values[-1]).to(score.dtype)
