@@ -11,7 +11,8 @@ from upslope.errors import UserError
 from upslope.policies import LanguageModel, TextInputs, load_language_model
 from upslope.policies.tiny import character_tokenizer, tiny
 from upslope.rollout import engine as engine_module
-from upslope.rollout.engine import Completions, Sampling, TorchEngine, draw_tokens
+from upslope.rollout.engine import TorchEngine
+from upslope.rollout.sampling import Completions, Sampling, draw_tokens
 from upslope.runtime import seeding
 from upslope.types import Trajectories, View
 

@@ -58,7 +58,7 @@ class TextBench(Bench):
 
     def __init__(self, method: Method, task: Any, model: str, settings: Settings, knobs: Mapping[str, Any]):
         from upslope.policies import load_language_model
-        from upslope.rollout.engine import Sampling
+        from upslope.rollout.sampling import Sampling
         from upslope.rollout.text import TextRollout
 
         self.task = task

@@ -17,7 +17,7 @@ from upslope.objective.advantage import GAE
 from upslope.objective.advantage.polychromic import PolychromicAdvantage
 from upslope.objective.regularize.behavior import BehaviorKL
 from upslope.policies import load_language_model
-from upslope.rollout.engine import Sampling
+from upslope.rollout.sampling import Sampling
 from upslope.rollout.text import TextRollout
 from upslope.rollout.vine import Vine, VineRollout
 from upslope.runtime.settings import Settings

@@ -21,7 +21,8 @@ from upslope.objective.finished import FinishedValue
 from upslope.objective.value import ValueFunction
 from upslope.objective.weight.window import ThisWindow
 from upslope.policies import load_language_model
-from upslope.rollout.engine import Sampling, TorchEngine
+from upslope.rollout.engine import TorchEngine
+from upslope.rollout.sampling import Sampling
 from upslope.rollout.text import TextRollout
 from upslope.rollout.windows import WindowRollout, Windows
 from upslope.run import Watcher

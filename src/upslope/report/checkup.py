@@ -127,7 +127,8 @@ class Speaker:
 
     def answer(self, prompt: str) -> str:
         """Its answer to a problem of one's own."""
-        from upslope.rollout.engine import Sampling, TorchEngine
+        from upslope.rollout.engine import TorchEngine
+        from upslope.rollout.sampling import Sampling
         from upslope.rollout.text import sampled_ids
         from upslope.runtime.seeding import uniforms
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.engine import Sampling, TorchEngine
+from upslope.rollout.engine import TorchEngine
+from upslope.rollout.sampling import Sampling
 from upslope.rollout.text import sampled_ids
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.runtime.statistics import bootstrap_interval, pass_at_k, wilson_interval

@@ -14,7 +14,8 @@ from torch import Tensor
 from upslope.errors import UserError
 from upslope.objective.base import State
 from upslope.policies.language_model import LanguageModel, TextInputs
-from upslope.rollout.engine import Completions, Sampling, TorchEngine
+from upslope.rollout.engine import TorchEngine
+from upslope.rollout.sampling import Completions, Sampling
 from upslope.runtime.seeding import numpy_generator, stable_hash, uniforms
 from upslope.tasks.text import Problem, TextTask
 from upslope.types import Ended, Metrics, Source, Trajectories, View

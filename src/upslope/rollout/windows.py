@@ -16,7 +16,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError, UserError
 from upslope.objective.base import RolloutPlan, State
-from upslope.rollout.engine import Completions, Finish
+from upslope.rollout.sampling import Completions, Finish
 from upslope.rollout.text import TextRollout, join_text, row_notes, sampled_rows
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.tasks.text import Problem
