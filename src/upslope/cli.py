@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from upslope import __version__
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from upslope.report.live import LiveTable
     from upslope.run import Run
 
-COMMANDS = ("train", "eval", "try", "resume", "methods", "show", "tasks")
+COMMANDS = ("train", "eval", "try", "serve", "resume", "methods", "show", "tasks")
 FAILED, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
 ABOUT = "Policy optimization as a composition of small parts on one engine."
@@ -29,6 +29,7 @@ EXAMPLES = """examples:
   upslope train my_method.py --task problems.jsonl --reward my_reward.py:score --model smollm2
   upslope show dhpo                                   what a method changes, its formula, its paper
   upslope eval runs/dhpo-reverse-0 --k 16                pass@k with intervals
+  upslope serve runs/dhpo-reverse-0                   its result behind OpenAI's protocol
 
 'upslope COMMAND --help' says more about each command."""
 TAKE: dict[str, Any] = {
@@ -164,6 +165,7 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     evaluate.add_argument("--samples", type=whole(1), metavar="N", help="text: answers per problem, at least k (k)")
     evaluate.add_argument("--problems", type=whole(1), metavar="N", help="problems or episodes (as the run was evaluated)")
     evaluate.add_argument("--temperature", type=number(0), metavar="X", help="text: of the answers for pass@k (the run's own)")
+    evaluate.add_argument("--engine", metavar="URL", help="text: the OpenAI-compatible server that answers in the run's place")
     evaluate.add_argument("--json", action="store_true", help="the same as JSON")
     attempt = command("try", _try, "talk to the trained model, or watch an episode")
     attempt.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="text: answer this; - reads stdin")
@@ -171,6 +173,14 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     attempt.add_argument("--temperature", type=number(0), default=0.0, metavar="X", help="text: above 0 samples (0: the likeliest)")
     attempt.add_argument("--seed", type=whole(0), default=0, metavar="N", help="another one shows other problems or episodes (0)")
     attempt.add_argument("--render", action="store_true", help="control: watch the episode in a window")
+    serve = command("serve", _serve, "answer requests in OpenAI's protocol with a run's result or a model, until interrupted")
+    serve.add_argument("path", metavar="RUN|MODEL", help="the folder of a run; or tiny, smollm2, or a folder with a model")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen at; any but loopback needs a token (127.0.0.1)")
+    serve.add_argument("--port", type=whole(0), default=8000, metavar="N", help="0 takes a free one (8000)")
+    serve.add_argument("--token", default="", metavar="KEY", help="the key clients must send (the variable UPSLOPE_API_KEY)")
+    serve.add_argument("--name", default="", help="what the model is called (the name of the run or model)")
+    serve.add_argument("--threads", type=whole(1), metavar="N", help="torch threads (1 for tiny models, else all cores)")
+    serve.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes (auto)")
     resume = command("resume", _resume, "go on with a run that was stopped or killed")
     resume.add_argument("--quiet", action="store_true", help="print nothing but the folder of the run")
     for each in (evaluate, attempt, resume):
@@ -277,7 +287,7 @@ def _evaluate(flags: argparse.Namespace) -> int:
     from upslope.api import load
     from upslope.report.checkup import Asked, evaluate, evaluation_text
 
-    found = evaluate(load(flags.path), Asked(flags.k, flags.samples, flags.problems, flags.temperature))
+    found = evaluate(load(flags.path), Asked(flags.k, flags.samples, flags.problems, flags.temperature, flags.engine))
     _print(found if flags.json else evaluation_text(found))
     return 0
 
@@ -311,6 +321,20 @@ def _talk(answer: Callable[[str], str]) -> None:
     with suppress(EOFError):
         while line := input("> "):
             print(answer(line), flush=True)
+
+
+def _serve(flags: argparse.Namespace) -> int:
+    from upslope.runtime.http_client import KEY_VARIABLE
+    from upslope.serving.server import Server, load_served
+
+    policy = load_served(flags.path, flags.device, flags.threads)
+    token = flags.token or os.environ.get(KEY_VARIABLE, "")
+    server = Server(policy, host=flags.host, port=flags.port, token=token, name=flags.name)
+    print(f"{server.name} at {server.url}/v1, {'with' if token else 'without'} a key; Ctrl-C ends it", file=sys.stderr)
+    print(server.url, flush=True)
+    with closing(server), suppress(KeyboardInterrupt):  # the way to end it
+        server.serve_forever()
+    return 0
 
 
 # -- commands that look at the catalogue -----------------------------------------------------------------------------------

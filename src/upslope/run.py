@@ -177,8 +177,9 @@ def resume(path: str | Path, watcher: Watcher | None = None) -> Run:
 
 
 def load_bench(folder: RunFolder, plan: Plan) -> Bench:
-    """Task, policy and rollout of a run as its last checkpoint has them, for evaluation and use."""
-    bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data)
+    """Task, policy and rollout of a run as its last checkpoint has them, for evaluation and use; its engine need not be there."""
+    settings = dataclasses.replace(plan.settings, engine="torch")
+    bench = set_up(plan.method, plan.task, plan.model, settings, plan.reward, plan.test_data)
     latest = folder.latest()
     bench.policy.load(latest)
     bench.rollout.load_state(load_state(latest, "learner")["rollout"])

@@ -58,18 +58,22 @@ class TextBench(Bench):
 
     def __init__(self, method: Method, task: Any, model: str, settings: Settings, knobs: Mapping[str, Any]):
         from upslope.policies import load_language_model
+        from upslope.rollout.engines import make_engine
         from upslope.rollout.sampling import Sampling
         from upslope.rollout.text import TextRollout
 
         self.task = task
         settings = settings.resolved("text", model, max_tokens=task.max_tokens)
-        settings = dataclasses.replace(settings, device=_device(settings.device, model))
+        settings = dataclasses.replace(settings, device=pick_device(settings.device, model))
         method = _settled(method, ("text",), knobs)
         estimator.check(method, POLICY_COLUMNS | getattr(method.rollout, "provides", TextRollout.provides))
         super().__init__(method, settings)
         if settings.samples_per_task < 2 and "group" in method.needs():
             raise UserError(f"{method.name} compares the samples of a task, and --samples-per-task is 1; give at least 2.")
         self.policy = load_language_model(model, settings.seed).to(settings.device)
+        self.policy.precise, self.policy.recompute = settings.precision == "float32", settings.recompute
+        if settings.lora:
+            self.policy.add_lora(settings.lora, settings.seed)
         self.give_heads()
         sampling = Sampling(
             max_tokens=settings.max_tokens or task.max_tokens,
@@ -86,6 +90,7 @@ class TextBench(Bench):
             samples=settings.samples_per_task,
             sampling=sampling,
             seed=settings.seed,
+            engine=make_engine(settings.engine, self.policy, sampling, method),
         )
 
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
@@ -101,11 +106,15 @@ class TextBench(Bench):
 
         settings = self.settings
         tokens = settings.max_tokens or self.task.max_tokens
+        engine = self.rollout.engine
+        follows = getattr(engine, "follows", True)  # one that keeps other weights than the policy's cannot answer for it
+        self.rollout.sync()
         found = evaluate_text(
             self.task,
             self.policy,
             problems=settings.eval_problems or 100,
             max_tokens=tokens,
+            engine=engine if follows else None,
             progress=progress,
         )
         low, high = found.interval()
@@ -123,6 +132,8 @@ class ControlBench(Bench):
         from upslope.rollout.envs import EnvRollout
 
         self.task = task
+        if settings.engine != "torch":
+            raise UserError(f"--engine {settings.engine} continues text; {task.name} is an environment. Leave it out.")
         if settings.device == "cuda":
             raise UserError(
                 "--device cuda: the small networks of control tasks are on the CPU, where they are faster; leave it out."
@@ -145,6 +156,7 @@ class ControlBench(Bench):
             gamma=getattr(method.advantage, "gamma", 0.99),
             normalise_observations=bool(settings.normalise_observations),
             normalise_rewards=bool(settings.normalise_rewards),
+            workers=settings.env_workers,
         )
 
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
@@ -187,7 +199,7 @@ def set_up(
     return TextBench(method, loaded, model, settings, knobs or {})
 
 
-def _device(asked: Device, model: str) -> Device:
+def pick_device(asked: Device, model: str) -> Device:
     """The device a language model goes to; asking for a GPU where there is none is refused."""
     available = torch.cuda.is_available()
     if asked == "cuda" and not available:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from upslope.errors import UserError
-from upslope.learners.sight import Policy, Sight
-from upslope.learners.slicing import only, pack, share_decisions, share_groups
-from upslope.learners.tally import Tally, component_metrics, sampling_metrics, tally_slice
+from upslope.learners.adam import Adam
+from upslope.learners.judging import Judge, Told, column_slopes, leaf
+from upslope.learners.sight import DecisionPolicy, Policy, Sight
+from upslope.learners.slicing import Share, only, pack, share_decisions, share_groups
+from upslope.learners.tally import Tally, component_metrics, sampling_metrics
 from upslope.objective import estimator
 from upslope.objective.base import Controller, Data, State
 from upslope.runtime.seeding import generator, mix
@@ -99,7 +101,8 @@ class PolicyGradient:
         ]
         betas = (0.9, float(self.settings.adam_beta2 or 0.999))
         eps = float(self.settings.adam_eps or 1e-8)
-        return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, weight_decay=self.settings.weight_decay, fused=True)
+        make = Adam if self.policy.cut == "decision" else torch.optim.AdamW
+        return make(groups, lr=0.0, betas=betas, eps=eps, weight_decay=self.settings.weight_decay, fused=True)
 
     # -- one step ------------------------------------------------------------------------------------------------------
 
@@ -201,17 +204,27 @@ class PolicyGradient:
         needs = estimator.slice_columns(method)
         scope = estimator.slice_scope(method)
         metrics = self._learn_terms(method, rows, "before")
-        tally, updates = Tally(), 0
+        judge = Judge(method, self.sight, needs)
+        tally, updates, ledger = Tally(), 0, list[Told]()
         for number in range(self.settings.passes or 1):
             for share in self._shares(rows, step, number):
-                told = self._update(method, share.replace(draw=updates), needs, scope)
-                tally.merge(told)
+                showed = Tally() if method.controller else tally
+                if isinstance(share, Share):
+                    ledger.append(self._update_decisions(judge, share, updates, showed))
+                else:
+                    self._update(method, share.replace(draw=updates), needs, scope, showed)
                 updates += 1
-                if method.controller and any(controller.ends_passes(told.means()) for controller in method.controller):
-                    break
+                if method.controller:
+                    tally.merge(showed)
+                    if isinstance(share, Share):
+                        ledger[-1].add_to(showed)
+                    if any(controller.ends_passes(showed.means()) for controller in method.controller):
+                        break
             else:
                 continue
             break
+        for told in ledger:
+            told.add_to(tally)
         metrics |= self._learn_terms(method, rows, "after")
         return metrics | tally.means() | {"lr": lr, "updates": float(updates)}
 
@@ -224,60 +237,67 @@ class PolicyGradient:
                 continue
             own = term.as_method(name, method)
             aside = estimator.annotate(own, aside.replace(state=rows.state, memory=rows.memory))  # type: ignore[assignment]
-            told = self._update(own, aside, estimator.slice_columns(own), estimator.slice_scope(own))
+            told = Tally()
+            self._update(own, aside, estimator.slice_columns(own), estimator.slice_scope(own), told)
             metrics |= {f"{name}_{key}": value for key, value in told.means().items()}
         return metrics
 
-    def _shares(self, rows: Trajectories, step: int, number: int) -> list[Trajectories]:
+    def _shares(self, rows: Trajectories, step: int, number: int) -> list[Trajectories] | list[Share]:
         order = generator(self.settings.seed, "order", step, number)
         cuts = self.settings.updates_per_step
         if self.policy.cut != "decision":
             return share_groups(rows, cuts or 1, order)
         return share_decisions(rows, math.ceil(int(rows.sampled.sum()) / cuts) if cuts else self.settings.minibatch, order)
 
-    def _update(self, method: Method, rows: Trajectories, needs: frozenset[str], scope: Scope) -> Tally:
+    def _update(self, method: Method, rows: Trajectories, needs: frozenset[str], scope: Scope, tally: Tally) -> None:
         """One optimiser step on these rows, slice by slice."""
         rows = self.sight.look_ahead(method, rows)
         batch: Trajectories = estimator.begin_update(method, rows).replace(current=None)  # type: ignore[assignment]
-        tally = Tally()
         tally.add("learning", 0.0, batch.sampled.sum())
         live = (~estimator.silent_rows(method, batch)).nonzero().squeeze(1)
         if not len(live):  # Adam would move even on zeros
             tally.add("empty_updates", 1.0, 1.0)
-            return tally
+            return
         self.optimizer.zero_grad(set_to_none=True)
-        if self.policy.cut == "decision":
-            slices = [live]
-        else:
-            slices = pack(batch, live, self.policy.slice_tokens(batch), self.policy.token_budget(), scope)
-        for index in slices:
+        for index in pack(batch, live, self.policy.slice_tokens(batch), self.policy.token_budget(), scope, self.policy.pads):
             self._slice(method, batch if len(index) == batch.rows else batch.take_rows(index), needs, tally)
-        self._move(tally)
-        return tally
+        slopes = self._slopes()
+        self._move(float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(slopes)))) if slopes else 0.0, tally)
+
+    def _update_decisions(self, judge: Judge, share: Share, draw: int, tally: Tally) -> Told:
+        """One optimiser step on single decisions: few enough to need no slices, and so many times that the calls count."""
+        policy = cast(DecisionPolicy, self.policy)
+        look = policy.look(share.inputs(), judge.needs)
+        slopes, told = judge(share, look.columns, draw)
+        if slopes:
+            self._move(policy.pull(look, slopes), tally)
+        else:  # Adam would move even on zeros
+            tally.add("empty_updates", 1.0, 1.0)
+        return told
 
     def _slice(self, method: Method, piece: Trajectories, needs: frozenset[str], tally: Tally) -> None:
         """Backward pass of one slice. The objective sees detached columns; their gradients then go through the policy."""
         view = self.sight.evaluate(method, self.policy, piece, needs)
-        leaves = view.map(lambda column: column.detach().requires_grad_())
-        proximal = piece.proximal or view.map(Tensor.detach)
-        piece = piece.replace(current=leaves, proximal=proximal)
-        losses, notes = estimator.decision_losses(method, piece)
-        columns = leaves.columns()
-        gradients = torch.autograd.grad(losses.sum(), list(columns.values()), allow_unused=True)
-        pairs = [(view.columns()[name], slope) for name, slope in zip(columns, gradients, strict=True) if slope is not None]
-        torch.autograd.backward([column for column, _ in pairs], [slope for _, slope in pairs])
-        with torch.no_grad():
-            tally_slice(tally, piece, losses, notes, gradients[0])
+        slopes = column_slopes(method, piece, view.map(leaf), tally)
+        columns = view.columns()
+        torch.autograd.backward([columns[name] for name in slopes], list(slopes.values()))
 
-    def _move(self, tally: Tally) -> None:
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        limit = self.settings.grad_clip or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
-        finite = bool(norm.isfinite())
+    def _slopes(self) -> list[Tensor]:
+        """Gradients of the parameters that have one."""
+        parameters = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
+        return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+    def _move(self, norm: float, tally: Tally) -> None:
+        """Moves the parameters along their gradients, whose length is ``norm``."""
+        finite = math.isfinite(norm)
         tally.add("skipped_updates", float(not finite), 1.0)
-        if finite:  # one infinite gradient would destroy the policy for good
-            tally.add("grad_norm", norm.detach(), 1.0)
-            self.optimizer.step()
+        if not finite:  # one infinite gradient would destroy the policy for good
+            return
+        tally.add("grad_norm", norm, 1.0)
+        limit = self.settings.grad_clip or math.inf
+        if norm > limit:  # the small number is torch's, in `clip_grad_norm_`
+            torch._foreach_mul_(self._slopes(), limit / (norm + 1e-6))
+        self.optimizer.step()
 
     # -- carrying over a stop --------------------------------------------------------------------------------------------
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +24,8 @@ class Policy(Protocol):
     """What a learner asks of a policy."""
 
     cut: str
+    pads: bool
+    """Whether a slice costs as much as its longest row in each row."""
 
     def evaluate(self, rows: Trajectories, needs: frozenset[str] = ..., **how: Any) -> View:
         """Columns of the rows; ``through`` (the method's policy part) and ``probes`` are given only where a method has them."""
@@ -32,6 +36,20 @@ class Policy(Protocol):
     def frozen_copy(self) -> Any: ...
     def weights(self) -> dict[str, Tensor]: ...
     def load_weights(self, weights: dict[str, Tensor]) -> None: ...
+
+
+class DecisionPolicy(Policy, Protocol):
+    """A policy that is cut by decisions: its updates are many and small, and it goes forward and back without torch's graph."""
+
+    def look(self, rows: Trajectories, needs: frozenset[str]) -> Look:
+        """The columns of `evaluate`, as arrays."""
+
+    def pull(self, look: Any, slopes: Mapping[str, np.ndarray]) -> float:
+        """Sets the parameters' gradients, given those of a look's columns, and gives the length of all together."""
+
+
+class Look(Protocol):
+    columns: Mapping[str, np.ndarray]
 
 
 class Sight:
@@ -50,16 +68,23 @@ class Sight:
 
     def evaluate(self, method: Method, policy: Any, rows: Trajectories, needs: frozenset[str]) -> View:
         """Columns of one slice as the method wants them seen, with gradient where it is enabled."""
+        return policy.evaluate(rows, needs, **self.manner(method, needs))
+
+    @staticmethod
+    def manner(method: Method, needs: frozenset[str]) -> dict[str, Any]:
+        """How a policy is to evaluate rows for this method, beside what it is asked for: mostly nothing."""
         probes = [probe for _, part in method.parts() for probe in part.probes() if probe.name in needs]
         how: dict[str, Any] = {"through": method.policy} if method.policy is not None else {}
-        return policy.evaluate(rows, needs, **how, **({"probes": tuple(dict.fromkeys(probes))} if probes else {}))
+        return how | ({"probes": tuple(dict.fromkeys(probes))} if probes else {})
 
     def columns(self, method: Method, policy: Any, rows: Trajectories, needs: frozenset[str], seen: Tensor | None = None) -> View:
         """Columns of a policy, without gradient; rows that are not among ``seen`` stay zero."""
         cost = policy.slice_tokens(rows)
         found: dict[str, Tensor] = {"logp": torch.zeros_like(rows.sampled)}
         with torch.no_grad():
-            for index in pack(rows, torch.arange(rows.rows) if seen is None else seen, cost, policy.token_budget(), "sequence"):
+            for index in pack(
+                rows, torch.arange(rows.rows) if seen is None else seen, cost, policy.token_budget(), "sequence", policy.pads
+            ):
                 for name, column in self.evaluate(method, policy, rows.take_rows(index), needs).columns().items():
                     place = found.setdefault(name, torch.zeros(rows.sampled.shape, dtype=column.dtype, device=column.device))
                     place[index] = column

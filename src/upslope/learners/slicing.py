@@ -5,6 +5,7 @@ Neither changes the gradient beyond rounding: denominators are those of the whol
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -25,36 +26,60 @@ def share_groups(batch: BatchT, updates: int, generator: torch.Generator) -> lis
     return [batch.take_rows(torch.isin(index, share)) for share in order.tensor_split(min(updates, groups))]
 
 
-def share_decisions(batch: BatchT, size: int, generator: torch.Generator) -> list[BatchT]:
-    """The updates of a pass: the sampled decisions shuffled once, each a row of its own, and cut into views of that."""
+@dataclass(frozen=True, eq=False)
+class Share:
+    """Rows ``begin`` to ``end`` of a batch that is cut into many shares: nothing is cut before it is asked for."""
+
+    whole: Trajectories
+    begin: int
+    end: int
+
+    def rows(self) -> Trajectories:
+        return self.whole.take_rows(slice(self.begin, self.end))
+
+    def inputs(self) -> Trajectories:
+        """Enough for a policy to evaluate these rows; every other column is still that of the whole."""
+        here, action = slice(self.begin, self.end), self.whole.action
+        return self.whole.replace(
+            inputs=self.whole.inputs.take(lambda column: column[here]), action=None if action is None else action[here]
+        )
+
+
+def share_decisions(batch: Trajectories, size: int, generator: torch.Generator) -> list[Share]:
+    """The updates of a pass: the sampled decisions shuffled once, one gather per column, each a row of its own."""
     chosen = batch.sampled.flatten().nonzero().squeeze(1)
     shuffled = batch.take_decisions(chosen[torch.randperm(len(chosen), generator=generator)])
-    return [shuffled.take_rows(slice(begin, begin + size)) for begin in range(0, len(chosen), size)]
+    return [Share(shuffled, begin, min(begin + size, len(chosen))) for begin in range(0, len(chosen), size)]
 
 
-def pack(batch: Batch, rows: Tensor, cost: Tensor, budget: int, scope: Scope) -> list[Tensor]:
-    """Slices of ``rows`` whose padded cost (rows times the longest) stays within ``budget``; similar lengths go together.
+def pack(batch: Batch, rows: Tensor, cost: Tensor, budget: int, scope: Scope, padded: bool) -> list[Tensor]:
+    """Slices of ``rows`` whose cost stays within ``budget``.
 
     Args:
         cost: tokens of each row of the batch ``[N]``.
         scope: ``"group"`` keeps groups whole.
+        padded: a slice costs its rows times the longest, and similar lengths go together. Otherwise it costs their sum, and
+            neighbours go together: they share prompts.
     """
     if len(rows) == 0:
         return []
     cost = cost.cpu()  # looked at row by row
     rows = rows.cpu()
-    if len(rows) * int(cost[rows].max()) <= budget:
+    if (len(rows) * float(cost[rows].max()) if padded else float(cost[rows].sum())) <= budget:
         return [rows]
     units = _groups(batch, rows) if scope == "group" else [rows[i : i + 1] for i in range(len(rows))]
-    longest = [int(cost[unit].max()) for unit in units]
+    longest = [float(cost[unit].max()) for unit in units]
+    total = [float(cost[unit].sum()) for unit in units]
     slices: list[Tensor] = []
     current: list[Tensor] = []
-    width = count = 0
-    for position in sorted(range(len(units)), key=lambda i: longest[i]):
+    width = filled = 0.0
+    count = 0
+    for position in sorted(range(len(units)), key=lambda i: longest[i]) if padded else range(len(units)):
         width, count = max(width, longest[position]), count + len(units[position])
-        if current and width * count > budget:
+        filled += total[position]
+        if current and (width * count if padded else filled) > budget:
             slices.append(torch.cat(current))
-            current, width, count = [], longest[position], len(units[position])
+            current, width, count, filled = [], longest[position], len(units[position]), total[position]
         current.append(units[position])
     return [*slices, torch.cat(current)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -66,7 +67,7 @@ def tally_slice(tally: Tally, piece: Trajectories, losses: Tensor, notes: dict[s
     count = piece.sampled.sum()
     clipped = [notes[name] for name in ("clipped_high", "clipped_low") if name in notes]
     if clipped:
-        notes = {**notes, "clip_fraction": torch.stack(clipped).any(0)}
+        notes = {**notes, "clip_fraction": reduce(torch.logical_or, clipped)}
     for name, column in notes.items():
         tally.add(name, (column & on).sum(), count)
     if slope is not None:

@@ -57,8 +57,8 @@ class RolloutPlan(Part):
     provides: ClassVar[frozenset[str]]
     """Columns its rows have beyond the basic ones."""
 
-    def build(self, task: Any, policy: Any, *, tasks: int, samples: int, sampling: Any, seed: int) -> Any:
-        """The rollout (`upslope.learners.policy_gradient.Rollout`)."""
+    def build(self, task: Any, policy: Any, *, tasks: int, samples: int, sampling: Any, seed: int, engine: Any = None) -> Any:
+        """The rollout (`upslope.learners.policy_gradient.Rollout`); without an engine it takes the torch engine."""
         raise NotImplementedError
 
 

@@ -1,21 +1,109 @@
-"""From logits to columns, in chunks of decisions: few copies of a vocabulary live at once."""
+"""From hidden states or logits to columns, in chunks of decisions: few copies of a vocabulary live at once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from upslope.objective.base import Seen
+from upslope.policies.nodes import precise_product
 
-CHUNK_FLOATS = 2**24
+CHUNK_FLOATS, GPU_CHUNK_FLOATS = 2**24, 2**26
+
+
+def chosen_logp(
+    hidden: Tensor, weight: Tensor, ids: Tensor, heat: Tensor | None, want_entropy: bool, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Log-probabilities of chosen tokens and entropies, ``[S]`` in float32, from what the head is given.
+
+    Logits are computed in ``dtype``, chunk by chunk, and again in the backward pass: they are never kept.
+
+    Args:
+        hidden: ``[S, features]``.
+        weight: the head's ``[V, features]``.
+        ids: chosen tokens ``[S]``.
+        heat: temperatures ``[S]``; None is one everywhere.
+    """
+    logp, entropy = _ChosenLogp.apply(hidden, weight, ids, heat, want_entropy, dtype)
+    return {"logp": logp, "entropy": entropy} if want_entropy else {"logp": logp}
+
+
+class _ChosenLogp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, ids: Tensor, heat: Tensor | None, want_entropy: bool, dtype: torch.dtype):
+        count = len(hidden)
+        precise = torch.promote_types(dtype, torch.float32)
+        logp, normaliser, entropy = (torch.empty(count, dtype=precise, device=hidden.device) for _ in range(3))
+        low, matrix = hidden.to(dtype), weight.to(dtype)
+        for piece in _pieces(count, weight.shape[0], hidden.is_cuda):
+            logits = _scaled(low[piece], matrix, heat, piece)
+            torch.logsumexp(logits, 1, out=normaliser[piece])
+            logp[piece] = logits.gather(1, ids[piece].unsqueeze(1)).squeeze(1) - normaliser[piece]
+            if want_entropy:
+                share = (logits - normaliser[piece].unsqueeze(1)).exp_()
+                entropy[piece] = normaliser[piece] - share.mul_(logits).sum(1)
+        ctx.save_for_backward(hidden, weight, ids, heat, normaliser, entropy if want_entropy else None)
+        ctx.dtype = dtype
+        return logp, entropy if want_entropy else None
+
+    @staticmethod
+    def backward(ctx: Any, logp_slope: Tensor, entropy_slope: Tensor | None):  # type: ignore[override]
+        hidden, weight, ids, heat, normaliser, entropy = ctx.saved_tensors
+        low, matrix = hidden.to(ctx.dtype), weight.to(ctx.dtype)
+        to_hidden, to_weight = torch.empty_like(hidden), torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        for piece in _pieces(len(hidden), weight.shape[0], hidden.is_cuda):
+            logits = _scaled(low[piece], matrix, heat, piece)
+            logits -= normaliser[piece].unsqueeze(1)
+            slope = logits.exp()  # the probabilities; from here on the loss's slope in the logits
+            if entropy_slope is None or entropy is None:
+                slope *= -logp_slope[piece].unsqueeze(1)
+            else:  # of the entropy: -p (log p + H)
+                logits += entropy[piece].unsqueeze(1)
+                logits *= entropy_slope[piece].unsqueeze(1)
+                logits += logp_slope[piece].unsqueeze(1)
+                slope *= logits.neg_()
+            slope.scatter_add_(1, ids[piece].unsqueeze(1), logp_slope[piece].unsqueeze(1))
+            if heat is not None:
+                slope /= heat[piece].unsqueeze(1)
+            slope = slope.to(ctx.dtype)
+            to_hidden[piece] = slope @ matrix
+            if to_weight is not None:
+                if slope.dtype == to_weight.dtype:
+                    to_weight.addmm_(slope.t(), low[piece])
+                else:
+                    to_weight += precise_product(slope.t(), low[piece])
+        return to_hidden, to_weight, None, None, None, None
+
+
+def _pieces(count: int, vocabulary: int, on_gpu: bool) -> list[slice]:
+    size = max(1, (GPU_CHUNK_FLOATS if on_gpu else CHUNK_FLOATS) // vocabulary)
+    return [slice(begin, min(begin + size, count)) for begin in range(0, count, size)]
+
+
+def _scaled(hidden: Tensor, matrix: Tensor, heat: Tensor | None, piece: slice) -> Tensor:
+    logits = head_logits(hidden, matrix)
+    return logits if heat is None else logits.div_(heat[piece].unsqueeze(1))
+
+
+def head_logits(hidden: Tensor, matrix: Tensor) -> Tensor:
+    """``hidden @ matrix.T`` in float32 or better: logits rounded to half precision would move log-probabilities by percents."""
+    return precise_product(hidden, matrix.t())
+
+
+def heat_of(temperature: Tensor | None) -> Tensor | None:
+    """What to divide logits by; None where that is one everywhere. A temperature of 0 (greedy) is read as 1."""
+    if temperature is None or bool((temperature == 1).all()):
+        return None
+    return temperature.where(temperature > 0, 1.0)
 
 
 def logp_and_entropy(logits: Tensor, action: Tensor, temperature: Tensor | None, want_entropy: bool) -> dict[str, Tensor]:
-    """Of the chosen tokens and of the whole distribution, ``[N, T]`` in float32."""
+    """Of the chosen tokens and of the whole distribution, ``[N, T]`` in float32, from logits ``[N, T, V]``."""
     flat = logits.flatten(0, 1)
-    divisor = None if temperature is None or bool((temperature == 1).all()) else temperature.where(temperature > 0, 1.0)
+    divisor = heat_of(temperature)
     # In chunks, so that few copies of the vocabulary live at once. Split and not sliced: the gradient of a slice is as large
     # as the whole, that of a split is put together once.
     size = max(1, CHUNK_FLOATS // flat.shape[1])
@@ -33,16 +121,25 @@ def logp_and_entropy(logits: Tensor, action: Tensor, temperature: Tensor | None,
 
 
 def probed(
-    probes: tuple[Any, ...], logits: Tensor, hidden: Tensor, action: Tensor, temperature: Tensor | None, advantage: Tensor
+    probes: tuple[Any, ...],
+    logits: Callable[[slice], Tensor],
+    vocabulary: int,
+    hidden: Tensor,
+    ids: Tensor,
+    heat: Tensor | None,
+    advantage: Tensor,
 ) -> dict[str, Tensor]:
-    """Columns ``[N, T]`` of the probes, in chunks of decisions; none carries a gradient."""
-    size = max(1, CHUNK_FLOATS // logits.shape[-1])
-    heat = torch.ones_like(advantage) if temperature is None else temperature.where(temperature > 0, 1.0)
+    """Columns ``[S]`` of the probes, in chunks of decisions; none carries a gradient.
+
+    Args:
+        logits: of a chunk of the decisions, before the temperature.
+    """
     found: dict[str, list[Tensor]] = {probe.name: [] for probe in probes}
-    pieces = [column.flatten(0, 1).split(size) for column in (logits, hidden, action, heat, advantage)]
     with torch.no_grad():
-        for raw, state, ids, heats, gain in zip(*pieces, strict=True):
-            seen = Seen(raw.float() / heats.unsqueeze(1), state.float(), ids, gain)
+        for piece in _pieces(len(ids), vocabulary, hidden.is_cuda):
+            raw = logits(piece).float()
+            raw = raw if heat is None else raw / heat[piece].unsqueeze(1)
+            seen = Seen(raw, hidden[piece].float(), ids[piece], advantage[piece])
             for probe in probes:
                 found[probe.name].append(probe(seen))
-    return {name: torch.cat(columns).view_as(action) for name, columns in found.items()}
+    return {name: torch.cat(columns) for name, columns in found.items()}

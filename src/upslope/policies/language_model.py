@@ -1,6 +1,6 @@
 """A language model as a policy: it encodes prompts, says how likely sampled tokens were, and saves itself for `transformers`.
 
-Left out: sampling, which an engine does (``upslope.rollout.engine``), and fused kernels; what is here is plain autograd.
+Left out: sampling, which an engine does (``upslope.rollout.engine``).
 """
 
 from __future__ import annotations
@@ -16,12 +16,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from upslope.errors import UserError
-from upslope.policies.columns import logp_and_entropy, probed
+from upslope.errors import MissingExtra, UserError, install_extra
+from upslope.policies.anatomy import Anatomy, anatomy
+from upslope.policies.attention import pad, unpad
+from upslope.policies.blocks import matrix_of
+from upslope.policies.columns import chosen_logp, heat_of, logp_and_entropy, probed
+from upslope.policies.decoder import hidden_states
 from upslope.policies.heads import make_head
+from upslope.policies.layout import lay_out
+from upslope.runtime.seeding import mix
 from upslope.types import Head, Trajectories, View
 
-VALUE_FILE = "value.safetensors"
+VALUE_FILE, ADAPTER_FILE = "value.safetensors", "adapters.safetensors"
+GPU_SHARE = 20
+"""A slice may take this part of a GPU's memory."""
 NOISE = ("dropout", "pdrop", "layerdrop", "jitter")
 
 
@@ -67,11 +75,31 @@ class LanguageModel:
         self.model = model
         self.tokenizer = tokenizer
         self.heads: dict[str, nn.Module] = {}
+        self._body: tuple[Any, Anatomy | None] | None = None
         self.stop_ids = _stop_ids(model, tokenizer)
         known = (tokenizer.pad_token_id, model.config.get_text_config().pad_token_id, *sorted(self.stop_ids), 0)
         self.pad_id: int = next(pad for pad in known if isinstance(pad, int) and pad >= 0)
         _switch_off_dropout(model)
         model.eval()
+        self.adapted = False
+        """Whether adapters learn in place of the model's own weights."""
+        self.recompute = False
+        """Keep no activations inside layers while learning: less memory, a third more time."""
+        self.precise = False
+        """Compute in the weights' own precision on a GPU too."""
+
+    @property
+    def body(self) -> Anatomy | None:
+        """Where the parts of the model are, if it is one that is computed here and not by `transformers`."""
+        if self._body is None or self._body[0] is not self.model:
+            self._body = (self.model, anatomy(self.model))
+        return self._body[1]
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """What products are computed in; weights stay as they are. On a GPU bfloat16, log-probabilities always float32."""
+        own = next(self.model.parameters()).dtype
+        return torch.bfloat16 if own == torch.float32 and self.device.type == "cuda" and not self.precise else own
 
     # -- text ----------------------------------------------------------------------------------------------------------
 
@@ -130,12 +158,68 @@ class LanguageModel:
     ) -> dict[str, Tensor]:
         """The columns of some rows, computed on their own extent and padded back to all positions."""
         sampled = rows.sampled[chunk] > 0
-        mask = rows.inputs.prompt_mask[chunk].long()
         # At least one position stays, so that rows without a sampled token still have a (zero) gradient.
-        positions = max(int(_extent(sampled).max()), 1)
-        width = max(int(_extent(mask.flip(1) > 0).max()), 1)
+        extent = _extent(sampled).clamp_min(1)
+        positions = int(extent.max())
         assert rows.action is not None
         action = rows.action[chunk, :positions].clamp_min(0)
+        temperature = None if rows.temperature is None else rows.temperature[chunk, :positions]
+        advantage = None if rows.advantage is None else rows.advantage[chunk, :positions]
+        if through is None and self.body is not None:
+            columns = self._packed(rows.inputs.take(lambda x: x[chunk]), action, extent, temperature, advantage, names, probes)
+        else:
+            columns = self._padded(rows, chunk, action, temperature, advantage, names, through, probes)
+        blank = rows.sampled.shape[1] - positions
+        kept = sampled[:, :positions]
+        return {name: nn.functional.pad(columns[name].masked_fill(~kept, 0.0), (0, blank)) for name in names}
+
+    def _packed(
+        self,
+        inputs: TextInputs,
+        action: Tensor,
+        extent: Tensor,
+        temperature: Tensor | None,
+        advantage: Tensor | None,
+        names: list[str],
+        probes: tuple[Any, ...],
+    ) -> dict[str, Tensor]:
+        """Columns ``[N, T]`` by our own decoder: packed tokens, logits in chunks that are never kept."""
+        body, dtype = self.body, self.compute_dtype
+        assert body is not None
+        layout = lay_out(inputs.prompt, inputs.prompt_mask, action, extent)
+        places, longest = layout.own_places, max(layout.owns)
+        hidden = hidden_states(body, layout, dtype, self.recompute)
+        ids = unpad(action, places)
+        heat = heat_of(temperature)
+        heat = None if heat is None else unpad(heat, places)
+        found = chosen_logp(hidden, body.head.weight, ids, heat, "entropy" in names, dtype)
+        for name, head in ((name, self.heads[name]) for name in names if name in self.heads):
+            found[name] = head(hidden.to(next(head.parameters()).dtype)).squeeze(-1)
+        if probes:
+            gain = torch.zeros_like(ids, dtype=torch.float32) if advantage is None else unpad(advantage, places)
+            matrix = body.head.weight
+
+            def logits(piece: slice) -> Tensor:
+                return hidden[piece].to(dtype) @ matrix.to(dtype).t()
+
+            found |= probed(probes, logits, len(matrix), hidden, ids, heat, gain)
+        return {name: pad(found[name], [longest] * len(action) if places is None else layout.owns, places) for name in names}
+
+    def _padded(
+        self,
+        rows: Trajectories,
+        chunk: slice,
+        action: Tensor,
+        temperature: Tensor | None,
+        advantage: Tensor | None,
+        names: list[str],
+        through: Any,
+        probes: tuple[Any, ...],
+    ) -> dict[str, Tensor]:
+        """Columns ``[N, T]`` by `transformers`: for models and views of them that the decoder does not know."""
+        positions = action.shape[1]
+        mask = rows.inputs.prompt_mask[chunk].long()
+        width = max(int(_extent(mask.flip(1) > 0).max()), 1)
         mask = mask[:, -width:]
         # Whatever stands behind the last sampled token is invisible to the tokens before it: the mask need not know it.
         seen = torch.cat([mask, torch.ones_like(action[:, :-1])], 1)
@@ -147,18 +231,23 @@ class LanguageModel:
             experts = experts[:, start : start + ids.shape[1]]
         with contextlib.nullcontext() if through is None else through.inside(self.model, experts):
             logits, hidden = self._forward(ids, seen, positions, bool(wanted or probes), share=experts is None)
-        temperature = None if rows.temperature is None else rows.temperature[chunk, :positions]
         columns = logp_and_entropy(logits, action, temperature, "entropy" in names)
         for name, head in wanted.items():
             columns[name] = head(hidden.to(next(head.parameters()).dtype)).squeeze(-1).float()
         if probes:
-            advantage = (
-                torch.zeros_like(action, dtype=torch.float32) if rows.advantage is None else rows.advantage[chunk, :positions]
+            gain = torch.zeros_like(action, dtype=torch.float32) if advantage is None else advantage
+            heat = heat_of(temperature)
+            found = probed(
+                probes,
+                logits.flatten(0, 1).__getitem__,
+                logits.shape[-1],
+                hidden.flatten(0, 1),
+                action.flatten(),
+                None if heat is None else heat.flatten(),
+                gain.flatten(),
             )
-            columns |= probed(probes, logits, hidden, action, temperature, advantage)
-        blank = rows.sampled.shape[1] - positions
-        kept = sampled[:, :positions]
-        return {name: nn.functional.pad(columns[name].masked_fill(~kept, 0.0), (0, blank)) for name in names}
+            columns |= {name: column.view_as(action) for name, column in found.items()}
+        return columns
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: int, want_hidden: bool, share: bool) -> tuple[Tensor, Any]:
         """Logits of the last positions and, if wanted, what the head was given there; ``share`` computes equal prompts once."""
@@ -215,33 +304,48 @@ class LanguageModel:
         windowless = all(kind == "full_attention" for kind in kinds) if kinds else not getattr(config, "sliding_window", None)
         return windowless and not getattr(self.model, "is_gradient_checkpointing", False)
 
+    @property
+    def pads(self) -> bool:
+        """Whether rows evaluated together cost as much as the longest each. Our own decoder computes no padding."""
+        return self.body is None
+
     def _chunks(self, rows: Trajectories) -> Iterator[slice]:
-        """Neighbouring rows whose padded size fits the token budget; always at least one."""
-        budget = self.token_budget()
-        prompt, response = rows.inputs.prompt_mask.sum(1).tolist(), _extent(rows.sampled > 0).tolist()
+        """Neighbouring rows that fit the token budget; always at least one."""
         if not rows.sampled.shape[1]:
             return
-        start = longest_prompt = longest_response = 0
-        for row in range(len(prompt)):
-            longest_prompt, longest_response = max(longest_prompt, prompt[row]), max(longest_response, response[row])
-            if row > start and (row + 1 - start) * (longest_prompt + longest_response) > budget:
+        budget, cost = self.token_budget(), self.slice_tokens(rows).tolist()
+        start, longest, total = 0, 0.0, 0.0
+        for row, own in enumerate(cost):
+            longest, total = max(longest, own), total + own
+            if row > start and ((row + 1 - start) * longest if self.pads else total) > budget:
                 yield slice(start, row)
-                start, longest_prompt, longest_response = row, prompt[row], response[row]
-        if len(prompt) > start:
-            yield slice(start, len(prompt))
+                start, longest, total = row, own, own
+        if len(cost) > start:
+            yield slice(start, len(cost))
 
     def slice_tokens(self, rows: Trajectories) -> Tensor:
-        """Tokens each row costs, prompt and response up to its last sampled one ``[N]``."""
-        return rows.inputs.prompt_mask.sum(1).long() + _extent(rows.sampled > 0)
+        """Tokens each row costs ``[N]``: its response up to the last sampled one, and its prompt or its share of it."""
+        prompt, response = rows.inputs.prompt_mask.sum(1), _extent(rows.sampled > 0)
+        if self.pads or not len(prompt):
+            return prompt + response
+        new = torch.ones(len(prompt), dtype=torch.long, device=prompt.device)
+        new[1:] = (rows.inputs.prompt[1:] != rows.inputs.prompt[:-1]).any(1)
+        which = new.cumsum(0) - 1
+        return prompt / which.bincount()[which] + response
 
     def token_budget(self) -> int:
-        """How many tokens, padding included, one slice may hold so that its gradient fits `slice_bytes`."""
+        """How many tokens one slice may hold so that its gradient fits `slice_bytes`."""
         config = self.model.config.get_text_config()
-        # About three copies of the logits (they, their softmax, its gradient) and sixteen activations per layer and feature.
-        floats = 3 * config.vocab_size + 16 * config.num_hidden_layers * config.hidden_size
-        if self.device.type == "cuda":  # a GPU idles on small slices; a quarter of it leaves room for weights and optimiser
-            return max(512, torch.cuda.get_device_properties(self.device).total_memory // 4 // (4 * floats))
-        return max(512, min(16384, self.slice_bytes // (4 * floats)))
+        width, inner = config.hidden_size, getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+        if self.body is not None:
+            # Kept for the backward pass: the stream twice, heads, and gate and up of the inner layer; logits are not.
+            bytes_kept = config.num_hidden_layers * (self.compute_dtype.itemsize * (4 * width + 2 * inner) + 8 * width)
+            bytes_kept = bytes_kept // 4 if self.recompute else bytes_kept
+        else:  # about three copies of the logits (they, their softmax, its gradient) and sixteen activations per feature
+            bytes_kept = 4 * (3 * config.vocab_size + 16 * config.num_hidden_layers * width)
+        if self.device.type == "cuda":  # a GPU idles on small slices
+            return max(512, torch.cuda.get_device_properties(self.device).total_memory // GPU_SHARE // bytes_kept)
+        return max(512, min(16384, self.slice_bytes // bytes_kept))
 
     # -- parameters ----------------------------------------------------------------------------------------------------
 
@@ -259,6 +363,28 @@ class LanguageModel:
         if name not in self.heads:
             width = self.model.config.get_text_config().hidden_size
             self.heads[name] = make_head(head, width, seed, name).to(self.device)
+
+    def add_lora(self, rank: int, seed: int) -> None:
+        """Low-rank adapters on every projection, which alone learn from now on; they start without effect.
+
+        Raises:
+            MissingExtra: if peft is not installed.
+        """
+        try:
+            from peft import LoraConfig, inject_adapter_in_model
+        except ImportError:
+            raise MissingExtra("peft is", install_extra("lora")) from None
+        head = self.model.get_output_embeddings()
+        linear = [name for name, module in self.model.named_modules() if isinstance(module, nn.Linear) and module is not head]
+        names = sorted({name.rsplit(".", 1)[-1] for name in linear})
+        # Adapters draw their weights from the global generator: it is borrowed and put back.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(mix(seed, "lora"))
+            inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names), self.model)
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_("lora_" in name)
+        self.model.to(self.device).eval()
+        self.adapted = True
 
     def trainable(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by what they belong to: ``policy`` and the names of heads (``value`` is empty without a value head)."""
@@ -304,7 +430,8 @@ class LanguageModel:
     def save(self, folder: Path) -> None:
         """Writes a folder that ``transformers`` loads with ``from_pretrained``, and the value head beside it.
 
-        Each file is written whole or not at all; other files in the folder stay.
+        Adapters are folded into the weights, and kept beside them: going on needs them apart. Each file is written whole or not
+        at all; other files in the folder stay.
         """
         from safetensors.torch import save_file
 
@@ -312,8 +439,10 @@ class LanguageModel:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as unfinished:
             with quiet_loading():
-                self.model.save_pretrained(unfinished)
+                self.model.save_pretrained(unfinished, state_dict=self._folded() if self.adapted else None)
             self.tokenizer.save_pretrained(unfinished)
+            if self.adapted:
+                save_file(self._adapters(), Path(unfinished, ADAPTER_FILE))
             for name, head in self.heads.items():
                 save_file(head.state_dict(), Path(unfinished, _head_file(name)))
             for old in folder.glob(_head_file("*")):
@@ -323,6 +452,20 @@ class LanguageModel:
                 target.parent.mkdir(exist_ok=True)
                 file.replace(target)
 
+    def _adapters(self) -> dict[str, Tensor]:
+        return {name: value for name, value in self.model.state_dict().items() if "lora_" in name}
+
+    def _folded(self) -> dict[str, Tensor]:
+        """The weights as a model without adapters would have them."""
+        modules = dict(self.model.named_modules())
+        found = {}
+        for name, value in self.model.state_dict().items():
+            if "lora_" in name:
+                continue
+            owner, _, leaf = name.replace(".base_layer.", ".").rpartition(".")
+            found[f"{owner}.{leaf}"] = matrix_of(modules[owner]).detach() if ".base_layer.weight" in name else value
+        return found
+
     def load(self, folder: Path) -> None:
         """Takes the weights `save` wrote, in place and bit for bit, so that optimizers keep their parameters."""
         from safetensors.torch import load_file
@@ -330,9 +473,14 @@ class LanguageModel:
         folder = Path(folder)
         if not (folder / "config.json").is_file():
             raise UserError(f"no saved model in '{folder}': it has no config.json.")
-        with quiet_loading():
-            saved = type(self.model).from_pretrained(folder, dtype=self.model.dtype).state_dict()
-        own = self.model.state_dict()
+        if self.adapted:  # the model's own weights never moved
+            if not (folder / ADAPTER_FILE).is_file():
+                raise UserError(f"'{folder}' holds no {ADAPTER_FILE}, but {self.name!r} has adapters to load.")
+            saved, own = load_file(folder / ADAPTER_FILE), self._adapters()
+        else:
+            with quiet_loading():
+                saved = type(self.model).from_pretrained(folder, dtype=self.model.dtype).state_dict()
+            own = self.model.state_dict()
         if wrong := [key for key in own if key not in saved or saved[key].shape != own[key].shape]:
             raise UserError(f"'{folder}' holds another model than {self.name!r}: {wrong[0]!r} is missing or has another shape.")
         missing = [name for name in self.heads if not (folder / _head_file(name)).is_file()]

@@ -1,8 +1,8 @@
 """Policies for control: a categorical or Gaussian multi-layer perceptron, with a critic on a trunk of its own.
 
-Acting and learning are different work. Learning (`MLPPolicy.evaluate`) sees thousands of decisions at once and needs gradients;
-acting sees a handful of observations thousands of times in a row with weights that do not move. `Actor` is the second: the
-weights as they stand, both trunks fused into one, and all that can wait until the rollout is over left until then.
+Acting and learning are different work. Learning (`MLPPolicy.evaluate`) sees a minibatch of decisions and needs gradients; acting
+sees a handful of observations thousands of times in a row with weights that do not move. `Actor` is the second: the weights as
+they stand, both trunks fused into one, and all that can wait until the rollout is over left until then.
 """
 
 from __future__ import annotations
@@ -11,35 +11,21 @@ import copy
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from upslope.errors import MethodError, UserError, did_you_mean
+from upslope.policies.network import ACTIVATIONS, Choice, Gaussian, Look, Looked, Stack, stack_size
 from upslope.runtime.seeding import generator
 from upslope.types import Head, Trajectories, View
 
-
-class Activation(NamedTuple):
-    """The same function for learning (torch) and for acting (numpy)."""
-
-    learning: Callable[[Tensor], Tensor]
-    acting: Callable[[np.ndarray], np.ndarray]
-
-
-ACTIVATIONS = {
-    "tanh": Activation(torch.tanh, np.tanh),
-    "relu": Activation(torch.relu, lambda hidden: np.maximum(hidden, 0)),
-    "silu": Activation(F.silu, lambda hidden: hidden / (1 + np.exp(-hidden.clip(-80)))),  # beyond that exp overflows
-}
 DECISIONS_PER_SLICE = 1 << 17
-LOG_TWO_PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,16 +91,15 @@ class MLPPolicy(nn.Module):
 
     domain = "control"
     cut = "decision"
+    pads = True
 
     def __init__(self, observation_size: int, actions: int, continuous: bool, *, hidden: Sequence[int] = (64, 64),
                  activation: str = "tanh", seed: int = 0) -> None:  # fmt: skip
         super().__init__()
         self.sizes = Sizes(observation_size, actions, continuous, tuple(hidden), activation)
-        self.actor = _stack(self.sizes, actions, 0.01, generator(seed, "policy"))
-        self.log_std = nn.Parameter(torch.zeros(actions)) if continuous else None
-        self.critic: nn.ModuleList | None = None
-        self.heads = nn.ModuleDict()
-        """Further outputs by name, each on a trunk of its own; acting does not need them."""
+        self.flat = nn.ParameterDict()
+        """The weights of each stack as one vector: ``policy`` (``log_std`` at its end), ``value`` and further heads by name."""
+        self._add_stack("policy", 0.01, generator(seed, "policy"))
 
     @classmethod
     def for_task(cls, task: Any, *, hidden: Sequence[int] = (64, 64), activation: str = "tanh", seed: int = 0) -> MLPPolicy:
@@ -123,27 +108,36 @@ class MLPPolicy(nn.Module):
 
     # -- the critic ----------------------------------------------------------------------------------------------------
 
+    @property
+    def actor(self) -> Stack:
+        return self._stacks["policy"]
+
+    @property
+    def critic(self) -> Stack | None:
+        return self._stacks.get("value")
+
+    @property
+    def heads(self) -> list[str]:
+        """Names of further outputs, each on a trunk of its own; acting does not need them."""
+        return [name for name in self.flat if name not in ("policy", "value")]
+
     def add_value_head(self, seed: int = 0) -> None:
         """Build the critic, on a trunk of its own; one that is there stays as it is."""
-        if self.critic is None:
-            weight = next(self.actor.parameters())
-            self.critic = _stack(self.sizes, 1, 1.0, generator(seed, "value")).to(weight.device, weight.dtype)
+        self.add_head("value", Head(), seed)
 
     def add_head(self, name: str, head: Head, seed: int) -> None:
         """A further output for learning, on a trunk of its own; ``value`` is the critic."""
         if head.outputs != 1:
             raise MethodError(f"the model {name!r} has {head.outputs} outputs; control policies have one output per head.")
-        if name == "value":
-            self.add_value_head(seed)
-        elif name not in self.heads:
-            weight = next(self.actor.parameters())
-            self.heads[name] = _stack(self.sizes, 1, 1.0, generator(seed, name)).to(weight.device, weight.dtype)
+        if name not in self.flat:
+            self._add_stack(name, 1.0, generator(seed, name))
 
     def value(self, observation: Tensor) -> Tensor:
-        """Value of observations ``[..., D]``, as ``[...]``."""
+        """Value of observations ``[..., D]``, as ``[...]``, without gradient."""
         if self.critic is None:
             raise MethodError("a value was asked of a policy without a critic. Call add_value_head(seed) before the first rollout.")
-        return self._forward(self.critic, observation).squeeze(-1)
+        output, _ = self.critic.forward(self._seen(observation))
+        return torch.from_numpy(output).reshape(observation.shape[:-1])
 
     # -- acting --------------------------------------------------------------------------------------------------------
 
@@ -159,22 +153,42 @@ class MLPPolicy(nn.Module):
             greedy: Take the likeliest action; the noise is not looked at.
         """
         actor = self.acting()
-        output = actor.output(observation.float().cpu().numpy())
-        action = torch.from_numpy(actor.choose(output, noise.cpu().numpy(), greedy))
-        view = actor.view(torch.from_numpy(output), action)
-        return Acted(action, view.logp, view.entropy, view.value)
+        output = actor.output(observation.float().numpy())
+        action = actor.choose(output, noise.numpy(), greedy)
+        view = actor.view(output, action)
+        return Acted(torch.from_numpy(action), view.logp, view.entropy, view.value)
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
     def evaluate(self, rows: Trajectories, needs: frozenset[str] = frozenset()) -> View:
         """Log-probabilities ``[N, T]`` of the recorded joint actions, and ``entropy`` and ``value`` if needed, with gradient."""
-        observation, action = rows.inputs.observation, rows.action
-        if action is None:
+        look = self.look(rows, needs)
+        columns = Looked.apply(look, *(self.flat[name] for name in look.stacks))
+        return View.of(dict(zip(look.columns, columns, strict=True)))
+
+    def look(self, rows: Trajectories, needs: frozenset[str]) -> Look:
+        """The same as arrays, without torch; `pull` takes it back to the weights."""
+        if rows.action is None:
             raise MethodError("these rows have no actions to evaluate.")
-        parameters = self._forward(self.actor, observation)
-        logp, entropy = _logp_and_entropy(parameters, action, self.log_std, "entropy" in needs)
-        more = {name: self._forward(self.heads[name], observation).squeeze(-1) for name in needs if name in self.heads}
-        return View(logp, entropy, self.value(observation) if "value" in needs else None, more)
+        if "value" in needs and self.critic is None:
+            raise MethodError("a value was asked of a policy without a critic. Call add_value_head(seed) before the first rollout.")
+        stacks = {name: stack for name, stack in self._stacks.items() if name == "policy" or name in needs}
+        action = rows.action.numpy()
+        return Look(
+            stacks,
+            self._log_std,
+            self._seen(rows.inputs.observation),
+            action.reshape(-1, *action.shape[2:]),
+            "entropy" in needs,
+            action.shape[:2],
+        )
+
+    def pull(self, look: Look, slopes: Mapping[str, np.ndarray]) -> float:
+        """Sets the gradient of every vector, given those of a look's columns, and gives the length of all together."""
+        found = look.gradients(slopes)
+        for name, flat, gradient in self._gradients:
+            flat.grad = gradient if name in found else None
+        return math.sqrt(sum(float(np.dot(slope, slope)) for slope in found.values()))
 
     def slice_tokens(self, rows: Trajectories) -> Tensor:
         """What each row costs of the `token_budget`: its positions ``[N]``."""
@@ -185,17 +199,14 @@ class MLPPolicy(nn.Module):
         return DECISIONS_PER_SLICE
 
     def trainable(self) -> dict[str, list[nn.Parameter]]:
-        """Parameters by who they belong to: ``policy`` and ``value`` (empty without a critic)."""
-        spread = [] if self.log_std is None else [self.log_std]
-        critic = [] if self.critic is None else list(self.critic.parameters())
-        heads = {name: list(head.parameters()) for name, head in self.heads.items()}
-        return {"policy": [*self.actor.parameters(), *spread], "value": critic, **heads}
+        """Parameters by who they belong to, a vector each: ``policy``, ``value`` (empty without a critic) and further heads."""
+        return {"policy": [], "value": [], **{name: [flat] for name, flat in self.flat.items()}}
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:
-        return next(self.actor.parameters()).device
+        return self.flat["policy"].device
 
     def parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
@@ -205,12 +216,22 @@ class MLPPolicy(nn.Module):
         return copy.deepcopy(self).requires_grad_(False)
 
     def weights(self) -> dict[str, Tensor]:
-        """All weights by name, for a checkpoint."""
-        return dict(self.state_dict())
+        """All weights by name, as views, for a checkpoint."""
+        found: dict[str, Tensor] = {}
+        for name, stack in self._stacks.items():
+            place = {"policy": "actor", "value": "critic"}.get(name, f"heads.{name}")
+            for position, layer in enumerate(stack):
+                found |= {f"{place}.{position}.{kind}": view for kind, view in layer._asdict().items()}
+        return found if self.log_std is None else {**found, "log_std": self.log_std}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Takes what `weights` gave, in place."""
-        self.load_state_dict(weights)
+        own = self.weights()
+        differing = sorted(set(own) ^ set(weights))
+        if differing:
+            raise UserError(f"these weights are of another network: only one of the two has {', '.join(differing)}.")
+        for name, view in own.items():
+            view.copy_(weights[name])
 
     def save(self, folder: Path | str) -> None:
         """Write ``policy.safetensors`` and ``policy.json``, each whole or not at all."""
@@ -218,9 +239,9 @@ class MLPPolicy(nn.Module):
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        weights = {name: tensor.detach().contiguous() for name, tensor in self.state_dict().items()}
+        weights = {name: tensor.clone() for name, tensor in self.weights().items()}
         save_file(weights, folder / "policy.safetensors.part")
-        description = {"kind": "mlp", **asdict(self.sizes), "value_head": self.critic is not None, "heads": list(self.heads)}
+        description = {"kind": "mlp", **asdict(self.sizes), "value_head": self.critic is not None, "heads": self.heads}
         (folder / "policy.json.part").write_text(json.dumps(description, indent=2) + "\n")
         for name in ("policy.safetensors", "policy.json"):
             os.replace(folder / f"{name}.part", folder / name)
@@ -238,7 +259,7 @@ class MLPPolicy(nn.Module):
             self.add_value_head()
         elif self.critic is not None:
             raise UserError(f"the policy in {folder} has no critic, and this one has: load it before add_value_head.")
-        self.load_state_dict(load_file(Path(folder) / "policy.safetensors"))
+        self.load_weights(load_file(Path(folder) / "policy.safetensors"))
 
     @classmethod
     def from_folder(cls, folder: Path | str) -> MLPPolicy:
@@ -248,14 +269,43 @@ class MLPPolicy(nn.Module):
         policy.load(folder)
         return policy
 
-    def _forward(self, stack: Any, observation: Tensor) -> Tensor:
-        """The last layer's output, float32 whatever the weights are."""
-        weight, activation = next(stack.parameters()), ACTIVATIONS[self.sizes.activation].learning
-        hidden = observation.to(weight.device, weight.dtype)
-        *inner, head = stack
-        for layer in inner:
-            hidden = activation(layer(hidden))
-        return head(hidden).float()
+    # -- the vectors ---------------------------------------------------------------------------------------------------
+
+    def _add_stack(self, name: str, head_gain: float, random: torch.Generator) -> None:
+        spread = self.sizes.actions if name == "policy" and self.sizes.continuous else 0
+        like = self.flat["policy"] if name != "policy" else None
+        size = stack_size(self._widths(name)) + spread
+        self.flat[name] = nn.Parameter(torch.zeros(size, dtype=None if like is None else like.dtype))
+        self._look()
+        self._stacks[name].initialise(head_gain, random)
+
+    def _widths(self, name: str) -> tuple[int, ...]:
+        return (self.sizes.observation, *self.sizes.hidden, self.sizes.actions if name == "policy" else 1)
+
+    def _look(self) -> None:
+        """Layers and spread as views of the vectors, which may just have been made, copied or converted."""
+        activation = ACTIVATIONS[self.sizes.activation]
+        self._stacks = {name: Stack(flat, self._widths(name), activation) for name, flat in self.flat.items()}
+        self._gradients = [(name, flat, torch.from_numpy(self._stacks[name].gradient)) for name, flat in self.flat.items()]
+        self.log_std = self.flat["policy"].detach()[-self.sizes.actions :] if self.sizes.continuous else None
+        self._log_std = None if self.log_std is None else self.log_std.numpy()
+
+    def _seen(self, observation: Tensor) -> np.ndarray:
+        """Observations ``[..., D]`` as ``[M, D]`` in the weights' own kind of number."""
+        return observation.numpy().reshape(-1, self.sizes.observation).astype(self.actor.gradient.dtype, copy=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> MLPPolicy:
+        super()._apply(fn, recurse)
+        self._look()
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        views = ("_stacks", "_gradients", "log_std", "_log_std")  # a copy of a view would be a tensor of its own
+        return {name: value for name, value in self.__dict__.items() if name not in views}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._look()
 
 
 class Actor:
@@ -269,14 +319,14 @@ class Actor:
     def __init__(self, policy: MLPPolicy) -> None:
         stacks = [policy.actor] + ([policy.critic] if policy.critic is not None else [])
         self.has_value = len(stacks) == 2
-        self.activation = ACTIVATIONS[policy.sizes.activation].acting
-        self.log_std = policy.log_std.detach().float().cpu() if policy.log_std is not None else None
-        self._std = self.log_std.exp().numpy() if self.log_std is not None else None
+        self.activation = ACTIVATIONS[policy.sizes.activation].call
+        self.log_std = policy.log_std.float().numpy().copy() if policy.log_std is not None else None
+        self._std = np.exp(self.log_std) if self.log_std is not None else None
         self._weights: list[tuple[np.ndarray, np.ndarray]] = []
         for depth, layers in enumerate(zip(*stacks, strict=True)):
-            blocks = [layer.weight.detach().float().cpu() for layer in layers]
+            blocks = [layer.weight.float() for layer in layers]
             joined = torch.cat(blocks) if depth == 0 else torch.block_diag(*blocks)
-            bias = torch.cat([layer.bias.detach().float().cpu() for layer in layers])
+            bias = torch.cat([layer.bias.float() for layer in layers])
             self._weights.append((joined.t().contiguous().numpy(), bias.numpy()))
 
     def output(self, observation: np.ndarray) -> np.ndarray:
@@ -299,41 +349,18 @@ class Actor:
         mass = np.exp(parameters - parameters.max(-1, keepdims=True)).cumsum(-1)
         return (mass <= noise[:, None] * mass[:, -1:]).sum(-1)
 
-    def view(self, output: Tensor, action: Tensor) -> View:
+    def view(self, output: np.ndarray, action: np.ndarray) -> View:
         """What was thought of the actions, for outputs with any leading axes: a whole rollout in one call."""
-        parameters = output[..., :-1] if self.has_value else output
-        logp, entropy = _logp_and_entropy(parameters, action, self.log_std, True)
-        return View(logp, entropy, output[..., -1] if self.has_value else None)
+        shape, output = output.shape[:-1], output.reshape(-1, output.shape[-1])
+        parameters = output[:, :-1] if self.has_value else output
+        action = action.reshape(len(output), *action.shape[len(shape) :])
+        thought = Choice(parameters, action) if self.log_std is None else Gaussian(parameters, self.log_std, action)
+        columns = {"logp": thought.logp, "entropy": thought.entropy} | ({"value": output[:, -1]} if self.has_value else {})
+        return View.of({name: torch.from_numpy(column.reshape(shape)) for name, column in columns.items()})
 
     def value(self, observation: np.ndarray) -> np.ndarray:
         """Values ``[B]``; zeros without a critic, as where nothing is known behind a cut."""
         return self.output(observation)[:, -1] if self.has_value else np.zeros(len(observation), np.float32)
-
-
-def _logp_and_entropy(parameters: Tensor, action: Tensor, log_std: Tensor | None, want_entropy: bool) -> tuple[Tensor, Any]:
-    """Of the joint action, over any leading axes: categorical in logits, or Gaussian in means with ``log_std [D]``."""
-    if log_std is None:
-        logs = parameters.log_softmax(-1)
-        logp = logs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-        return logp, -(logs.exp() * logs).sum(-1) if want_entropy else None
-    log_std = log_std.float()
-    distance = ((action - parameters) * torch.exp(-log_std)).square().sum(-1)
-    logp = -0.5 * distance - log_std.sum() - 0.5 * LOG_TWO_PI * len(log_std)
-    entropy = (log_std.sum() + 0.5 * (1 + LOG_TWO_PI) * len(log_std)).expand(logp.shape)
-    return logp, entropy if want_entropy else None
-
-
-def _stack(sizes: Sizes, outputs: int, head_gain: float, random: torch.Generator) -> nn.ModuleList:
-    widths = [sizes.observation, *sizes.hidden, outputs]
-    layers = []
-    for position in range(len(widths) - 1):
-        # Made without values: the layer's own initialisation draws from the global generator.
-        layer = nn.utils.skip_init(nn.Linear, widths[position], widths[position + 1])
-        gain = head_gain if position == len(widths) - 2 else math.sqrt(2)
-        nn.init.orthogonal_(layer.weight, gain, generator=random)
-        nn.init.zeros_(layer.bias)
-        layers.append(layer)
-    return nn.ModuleList(layers)
 
 
 def _read_description(folder: Path) -> tuple[Sizes, bool, list[str]]:

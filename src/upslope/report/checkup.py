@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,8 +15,12 @@ from upslope.errors import UserError
 from upslope.report.curves import sparkline
 from upslope.report.describe import table
 from upslope.run import Run, load_bench
+from upslope.runtime.settings import Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.setting_up import Bench
+
+if TYPE_CHECKING:
+    from upslope.rollout.evaluation import Answerer
 
 EPISODE_SEED = 20_000
 MOST_EPISODE_STEPS = 10_000
@@ -33,6 +38,8 @@ class Asked:
     problems: int | None = None
     """Problems or episodes."""
     temperature: float | None = None
+    engine: str | None = None
+    """The address of a server that answers in the run's place."""
 
 
 def is_control(run: Run) -> bool:
@@ -43,30 +50,55 @@ def is_control(run: Run) -> bool:
 def evaluate(run: Run, asked: Asked) -> dict[str, Any]:
     """The run's last checkpoint on held-out problems or episodes, as plain data."""
     if is_control(run):
-        for name in ("k", "samples", "temperature"):
+        for name in ("k", "samples", "temperature", "engine"):
             if getattr(asked, name) is not None:
                 raise UserError(f"--{name} goes with text; {run.plan.task} is an environment, which has a return.")
     elif asked.samples is not None and asked.samples < (asked.k or 1):
         raise UserError(f"--samples is {asked.samples}, and pass@{asked.k} needs at least {asked.k} answers per problem.")
-    bench = _bench(run)
     about = {"run": str(run.path), "checkpoint": run.folder.latest().name, "method": run.plan.method.name, "task": run.plan.task}
-    measure = _measure_control if is_control(run) else _measure_text
     with _progress() as progress:
-        return about | measure(bench, asked, progress)
+        if asked.engine is not None:
+            return about | {"engine": asked.engine} | _measure_served(run, asked, progress)
+        bench = _bench(run)
+        return about | (_measure_control if is_control(run) else _measure_policy)(bench, asked, progress)
 
 
-def _measure_text(bench: Bench, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
-    from upslope.rollout.evaluation import evaluate_text
+def _measure_policy(bench: Bench, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
+    from upslope.rollout.engine import TorchEngine
+    from upslope.rollout.evaluation import answers_of
 
-    settings = bench.settings
-    problems, tokens = asked.problems or settings.eval_problems or 100, settings.max_tokens or bench.task.max_tokens
+    return _measure_text(bench.task, answers_of(TorchEngine(bench.policy), bench.policy), bench.settings, asked, progress)
+
+
+def _measure_served(run: Run, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
+    """What a server answers to the run's problems. Nothing of the run is loaded but its task and how it puts a problem."""
+    from transformers import AutoTokenizer
+
+    from upslope.rewards import load_reward
+    from upslope.rollout.server_answers import ServerAnswers
+    from upslope.tasks import load_task
+
+    plan = run.plan
+    task = load_task(plan.task, reward=load_reward(plan.reward) if plan.reward else None, test_data=plan.test_data or None)
+    tokenizer = AutoTokenizer.from_pretrained(run.folder.latest(), local_files_only=True)
+    answer = ServerAnswers(asked.engine or "", chat=bool(tokenizer.chat_template))
+    return _measure_text(task, answer, plan.settings, asked, progress)
+
+
+def _measure_text(task: Any, answer: Answerer, settings: Settings, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
+    from upslope.rollout.evaluation import evaluate_answers
+
+    problems, tokens = asked.problems or settings.eval_problems or 100, settings.max_tokens or task.max_tokens
     k = asked.k or min(16, asked.samples or 16)
     samples, temperature = asked.samples or k, settings.temperature if asked.temperature is None else asked.temperature
     if temperature == 0 and samples > 1:
         raise UserError(f"--temperature 0 gives {samples} times the same answer; pass@{k} needs it above 0.")
-    greedy = evaluate_text(bench.task, bench.policy, problems=problems, max_tokens=tokens, progress=progress)
-    drawn = evaluate_text(bench.task, bench.policy, problems=problems, max_tokens=tokens, samples=samples,
-                          temperature=temperature, progress=progress)  # fmt: skip
+    greedy = evaluate_answers(task, answer, problems=problems, max_tokens=tokens, progress=progress)
+    drawn = evaluate_answers(task, answer, problems=problems, max_tokens=tokens, samples=samples,
+                             temperature=temperature, progress=progress)  # fmt: skip
+    if asked.engine is not None and samples > 1 and all(len(set(said)) == 1 for said in drawn.responses):
+        print(f"upslope: {asked.engine} gave the same answer {samples} times to every problem. Does it heed the temperature?",
+              file=sys.stderr)  # fmt: skip
     chances = {}
     for each in _powers(k):
         value, (low, high) = drawn.pass_at(each)
@@ -102,7 +134,8 @@ def _measure_control(bench: Bench, asked: Asked, progress: Callable[..., None]) 
 
 def evaluation_text(found: dict[str, Any]) -> str:
     """What `evaluate` found, for people."""
-    head = f"{found['method']} on {found['task']}, {found['run']} at {found['checkpoint']}; 95% intervals over "
+    who = f"{found['engine']} in place of {found['run']}" if "engine" in found else f"{found['run']} at {found['checkpoint']}"
+    head = f"{found['method']} on {found['task']}, {who}; 95% intervals over "
     scores = [(name, value) for name, value in found.items() if isinstance(value, dict)]
     if "episodes" in found:
         ((name, value),) = scores

@@ -1,42 +1,51 @@
 """The torch engine: continues prompts with a language model and records how likely each token was when it was drawn.
 
-A prompt is computed once however often it is continued, rows that have ended leave the batch, and every token is drawn by
-inverting the cumulative distribution at a number that belongs to its row and position: which rows are still alive cannot change
-what a row draws. Left out: compiled decoding and static caches.
+A prompt is computed once however often it is continued, rows that have ended leave the batch, rows that wait take their places, and
+every token is drawn by inverting the cumulative distribution at a number that belongs to its row and position: which rows are
+still alive cannot change what a row draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from upslope.errors import UserError
+from upslope.policies.anatomy import Anatomy
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.sampling import Completions, Draw, Finish, Sampling, draw_tokens
+from upslope.rollout.graph_stepper import GraphStepper, graphs_help
+from upslope.rollout.record import Job, Record, StopStrings
+from upslope.rollout.sampling import Completions, Sampling
+from upslope.rollout.stepper import Prompts, Stepper
+from upslope.rollout.stream import Stream, sample_stream
+from upslope.rollout.weights import Weights
 from upslope.types import Trajectories
 
 DEAD_SHARE = 1 / 8
-"""Ended rows are dropped once they are this share of the batch: dropping copies the cache, keeping computes them again."""
+"""Slots are closed once this share of them is empty: moving rows copies their cache, leaving gaps computes them again."""
 
 
 class TorchEngine:
-    """Samples with the policy's own module: nothing is copied, so it is never out of date.
+    """Samples with the policy's own weights: they are read anew at each call, so it is never out of date.
 
     Args:
         policy: The language model to continue prompts with.
     """
 
-    memory_bytes: int = 2 * 2**30
-    """What cache and logits of the rows sampled at once may take; a call with more is cut into chunks of prompts."""
+    memory_bytes: int = 0
+    """What prompts may take, and what rows may: more prompts are read in chunks, more rows wait. 0: a share of the device's."""
+    max_rows: int = 1024
+    """Rows continued at once; the others wait for a place."""
 
     def __init__(self, policy: LanguageModel):
         self.policy = policy
+        self._weights: Weights | None = None
+        self._stepper: GraphStepper | None = None
 
     def sync(self, policy: LanguageModel) -> None:
-        """Continue with this policy's weights from now on. They are shared, not copied."""
+        """Continue with this policy's weights from now on."""
         self.policy = policy
 
     def generate(
@@ -64,18 +73,53 @@ class TorchEngine:
         self._refuse(prompts, n, sampling, uniforms, limits)
         # Tensors made in inference mode could never enter a loss, hence out of it even if the caller is in it.
         with torch.inference_mode(False), torch.no_grad():
-            uniforms = uniforms.to(self.policy.device)
-            stops = torch.tensor(sorted(self.policy.stop_ids), dtype=torch.long, device=self.policy.device)
-            room = torch.tensor(limits, device=self.policy.device).repeat_interleave(n)
-            record = _Record.blank(len(uniforms), sampling.max_tokens, self.policy)
+            device = self.policy.device
+            uniforms = uniforms.to(device)
+            stops = torch.tensor(sorted(self.policy.stop_ids), dtype=torch.long, device=device)
+            room = torch.tensor(limits, device=device).repeat_interleave(n)
+            record = Record.blank(len(uniforms), sampling.max_tokens, self.policy.pad_id, device)
+            stopped: set[int] = set()
             for first, last in self._chunks(prompts, n, sampling.max_tokens):
                 rows = slice(first * n, last * n)
-                stream = _Stream(self.policy, prompts[first:last], n, sampling.max_tokens)
-                _sample(stream, sampling, uniforms[rows], stops, room[rows], record.part(rows))
+                heard = StopStrings(sampling.stop, self.policy.decode, self.policy.pad_id) if sampling.stop else None
+                self._continue(prompts[first:last], n, Job(sampling, uniforms[rows], stops, room[rows], record.part(rows), heard))
+                stopped |= set() if heard is None else {first * n + row for row in heard.rows}
             if not record.logp.isfinite().all():
                 raise UserError(f"{self.policy.name!r} gives log-probabilities that are not numbers: its weights have blown up. "
                                 "A smaller learning rate or a tighter gradient norm keeps them.")  # fmt: skip
-            return record.completions(stops)
+            return record.completions(stops, stopped)
+
+    def _continue(self, prompts: Sequence[list[int]], n: int, job: Job) -> None:
+        """Continues the rows of some prompts until all have ended."""
+        body, room = self.policy.body, job.sampling.max_tokens
+        if body is None:
+            sample_stream(Stream(self.policy, prompts, n, room), job)
+            return
+        number: dict[tuple[int, ...], int] = {}
+        owner = [number.setdefault(tuple(prompt), len(number)) for prompt in prompts for _ in range(n)]
+        at_once = max(1, min(len(owner), self.max_rows, self._memory() // self._row_bytes(room)))
+        stepper = self._ready(body, list(number), at_once, room, job)
+        _converse(stepper, torch.tensor(owner, device=self.policy.device))
+
+    def _ready(self, body: Anatomy, prompts: list[tuple[int, ...]], count: int, room: int, job: Job | None = None) -> Stepper:
+        """A stepper with the weights of now that has read the prompts."""
+        positions, dtype = max(map(len, prompts)) + room, self.policy.compute_dtype
+        known = self._weights
+        if known is None or known.body is not body or known.dtype != dtype or known.positions < positions:
+            self._weights, self._stepper = Weights(body, positions, dtype), None
+            known = self._weights
+        else:
+            known.refresh()
+        read = Prompts(known, prompts)
+        if not graphs_help(known.device):
+            stepper = Stepper(known, count, room)
+        else:
+            if self._stepper is None or not self._stepper.fits(read, count, room, job):
+                self._stepper = None  # its memory is free before the new one takes some
+                self._stepper = GraphStepper(known, count, room)
+            stepper = self._stepper
+        stepper.begin(read, job)
+        return stepper
 
     def probe(self, rows: Trajectories) -> float:
         """The largest difference between this engine's log-probabilities of sampled tokens and the policy's own.
@@ -86,11 +130,9 @@ class TorchEngine:
         assert rows.action is not None
         with torch.inference_mode(False), torch.no_grad():
             expected = self.policy.evaluate(rows).logp
-            prompts = [ids[mask > 0].tolist() for ids, mask in zip(rows.inputs.prompt, rows.inputs.prompt_mask, strict=True)]
-            stream = _Stream(self.policy, prompts, 1, rows.action.shape[1])
             worst = torch.zeros((), device=expected.device)
-            for place in range(rows.action.shape[1]):
-                logits = stream.logits.float()
+            for place, logits in enumerate(self._said_again(rows)):
+                logits = logits.float()
                 if rows.temperature is not None:
                     heat = rows.temperature[:, place : place + 1]
                     logits = logits / heat.where(heat > 0, 1.0)
@@ -98,25 +140,62 @@ class TorchEngine:
                 logp = logits.log_softmax(1).gather(1, token.unsqueeze(1)).squeeze(1)
                 apart = (logp - expected[:, place]).abs().masked_fill(rows.sampled[:, place] == 0, 0.0)
                 worst = torch.maximum(worst, apart.max())
-                if place + 1 < rows.action.shape[1]:
-                    stream.advance(token)
             return float(worst)
 
-    def _chunks(self, prompts: Sequence[list[int]], n: int, limit: int) -> Iterator[tuple[int, int]]:
-        """Neighbouring prompts whose samples fit the memory together; always at least one."""
+    def _said_again(self, rows: Trajectories) -> Iterator[Tensor]:
+        """Logits ``[N, V]`` of each position, with the recorded tokens before it."""
+        assert rows.action is not None
+        prompts = [ids[mask > 0].tolist() for ids, mask in zip(rows.inputs.prompt, rows.inputs.prompt_mask, strict=True)]
+        action, room = rows.action.clamp_min(0), rows.action.shape[1]
+        body = self.policy.body
+        if body is None:
+            stream = Stream(self.policy, prompts, 1, room)
+            for place in range(room):
+                if place:
+                    stream.advance(action[:, place - 1])
+                yield stream.logits
+            return
+        stepper = self._ready(body, [tuple(prompt) for prompt in prompts], len(prompts), room)
+        every = torch.arange(len(prompts), device=action.device)
+        stepper.fill(every, every, every)
+        for place in range(room):
+            if place:
+                stepper.slots.token[:] = action[:, place - 1]
+                stepper.slots.step[:] = place
+            yield stepper.logits(len(prompts))
+
+    def _memory(self) -> int:
+        if self.memory_bytes:
+            return self.memory_bytes
+        device = self.policy.device
+        return torch.cuda.get_device_properties(device).total_memory // 12 if device.type == "cuda" else 2 * 2**30
+
+    def _token_bytes(self) -> int:
+        """Memory of a token's keys and values, twice: while they grow."""
         config = self.policy.model.config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        # Keys and values, twice while they grow; and about six copies of the logits while drawing, some in float64.
-        per_token = 4 * config.num_hidden_layers * heads * width * next(self.policy.model.parameters()).element_size()
-        per_row = 24 * config.vocab_size
-        start = longest = 0
+        return 4 * config.num_hidden_layers * heads * width * self.policy.compute_dtype.itemsize
+
+    def _row_bytes(self, room: int) -> int:
+        """Memory of a row while it is continued: about six copies of its logits while drawing, and what it has said."""
+        return 24 * self.policy.model.config.get_text_config().vocab_size + room * self._token_bytes()
+
+    def _chunks(self, prompts: Sequence[list[int]], n: int, room: int) -> Iterator[tuple[int, int]]:
+        """Neighbouring prompts that fit the memory together; always at least one.
+
+        Our own decoding keeps a prompt once and lets rows wait for their turn; `transformers` keeps all rows, each with its prompt.
+        """
+        start = longest = total = 0
         for number, prompt in enumerate(prompts):
-            longest = max(longest, len(prompt))
-            size = (number + 1 - start) * n * (per_row + per_token * (longest + limit))
-            if number > start and size > self.memory_bytes:
+            longest, total = max(longest, len(prompt)), total + len(prompt)
+            if self.policy.body is not None:
+                size = total * self._token_bytes()
+            else:
+                size = (number + 1 - start) * n * self._row_bytes(longest + room)
+            if number > start and size > self._memory():
                 yield start, number
-                start, longest = number, len(prompt)
+                start, longest, total = number, len(prompt), len(prompt)
         yield start, len(prompts)
 
     def _refuse(self, prompts: Sequence[list[int]], n: int, sampling: Sampling, uniforms: Tensor, limits: Sequence[int]) -> None:
@@ -139,108 +218,26 @@ class TorchEngine:
                             f"of {self.policy.name!r}. Shorten the prompt or the completion.")  # fmt: skip
 
 
-def _sample(stream: _Stream, sampling: Sampling, uniforms: Tensor, stops: Tensor, room: Tensor, record: _Record) -> None:
-    """Continues the rows of a stream, token by token, until each has stopped or reached its limit."""
-    rows = torch.arange(len(uniforms), device=uniforms.device)
-    alive = torch.ones_like(rows, dtype=torch.bool)
-    for place in range(sampling.max_tokens):
-        draw = draw_tokens(stream.logits, sampling, uniforms[rows, place])
-        record.write(rows, place, draw, alive)
-        alive = alive & ~torch.isin(draw.token, stops) & (room[rows] > place + 1)
-        left = int(alive.sum())
-        if left == 0 or place + 1 == sampling.max_tokens:
-            return
-        token = draw.token
-        if len(rows) - left >= DEAD_SHARE * len(rows):
-            kept = alive.nonzero().squeeze(1)
-            if stream.keep(kept):
-                rows, token, alive = rows[kept], token[kept], alive[kept]
-        stream.advance(token)
-
-
-class _Record(NamedTuple):
-    """The columns of all rows while they are written; a part of it is a view."""
-
-    tokens: Tensor
-    sampled: Tensor
-    logp: Tensor
-    entropy: Tensor
-
-    @staticmethod
-    def blank(rows: int, positions: int, policy: LanguageModel) -> _Record:
-        tokens = torch.full((rows, positions), policy.pad_id, dtype=torch.long, device=policy.device)
-        return _Record(tokens, *(torch.zeros(rows, positions, device=policy.device) for _ in range(3)))
-
-    def part(self, rows: slice) -> _Record:
-        return _Record(*(column[rows] for column in self))
-
-    def write(self, rows: Tensor, place: int, draw: Draw, alive: Tensor) -> None:
-        """One position of the rows in the batch; those that have ended stay blank."""
-        new = _Record(draw.token, torch.ones_like(draw.logp), draw.logp, draw.entropy)
-        for column, value in zip(self, new, strict=True):
-            column[rows, place] = value.where(alive, column[rows, place])
-
-    def completions(self, stops: Tensor) -> Completions:
-        longest = int(self.sampled.sum(1).max())
-        ended = (torch.isin(self.tokens, stops) & (self.sampled > 0)).any(1)
-        finish: list[Finish] = ["stop" if stopped else "length" for stopped in ended.tolist()]
-        tokens, sampled, logp, entropy = (column[:, :longest].contiguous() for column in self)
-        return Completions(tokens, sampled, logp, entropy, finish)
-
-
-class _Stream:
-    """Rows that are being continued: what the model remembers of each and where it stands.
-
-    Prompts are padded on the left, so the next token of every row stands in the same column.
-    """
-
-    logits: Tensor
-    """``[B, V]`` of each row's next token."""
-
-    def __init__(self, policy: LanguageModel, prompts: Sequence[list[int]], n: int, room: int):
-        self.policy = policy
-        number: dict[tuple[int, ...], int] = {}
-        owner = [number.setdefault(tuple(prompt), len(number)) for prompt in prompts for _ in range(n)]
-        self._read(list(number), room)
-        if owner != list(range(len(number))) and not self.keep(torch.tensor(owner, device=policy.device)):
-            self._read([tuple(prompt) for prompt in prompts for _ in range(n)], room)
-
-    def _read(self, prompts: list[tuple[int, ...]], room: int) -> None:
-        """Computes the prompts, one row each, with room for so many more tokens."""
-        self.column = width = max(len(prompt) for prompt in prompts)
-        pad, device = self.policy.pad_id, self.policy.device
-        ids = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
-        lengths = torch.tensor([[len(prompt)] for prompt in prompts], device=device)
-        self.mask = torch.arange(width + room, device=device) >= width - lengths
-        self.next_place = lengths
-        self.cache: Any = None
-        self._run(ids, (self.mask[:, :width].long().cumsum(1) - 1).clamp_min(0))
-
-    def keep(self, index: Tensor) -> bool:
-        """These rows, in this order, perhaps several times. False, and nothing changed, where the cache cannot do that."""
-        layers = getattr(self.cache, "layers", None)
-        if not layers or not all(hasattr(layer, "reorder_cache") for layer in layers):
-            return False
-        self.cache.reorder_cache(index)
-        self.mask, self.next_place, self.logits = self.mask[index], self.next_place[index], self.logits[index]
-        return True
-
-    def advance(self, token: Tensor) -> None:
-        """Appends a token to each row."""
-        self.column += 1
-        self._run(token.unsqueeze(1), self.next_place)
-        self.next_place = self.next_place + 1
-
-    def _run(self, ids: Tensor, places: Tensor) -> None:
-        output = self.policy.model(
-            input_ids=ids,
-            attention_mask=self.mask[:, : self.column],
-            position_ids=places,
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        self.cache = getattr(output, "past_key_values", None)
-        if self.cache is None:
-            raise UserError(f"{self.policy.name!r} returns no cache of what it has read (use_cache), which sampling needs.")
-        self.logits = output.logits[:, -1]
+def _converse(stepper: Stepper, owner: Tensor) -> None:
+    """Continues all rows, as many at once as there are slots, the others as places become free."""
+    slots, rows = stepper.slots, len(owner)
+    every = torch.arange(rows, device=owner.device)
+    begun = count = min(rows, len(slots.row))
+    stepper.fill(every[:count], every[:count], owner[:count])
+    while count:
+        stepper.advance(count)
+        stepper.listen(count)
+        free = slots.ended[:count].nonzero().squeeze(1)
+        if not len(free):
+            continue
+        taken = min(len(free), rows - begun)
+        if taken:
+            new = every[begun : begun + taken]
+            stepper.fill(free[:taken], new, owner[new])
+            free, begun = free[taken:], begun + taken
+        left = count - len(free)
+        if left == 0 or len(free) >= DEAD_SHARE * count:
+            alive = (~slots.ended[left:count]).nonzero().squeeze(1) + left
+            stepper.move(alive, free[free < left])
+            count = left
+    stepper.finish()

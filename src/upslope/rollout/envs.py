@@ -18,7 +18,7 @@ from upslope.errors import MethodError, TaskError
 from upslope.policies.mlp import Actor, ControlInputs, MLPPolicy
 from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser, Stored
 from upslope.runtime.seeding import generator, mix, stable_hash
-from upslope.tasks.gym import Environments, GymTask, Stepped
+from upslope.tasks.gym import GymTask, Stepped
 from upslope.types import Ended, Metrics, Trajectories, View
 
 
@@ -42,6 +42,7 @@ class EnvRollout:
         gamma: The method's discount, for the scale of rewards.
         normalise_observations: Show the policy observations with mean 0 and spread 1, by running statistics.
         normalise_rewards: Divide rewards by the running spread of the discounted return.
+        workers: Processes that step the environments, this one included. They change the time taken, nothing else.
     """
 
     domain = "control"
@@ -50,14 +51,14 @@ class EnvRollout:
     """Episodes are under way between rollouts, so a run can only go on from a step at which they begin afresh anyway."""
 
     def __init__(self, task: GymTask, policy: MLPPolicy, *, envs: int, horizon: int, seed: int, gamma: float,
-                 normalise_observations: bool, normalise_rewards: bool) -> None:  # fmt: skip
+                 normalise_observations: bool, normalise_rewards: bool, workers: int = 1) -> None:  # fmt: skip
         if horizon < 1:
             raise TaskError(f"horizon={horizon}: a rollout needs at least 1 step.")
         self.task, self.policy, self.horizon, self.seed = task, policy, horizon, seed
         self.env_steps = 0
         self.observations = ObservationNormaliser(task.observation_size) if normalise_observations else None
         self.rewards = RewardNormaliser(envs, gamma) if normalise_rewards else None
-        self._envs: Environments = task.make(envs)
+        self._envs = task.make(envs, workers)
         self._raw: Any = None
         """Observations ``[envs, D]`` to act on next, as the environments gave them; none before the first restart."""
         self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
@@ -182,13 +183,14 @@ class EnvRollout:
         def column(steps: list[np.ndarray]) -> Tensor:
             return torch.from_numpy(np.stack(steps, axis=1))
 
-        observation, action, reward = column(tape.seen), column(tape.action), column(tape.reward).float()
+        observation, reward = column(tape.seen), column(tape.reward).float()
         if not (observation.isfinite().all() and reward.isfinite().all()):
             raise TaskError(f"{self.task.name} gave an observation or a reward that is not a finite number. "
                             "Its simulation has diverged, or the environment has a fault.")  # fmt: skip
-        view = actor.view(column(tape.output), action)
+        action = np.stack(tape.action, axis=1)
+        view = actor.view(np.stack(tape.output, axis=1), action)
         ended, bootstrap = self._ends(actor, tape, column(tape.ended))
-        return self._trajectories(observation, action, reward, ended, bootstrap, view)
+        return self._trajectories(observation, torch.from_numpy(action), reward, ended, bootstrap, view)
 
     def _ends(self, actor: Actor, tape: _Tape, ended: Tensor) -> tuple[Tensor, Tensor]:
         """``ended`` with the pause at its last column, and the values behind cuts and pause."""

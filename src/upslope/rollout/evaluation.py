@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.engine import TorchEngine
-from upslope.rollout.sampling import Sampling
+from upslope.rollout.sampling import Engine, Sampling
 from upslope.rollout.text import sampled_ids
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.runtime.statistics import bootstrap_interval, pass_at_k, wilson_interval
@@ -17,6 +19,9 @@ EVALUATION_SEED = 20_000
 """Every run of a task is judged on the same problems or episodes, whatever its own seed."""
 
 PROBLEMS_AT_ONCE = 128
+
+Answerer = Callable[[Sequence[str], int, Sampling, Tensor], tuple[list[str], int]]
+"""Answers prompts, so many samples of each side by side, drawn with numbers ``[rows, max_tokens]``; and the tokens that took."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,40 @@ def evaluate_text(
     temperature: float = 0.0,
     split: Split = "test",
     seed: int = EVALUATION_SEED,
+    engine: Engine | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TextEvaluation:
     """Answers to distinct held-out problems, one greedy answer each unless ``samples`` and ``temperature`` say otherwise."""
-    engine, sampling = TorchEngine(policy), Sampling(max_tokens=max_tokens, temperature=temperature)
+    return evaluate_answers(
+        task, answers_of(engine or TorchEngine(policy), policy), problems=problems, max_tokens=max_tokens, samples=samples,
+        temperature=temperature, split=split, seed=seed, progress=progress,
+    )  # fmt: skip
+
+
+def answers_of(engine: Engine, policy: LanguageModel) -> Answerer:
+    """The answers of a policy through an engine."""
+
+    def answer(prompts: Sequence[str], samples: int, sampling: Sampling, numbers: Tensor) -> tuple[list[str], int]:
+        completions = engine.generate([policy.encode(prompt) for prompt in prompts], samples, sampling, numbers)
+        return [policy.decode(ids) for ids in sampled_ids(completions)], int(completions.sampled.sum())
+
+    return answer
+
+
+def evaluate_answers(
+    task: TextTask,
+    answer: Answerer,
+    *,
+    problems: int,
+    max_tokens: int,
+    samples: int = 1,
+    temperature: float = 0.0,
+    split: Split = "test",
+    seed: int = EVALUATION_SEED,
+    progress: Callable[[int, int], None] | None = None,
+) -> TextEvaluation:
+    """As `evaluate_text`, whoever answers."""
+    sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
     # A small split has fewer problems than were asked for; asking one twice would only make the interval look narrower.
     chosen = list(
         {problem.id: problem for problem in task.sample(problems, split, numpy_generator(seed, "evaluation", split))}.values()
@@ -71,9 +106,8 @@ def evaluate_text(
     for begin in range(0, len(chosen), PROBLEMS_AT_ONCE):
         some = chosen[begin : begin + PROBLEMS_AT_ONCE]
         numbers = uniforms((len(some) * samples, max_tokens), seed, "answers", split, begin)
-        completions = engine.generate([policy.encode(problem.prompt) for problem in some], samples, sampling, numbers)
-        tokens += int(completions.sampled.sum())
-        said = [policy.decode(ids) for ids in sampled_ids(completions)]
+        said, written = answer([problem.prompt for problem in some], samples, sampling, numbers)
+        tokens += written
         scores = task.score([problem for problem in some for _ in range(samples)], said)
         for start in range(0, len(said), samples):
             responses.append(said[start : start + samples])

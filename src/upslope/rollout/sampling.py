@@ -27,6 +27,7 @@ class Sampling:
         top_k: Only the so many likeliest tokens; 0 is all.
         top_p: Only the likeliest tokens that together have this probability; 1 is all.
         min_p: Only tokens at least this share as likely as the likeliest; 0 is all.
+        stop: Texts that end a completion once it holds one of them, as a stop token does.
     """
 
     max_tokens: int
@@ -34,6 +35,7 @@ class Sampling:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1")
@@ -41,6 +43,7 @@ class Sampling:
         _check("top_k", self.top_k, self.top_k >= 0, "0 (all) or larger")
         _check("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1 (all)")
         _check("min_p", self.min_p, 0 <= self.min_p <= 1, "between 0 (all) and 1")
+        _check("stop", self.stop, all(self.stop), "texts of at least one character")  # type: ignore[arg-type]
 
 
 def _check(name: str, value: float, fine: bool, wanted: str) -> None:
@@ -97,7 +100,7 @@ def draw_tokens(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Draw:
         return Draw(logits.argmax(1), certain, certain)
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
-    logits, ids = _truncate(logits, sampling)
+    logits = _truncated(logits, sampling)
     logp = logits.log_softmax(1)
     share = logp.exp()
     entropy = -(share * logp.clamp_min(torch.finfo(logp.dtype).min)).sum(1)  # 0 · log 0 = 0
@@ -105,23 +108,23 @@ def draw_tokens(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Draw:
     cumulative = share.cumsum(1, dtype=torch.float64)
     target = uniform.double().unsqueeze(1) * cumulative[:, -1:]
     place = torch.searchsorted(cumulative, target, right=True).clamp_max(logits.shape[1] - 1)
-    token = place if ids is None else ids.gather(1, place)
-    return Draw(token.squeeze(1), logp.gather(1, place).squeeze(1), entropy)
+    return Draw(place.squeeze(1), logp.gather(1, place).squeeze(1), entropy)
 
 
-def _truncate(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor | None]:
-    """Logits with what may not be drawn at minus infinity; where they were sorted, the ids they belong to."""
-    ids = None
+def _truncated(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Logits with what may not be drawn at minus infinity. Each rule is a floor: all tokens as likely as the last to stay, stay."""
+    floors = []
     if 0 < sampling.top_k < logits.shape[1]:
-        logits, ids = logits.topk(sampling.top_k, dim=1)
-    elif sampling.top_p < 1:
-        logits, ids = logits.sort(dim=1, descending=True, stable=True)
+        floors.append(logits.topk(sampling.top_k, dim=1).values[:, -1:])
     if sampling.top_p < 1:
-        share = logits.softmax(1)
+        left = logits if not floors else logits.masked_fill(logits < floors[0], -torch.inf)
+        ordered = left.sort(dim=1, descending=True).values
+        share = ordered.softmax(1)
         dropped = share.cumsum(1) - share >= sampling.top_p
         dropped[:, 0] = False  # Rounding may give the likeliest token a little company before it; it always stays.
-        logits = logits.masked_fill(dropped, -torch.inf)
+        floors.append(ordered.masked_fill(dropped, torch.inf).amin(1, keepdim=True))
     if sampling.min_p > 0:
-        floor = logits.amax(1, keepdim=True) + math.log(sampling.min_p)
+        floors.append(logits.amax(1, keepdim=True) + math.log(sampling.min_p))
+    for floor in floors:
         logits = logits.masked_fill(logits < floor, -torch.inf)
-    return logits, ids
+    return logits

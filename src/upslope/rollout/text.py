@@ -15,7 +15,7 @@ from upslope.errors import UserError
 from upslope.objective.base import State
 from upslope.policies.language_model import LanguageModel, TextInputs
 from upslope.rollout.engine import TorchEngine
-from upslope.rollout.sampling import Completions, Sampling
+from upslope.rollout.sampling import Completions, Engine, Sampling
 from upslope.runtime.seeding import numpy_generator, stable_hash, uniforms
 from upslope.tasks.text import Problem, TextTask
 from upslope.types import Ended, Metrics, Source, Trajectories, View
@@ -36,9 +36,12 @@ class TextRollout:
     resumes_anywhere = True
     """Nothing is carried from one step to the next, so a checkpoint may be taken after any step."""
 
-    def __init__(self, task: TextTask, policy: LanguageModel, *, tasks: int, samples: int, sampling: Sampling, seed: int):
+    def __init__(
+        self, task: TextTask, policy: LanguageModel, *, tasks: int, samples: int, sampling: Sampling, seed: int,
+        engine: Engine | None = None,
+    ):  # fmt: skip
         self.task, self.policy, self.tasks, self.samples, self.sampling, self.seed = task, policy, tasks, samples, sampling, seed
-        self.engine = TorchEngine(policy)
+        self.engine: Engine = engine or TorchEngine(policy)
         self.asked: dict[int, Problem] = {}
         """The problems of the step, by task."""
 
@@ -136,7 +139,9 @@ class TextRollout:
         return pay_items(taught, scores.items)
 
     def metrics(self) -> Metrics:
-        return {}
+        """What the engine has to say of itself, if it does."""
+        told = getattr(self.engine, "metrics", None)
+        return told() if told is not None else {}
 
     def sync(self) -> None:
         self.engine.sync(self.policy)
@@ -219,7 +224,8 @@ def sampled_rows(
         reward=torch.zeros(sampled.shape[0]),
         group=torch.zeros(sampled.shape[0], dtype=torch.int64),
         task=torch.zeros(sampled.shape[0], dtype=torch.int64),
-        behavior=View(completions.logp, completions.entropy),
+        # An engine that records no entropy gives NaN: a column of it would only spoil means.
+        behavior=View(completions.logp, None if bool(completions.entropy.isnan().any()) else completions.entropy),
         action=completions.tokens,
         temperature=torch.full_like(sampled, sampling.temperature),
         # An answer cut at the limit gets what it earned and nothing behind it, so its bootstrap is zero.

@@ -35,8 +35,8 @@ class Vine(RolloutPlan):
         if self.points < 1:
             raise MethodError(f"Vine.points is {self.points}; a vine branches from at least one state.")
 
-    def build(self, task: Any, policy: Any, *, tasks: int, samples: int, sampling: Any, seed: int) -> VineRollout:
-        return VineRollout(task, policy, tasks=tasks, samples=samples, sampling=sampling, seed=seed, points=self.points)
+    def build(self, task: Any, policy: Any, **sizes: Any) -> VineRollout:
+        return VineRollout(task, policy, points=self.points, **sizes)
 
 
 class VineRollout(TextRollout):

@@ -49,9 +49,9 @@ class Windows(RolloutPlan):
                 f"Windows has windows={self.windows} and least={self.least}; an answer takes at least one window of one token."
             )
 
-    def build(self, task: Any, policy: Any, *, tasks: int, samples: int, sampling: Any, seed: int) -> WindowRollout:
+    def build(self, task: Any, policy: Any, *, sampling: Any, **sizes: Any) -> WindowRollout:
         window = min(max(-(-sampling.max_tokens // self.windows), self.least), sampling.max_tokens)
-        return WindowRollout(task, policy, tasks=tasks, samples=samples, sampling=sampling, seed=seed, window=window)
+        return WindowRollout(task, policy, sampling=sampling, window=window, **sizes)
 
 
 @dataclass
@@ -184,7 +184,7 @@ class WindowRollout(TextRollout):
 
     def metrics(self) -> Metrics:
         """Of this step; a step in which nothing ended repeats what was last earned."""
-        return self.told
+        return super().metrics() | self.told
 
     # -- what it cannot do, and what it keeps --------------------------------------------------------------------------
 

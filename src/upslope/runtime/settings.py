@@ -9,9 +9,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from upslope.errors import UserError
+from upslope.errors import UserError, did_you_mean
 
 Device = Literal["auto", "cpu", "cuda"]
+ENGINES = ("torch", "vllm")
+"""Engines that have a name; a server has its address."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,9 @@ class Settings:
     """Text: answers per problem, the size of a group. Group baselines need 2; below 4 they are noisy."""
     envs: int = 8
     """Control: environments side by side."""
+    env_workers: int = 1
+    """Control: processes that step the environments, this one included. The results are the same; it pays for slow simulators such
+    as MuJoCo's where cores are free."""
     horizon: int = 256
     """Control: steps of each environment in a rollout."""
     passes: int | None = None
@@ -80,8 +85,17 @@ class Settings:
     """How many of the last checkpoints to keep."""
     threads: int | None = None
     """Torch threads. They change the rounding, so they are part of the run. (1 for tiny and control, else all cores)"""
+    engine: str = "torch"
+    """Text: what samples. `torch` is our own; `vllm`, where it is installed; or the address of an OpenAI-compatible server such as
+    http://127.0.0.1:8000 (see `upslope serve`), which must return token ids and log-probabilities."""
     device: Device = "auto"
     """Where a language model computes. `auto` takes a GPU if there is one, except for `tiny`; control is on the CPU."""
+    precision: Literal["auto", "float32"] = "auto"
+    """Text: of a GPU's products. `auto` is bfloat16, with weights, log-probabilities and the optimiser in float32."""
+    recompute: bool = False
+    """Text: keep fewer activations for the backward pass and compute them again: less memory, a third more time."""
+    lora: int = 0
+    """Text: train low-rank adapters of this rank in place of the weights; 0 trains the weights."""
     watch_kl: bool | None = None
     """Measure the KL to the start each step even if the method does not need it: one more forward pass. (on for tiny)"""
     samples_logged: int = 4
@@ -101,6 +115,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise UserError(f"--{name} is {value}; it must be above 0.")
+        if self.engine not in ENGINES:
+            _check_engine(self.engine)
         if not 0 < self.top_p <= 1 or not 0 <= self.min_p < 1:
             raise UserError(f"--top-p is {self.top_p} and --min-p {self.min_p}; top-p is in (0, 1], min-p in [0, 1).")
 
@@ -130,6 +146,15 @@ class Settings:
         return dataclasses.replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 
 
+def _check_engine(name: Any) -> None:
+    from upslope.runtime.http_client import server_address
+
+    if not isinstance(name, str) or "://" not in name:
+        near = did_you_mean(name, ENGINES) if isinstance(name, str) else ""
+        raise UserError(f"--engine is {name!r}; it must be {' or '.join(ENGINES)} or a server such as http://127.0.0.1:8000.{near}")
+    server_address(name)
+
+
 def _is(value: Any, kind: str) -> bool:
     return not isinstance(value, bool) and isinstance(value, int if kind == "int" else (int, float))
 
@@ -142,6 +167,7 @@ def _cores() -> int:
 
 _LEAST: dict[str, float] = {
     "steps": 0, "warmup": 0, "lr_floor": 0, "grad_clip": 0, "tasks_per_step": 1, "samples_per_task": 1, "envs": 1, "horizon": 1,
+    "env_workers": 1, "lora": 0,
     "passes": 1, "updates_per_step": 0, "minibatch": 1, "max_tokens": 1, "top_k": 0, "eval_every": 0, "eval_problems": 1,
     "checkpoint_every": 1, "keep_checkpoints": 1, "threads": 1, "samples_logged": 0, "weight_decay": 0, "warm_start": 0,
 }  # fmt: skip

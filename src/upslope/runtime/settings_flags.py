@@ -106,4 +106,6 @@ def _options(kind: Any, meaning: str, default: Any) -> dict[str, Any]:
     if typing.get_origin(kinds[0]) is Literal:
         choices = typing.get_args(kinds[0])
         return options | {"type": _one_of(choices), "metavar": "|".join(choices)}
+    if kinds == [str]:
+        return options | {"metavar": "NAME"}
     return options | ({"type": whole(), "metavar": "N"} if kinds == [int] else {"type": number(), "metavar": "X"})

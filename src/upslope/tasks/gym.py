@@ -3,7 +3,8 @@
 Neither torch nor gymnasium is imported until a task is made, so that the command line's help stays fast. Left out: images,
 dictionaries and multi-part actions (they are refused by name), and gymnasium's own vector environments. A plain loop over single
 environments is about a quarter faster than the synchronous one, and it shows the last observation of an episode and the first of
-the next side by side, so that nobody can bootstrap from the wrong one.
+the next side by side, so that nobody can bootstrap from the wrong one. Simulators that take long are spread over processes
+(`upslope.tasks.env_workers`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from upslope.errors import MissingExtra, TaskError, did_you_mean, install_extra
+
+if TYPE_CHECKING:
+    from upslope.tasks.env_workers import SpreadEnvironments
 
 
 class Stepped(NamedTuple):
@@ -67,9 +71,24 @@ class GymTask:
         """One plain ``gymnasium.Env``; ``render_mode="human"`` to watch it."""
         return _make(self.env_id, {**self.options, **options})
 
-    def make(self, envs: int) -> Environments:
-        """That many environments, stepped together in this process."""
-        return Environments(self, envs)
+    def make(self, envs: int, workers: int = 1) -> Environments | SpreadEnvironments:
+        """That many environments, stepped together: in this process, or spread over ``workers`` of which it is one."""
+        if min(workers, envs) <= 1:
+            return Environments(self, envs)
+        from upslope.tasks.env_workers import SpreadEnvironments
+
+        return SpreadEnvironments(self, envs, min(workers, envs))
+
+    def registered(self) -> Any:
+        """What gymnasium knows under its id, for a process that does not know it yet."""
+        return _gymnasium().registry.get(self.env_id)
+
+    @classmethod
+    def again(cls, env_id: str, options: dict[str, Any], registered: Any) -> GymTask:
+        """The same task in another process."""
+        if registered is not None:
+            _gymnasium().registry.setdefault(env_id, registered)
+        return cls(env_id, **options)
 
     def __repr__(self) -> str:
         return f"GymTask({', '.join([repr(self.env_id), *(f'{key}={value!r}' for key, value in self.options.items())])})"

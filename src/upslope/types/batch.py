@@ -143,7 +143,13 @@ class Batch:
         return self.sampled.shape[0]
 
     def replace(self, **changes: Any):
-        return dataclasses.replace(self, **changes)
+        """The batch with these fields changed. No ``__init__`` runs: there is nothing in it, and an update replaces many times."""
+        unknown = changes.keys() - self.__dict__.keys()
+        if unknown:
+            raise TypeError(f"a batch has no {', '.join(sorted(unknown))}")
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, **changes)
+        return made
 
     def lengths(self) -> Tensor:
         """Sampled decisions per row ``[N]``."""
@@ -231,8 +237,7 @@ class Batch:
                 return {key: of(item) for key, item in value.items()}
             return value.take(pick) if hasattr(value, "take") else value
 
-        changes = {f.name: of(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in UNCUT}
-        return dataclasses.replace(self, **changes)
+        return self.replace(**{name: of(value) for name, value in self.__dict__.items() if name not in UNCUT and value is not None})
 
 
 def decision_keys(seeds: Tensor, positions: int) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from upslope.errors import MethodError
@@ -42,21 +43,27 @@ class GAE(Advantage):
         goes_on = ended == Ended.NO
         behind = torch.zeros_like(value) if batch.bootstrap is None else batch.bootstrap
         behind = torch.where(ended == Ended.TERMINATED, 0.0, behind)
-        trace = goes_on.to(value.dtype) * (self.gamma * self.lam)
         on = batch.sampled > 0
-        advantage = torch.zeros_like(value)
-        running, following = torch.zeros_like(value[:, 0]), torch.zeros_like(value[:, 0])
-        for t in reversed(range(value.shape[1])):
-            next_value = torch.where(goes_on[:, t], following, behind[:, t])
-            here = reward[:, t] + self.gamma * next_value - value[:, t] + trace[:, t] * running
-            running = torch.where(on[:, t], here, running)
-            following = torch.where(on[:, t], value[:, t], following)
-            advantage[:, t] = running
-        return advantage * batch.sampled
+        nearest = backward_scan(torch.where(on, 0.0, 1.0), torch.where(on, value, 0.0))  # of this or the next sampled position
+        following = F.pad(nearest[:, 1:], (0, 1))
+        error = reward + self.gamma * torch.where(goes_on, following, behind) - value
+        trace = goes_on.to(value.dtype) * (self.gamma * self.lam)
+        return backward_scan(torch.where(on, trace, 1.0), torch.where(on, error, 0.0)) * batch.sampled
 
     def signals(self, batch: Batch, advantage: Tensor) -> Mapping[str, Tensor]:
         assert batch.proximal is not None and batch.proximal.value is not None
         return {"returns": advantage + batch.proximal.value}
+
+
+def backward_scan(decay: Tensor, added: Tensor) -> Tensor:
+    r""":math:`x_t = a_t + d_t x_{t+1}` along the last axis, :math:`x_{T} = 0`, by doubling: log T steps on whole columns."""
+    reach = 1
+    while reach < added.shape[-1]:
+        ahead = F.pad(added[..., reach:], (0, reach))
+        added = added + decay * ahead
+        decay = decay * F.pad(decay[..., reach:], (0, reach))
+        reach *= 2
+    return added
 
 
 def paid(batch: Batch) -> Tensor:

@@ -27,9 +27,12 @@ class Whiten(Shape):
         if batch.advantage is None:
             raise MethodError("whitening needs advantages, and this batch has none yet.")
         on = (batch.sampled if batch.counted is None else batch.counted) > 0
-        values = batch.advantage[on]
-        if values.numel() < 2:
-            return batch.advantage
-        if values.min() == values.max():
-            return torch.zeros_like(batch.advantage)
-        return (batch.advantage - values.mean()) / (values.std() + self.eps) * batch.sampled
+        count = on.sum()
+        mean = torch.where(on, batch.advantage, 0.0).sum() / count.clamp_min(1)
+        centred = batch.advantage - mean
+        spread = (torch.where(on, centred, 0.0).square().sum() / (count - 1).clamp_min(1)).sqrt()
+        low = torch.where(on, batch.advantage, torch.inf).amin() if on.numel() else mean
+        high = torch.where(on, batch.advantage, -torch.inf).amax() if on.numel() else mean
+        # Decided by masks, not by branches: those would wait for the device in every update.
+        scaled = torch.where(low == high, 0.0, centred / (spread + self.eps) * batch.sampled)
+        return torch.where(count < 2, batch.advantage, scaled)

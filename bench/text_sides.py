@@ -1,0 +1,196 @@
+"""The two sides of a GRPO row: this library's learner, and TRL's ``GRPOTrainer``.
+
+Both sample groups, score them, take one on-policy update with the clipped loss averaged per answer, without a KL term, and move
+with fused AdamW. The learning rate is next to nothing: all the work is done, and the statistics of the answers stay.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from sides import ONE_AND_TWO, Clock, Setting
+from text_work import TextWork, worth
+
+from upslope.tasks.text import Problem, Scores, Split, TextTask
+
+LR = 1e-9
+TRL_SETTINGS = (*ONE_AND_TWO, Setting("1 thread, without oneDNN", 1, {"onednn": False}))
+"""Our side leaves oneDNN out on ARM, where it slows small products down; the other side may have that too if it helps it."""
+EXACT = ("prompts", "samples", "updates")
+"""Counts of a GRPO step that the work fixes."""
+
+
+def run_ours(clock: Clock, given: TextWork, setting: Setting) -> None:
+    """Steps of `PolicyGradient` on the same model, prompts and reward."""
+    from upslope.runtime.threads import use_threads
+
+    use_threads(setting.threads)
+    learner, task = make_learner(given)
+    clock.ready()
+    for step in itertools.count(1):
+        metrics = learner.step(step)
+        clock.tick(
+            **task.scored,
+            updates=metrics["updates"],
+            tokens_generated=metrics["tokens"],
+            tokens_with_gradient=round(metrics["learning"] * metrics["tokens"]),
+        )
+
+
+def make_learner(given: TextWork) -> tuple[Any, AskedInOrder]:
+    """A learner at its first step, and its task, which knows what was last scored."""
+    from upslope.learners.policy_gradient import PolicyGradient
+    from upslope.methods import find
+    from upslope.rollout.sampling import Sampling
+    from upslope.rollout.text import TextRollout
+    from upslope.runtime.settings import Settings
+
+    chosen: dict[str, Any] = {
+        "steps": 10**6, "lr": LR, "schedule": "constant", "warmup": 0, "tasks_per_step": given.prompts, "warm_start": 0.0,
+        "samples_per_task": given.samples, "max_tokens": given.max_tokens, "watch_kl": False, "device": given.device,
+    }  # fmt: skip
+    resolved = Settings(**chosen | dict(given.settings)).resolved("text", given.model, max_tokens=given.max_tokens)
+    task, policy = AskedInOrder(given), given.policy()
+    rollout = TextRollout(
+        task,
+        policy,
+        tasks=given.prompts,
+        samples=given.samples,
+        sampling=Sampling(max_tokens=given.max_tokens),
+        seed=given.seed,
+    )
+    return PolicyGradient(find("grpo").derive(regularize=None), policy, rollout, resolved), task
+
+
+class AskedInOrder(TextTask):
+    """The prompts of the work one after the other, as the other side asks them."""
+
+    separator = ""
+
+    def __init__(self, given: TextWork):
+        self.problems = [Problem(text) for text in given.texts()]
+        self.asked = 0
+        self.limit = given.max_tokens
+        self.scored: dict[str, float] = {}
+        """Counts of the step that was scored last."""
+
+    @property
+    def name(self) -> str:
+        return "asked in order"
+
+    @property
+    def max_tokens(self) -> int:
+        return self.limit
+
+    def sample(self, count: int, split: Split, rng: Any) -> list[Problem]:
+        chosen = [self.problems[(self.asked + number) % len(self.problems)] for number in range(count)]
+        self.asked += count
+        return chosen
+
+    def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
+        prompts = [problem.prompt for problem in problems]
+        rewards = worth(prompts, responses)
+        self.scored = {"prompts": _groups(prompts), "samples": len(responses), "reward": sum(rewards)}
+        return Scores(rewards, [False] * len(rewards))
+
+    def describe(self) -> str:
+        return "The prompts of a measurement."
+
+
+def _groups(prompts: Sequence[str]) -> int:
+    """Neighbours with the same prompt are a group."""
+    return sum(1 for _ in itertools.groupby(prompts))
+
+
+def run_trl(clock: Clock, given: TextWork, setting: Setting) -> None:
+    """Steps of TRL's trainer, from the end of one to the end of the next: sampling, reward, loss, backward, optimiser."""
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # it would ask the network
+    import torch
+
+    torch.set_num_threads(setting.threads)
+    if not setting.options.get("onednn", True):
+        torch.backends.mkldnn.enabled = False
+    make_trl(clock, given).train()
+
+
+def make_trl(clock: Clock, given: TextWork) -> Any:
+    """A trainer that goes on until the clock ends it."""
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOTrainer
+
+    policy = given.policy()
+    chat = bool(getattr(policy.tokenizer, "chat_template", None))
+    texts: list[Any] = given.texts()
+    prompts = [[{"role": "user", "content": text}] for text in texts] if chat else texts
+    scored: dict[str, float] = {}
+
+    def reward(prompts: list[Any], completions: list[Any], completion_ids: list[list[int]], **_: Any) -> list[float]:
+        asked = [prompt[-1]["content"] for prompt in prompts] if chat else prompts
+        rewards = worth(asked, [each[0]["content"] for each in completions] if chat else completions)
+        scored.update(prompts=_groups(asked), samples=len(asked), reward=sum(rewards))
+        scored["tokens_generated"] = sum(map(len, completion_ids))
+        return rewards
+
+    class Counting(GRPOTrainer):
+        """Knows for how many tokens the loss it just computed has a gradient."""
+
+        def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
+            self.learned = (inputs["completion_mask"] * (inputs["advantages"] != 0).unsqueeze(1)).sum()
+            return super()._compute_loss(model, inputs)
+
+    class Ticking(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.updates = state.global_step
+            clock.ready()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            done, self.updates = state.global_step - self.updates, state.global_step
+            clock.tick(**scored, updates=done, tokens_with_gradient=int(trainer.learned))
+
+    trainer = Counting(
+        model=policy.model,
+        processing_class=policy.tokenizer,
+        reward_funcs=reward,
+        args=_trl_config(given),
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
+        callbacks=[Ticking()],
+    )
+    return trainer
+
+
+def _trl_config(given: TextWork) -> Any:
+    """TRL's own defaults but for what makes it do the same work, and nothing that only costs time (logs, checkpoints)."""
+    from trl import GRPOConfig
+
+    return GRPOConfig(
+        output_dir="unused",
+        max_steps=10**6,
+        per_device_train_batch_size=given.prompts * given.samples,
+        gradient_accumulation_steps=1,
+        num_generations=given.samples,
+        num_iterations=1,
+        max_completion_length=given.max_tokens,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+        beta=0.0,
+        loss_type="grpo",
+        scale_rewards="group",
+        learning_rate=LR,
+        lr_scheduler_type="constant",
+        adam_beta2=0.95,
+        max_grad_norm=1.0,
+        shuffle_dataset=False,
+        bf16=given.device == "cuda",
+        use_cpu=given.device == "cpu",
+        gradient_checkpointing=False,
+        report_to="none",
+        logging_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
+        seed=given.seed,
+    )

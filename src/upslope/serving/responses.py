@@ -1,0 +1,108 @@
+"""What the server says: completions in OpenAI's shape, whole or piece by piece, with what training needs beside it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from upslope.policies.language_model import LanguageModel
+from upslope.serving.batcher import Job, Row
+from upslope.serving.requests import Asked, BadRequest
+
+UNFINISHED = "\ufffd"
+"""What a decoder writes for a character of which not all bytes are there yet."""
+
+
+class Writer:
+    """Writes the answers to one request."""
+
+    def __init__(self, asked: Asked, policy: LanguageModel, model: str, version: int, chat: bool):
+        self.asked, self.policy, self.chat = asked, policy, chat
+        kind, prefix = ("chat.completion", "chatcmpl") if chat else ("text_completion", "cmpl")
+        self.head = {"id": f"{prefix}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
+        self.kind, self.version = kind, version
+
+    def whole(self, job: Job) -> dict[str, Any]:
+        """The answer once it is finished."""
+        choices = []
+        for number, row in enumerate(job.rows):
+            said = {"message": {"role": "assistant", "content": row.text}} if self.chat else {"text": row.text}
+            record = self._record(row, 0, len(row.tokens)) if self.asked.logprobs else None
+            choices.append({"index": number, **said, "logprobs": record, "finish_reason": row.finish, **self._further(row, 0)})
+        usage = self._usage(job.rows)
+        return {**self.head, "object": self.kind, "choices": choices, "usage": usage, "weights_version": self.version}
+
+    def pieces(self, job: Job) -> Iterator[dict[str, Any]]:
+        """The answer as it is written: what is new of every row whenever a window is done."""
+        if self.chat:
+            for number in range(len(job.rows)):
+                yield self._piece(number, {"delta": {"role": "assistant", "content": ""}})
+        sent = [(0, 0)] * len(job.rows)
+        over = [False] * len(job.rows)
+        going = True
+        while going:
+            told = job.told.get()
+            if isinstance(told, Exception):
+                raise told
+            going = told.going
+            for number, row in enumerate(told.rows):
+                if over[number]:
+                    continue
+                words, tokens = sent[number]
+                upto = len(row.text) if row.finish else self._safe(row.text)
+                piece = row.text[words:upto]
+                over[number] = row.finish is not None
+                sent[number] = (max(upto, words), len(row.tokens))
+                said = {"delta": {"content": piece}} if self.chat else {"text": piece}
+                record = {"logprobs": self._record(row, tokens, len(row.tokens)) if self.asked.logprobs else None}
+                yield self._piece(number, said | record | self._further(row, tokens), row.finish)
+        if self.asked.usage:
+            yield {**self.head, "object": self._chunk(), "choices": [], "usage": self._usage(job.rows)}
+
+    def _safe(self, text: str) -> int:
+        """How much of an unfinished text is certain: neither half a character nor what may become the text it ends at."""
+        whole = text.rstrip(UNFINISHED)
+        return max(len(whole) - max((len(stop) - 1 for stop in self.asked.stop), default=0), 0)
+
+    def _piece(self, number: int, said: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+        choice = {"index": number, **said, "finish_reason": finish}
+        return {**self.head, "object": self._chunk(), "choices": [choice]}
+
+    def _chunk(self) -> str:
+        return "chat.completion.chunk" if self.chat else self.kind
+
+    def _further(self, row: Row, first: int) -> dict[str, Any]:
+        """Our own fields: ids where they are asked for, entropies beside log-probabilities."""
+        found: dict[str, Any] = {}
+        if self.asked.ids:
+            found |= {"token_ids": row.tokens[first:]} | ({"prompt_token_ids": row.prompt} if first == 0 else {})
+        return found | ({"entropy": row.entropy[first:]} if self.asked.logprobs else {})
+
+    def _record(self, row: Row, first: int, last: int) -> dict[str, Any]:
+        ids, logp = row.tokens[first:last], row.logp[first:last]
+        words = [self.policy.tokenizer.decode([token]) for token in ids]
+        if self.chat:
+            entries = [
+                {"token": word, "logprob": value, "bytes": list(word.encode()), "top_logprobs": []}
+                for word, value in zip(words, logp, strict=True)
+            ]
+            return {"content": entries, "refusal": None}
+        offsets, place = [], len(self.policy.decode(row.tokens[:first]))
+        for word in words:
+            offsets.append(place)
+            place += len(word)
+        names = [f"token_id:{token}" for token in ids] if self.asked.spelled else words
+        return {"tokens": names, "token_logprobs": logp, "top_logprobs": None, "text_offset": offsets}
+
+    def _usage(self, rows: Sequence[Row]) -> dict[str, int]:
+        asked = sum(map(len, self.asked.prompts))
+        written = sum(len(row.tokens) for row in rows)
+        return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
+
+
+def error_body(wrong: BadRequest) -> dict[str, Any]:
+    """An error in OpenAI's shape."""
+    kind = "invalid_request_error" if wrong.status < 500 else "server_error"
+    return {"error": {"message": str(wrong), "type": kind, "param": wrong.param, "code": wrong.code}}

@@ -1,0 +1,227 @@
+"""Our own forward pass against that of `transformers`, and its nodes against plain autograd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from upslope.policies import attention, nodes
+from upslope.policies.anatomy import anatomy
+from upslope.policies.attention import attend_all, attend_rows
+from upslope.policies.columns import chosen_logp
+from upslope.policies.decoder import hidden_states
+from upslope.policies.language_model import LanguageModel
+from upslope.policies.layout import Layout, lay_out
+from upslope.policies.nodes import Matrix
+from upslope.policies.tiny import character_tokenizer
+
+FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma")
+SIZES = {"vocab_size": 53, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 64, "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip
+
+
+def model_of(family: str, **changes):
+    import transformers as hf
+
+    sizes = {**SIZES, **({} if family == "Qwen2" else {"head_dim": 8}), **changes}
+    if family == "Mistral":
+        sizes.setdefault("sliding_window", None)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        model = getattr(hf, f"{family}ForCausalLM")(getattr(hf, f"{family}Config")(**sizes))
+        for parameter in model.parameters():  # norms and biases away from their trivial starts
+            parameter.data.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def ragged():
+    """Seven rows of three prompts, in groups of two, three and two; one prompt is a single token."""
+    random = torch.Generator().manual_seed(0)
+    prompt, mask, row = torch.zeros(7, 7, dtype=torch.long), torch.zeros(7, 7, dtype=torch.long), 0
+    for length, rows in ((5, 2), (1, 3), (7, 2)):
+        ids = torch.randint(3, 53, (length,), generator=random)
+        for _ in range(rows):
+            prompt[row, 7 - length :], mask[row, 7 - length :] = ids, 1
+            row += 1
+    return prompt, mask, torch.randint(3, 53, (7, 6), generator=random), torch.tensor([6, 3, 1, 4, 6, 2, 5])
+
+
+def by_transformers(model, prompt, mask, action, extent):
+    """What the head is given at each wanted position, row after row."""
+    ids, seen = torch.cat([prompt, action[:, :-1]], 1), torch.cat([mask, torch.ones_like(action[:, :-1])], 1)
+    out = model.model(input_ids=ids, attention_mask=seen, position_ids=(seen.cumsum(1) - 1).clamp_min(0)).last_hidden_state
+    return torch.cat([row[: int(length)] for row, length in zip(out[:, -action.shape[1] :], extent, strict=True)])
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hidden_states_and_gradients_are_those_of_transformers(family, recompute):
+    model, rows = model_of(family).double(), ragged()
+    body = anatomy(model)
+    assert body is not None
+    ours, theirs = hidden_states(body, lay_out(*rows), torch.float64, recompute), by_transformers(model, *rows)
+    # transformers norms in float32 whatever the weights are, hence not closer.
+    torch.testing.assert_close(ours, theirs, atol=3e-6, rtol=3e-6)
+    slope = torch.randn(ours.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    parameters = list(model.model.parameters())
+    for mine, plain in zip(
+        torch.autograd.grad(ours, parameters, slope), torch.autograd.grad(theirs, parameters, slope), strict=True
+    ):
+        torch.testing.assert_close(mine, plain, atol=2e-5 * float(plain.abs().max()), rtol=1e-4)
+
+
+def test_prompts_are_computed_once_and_padding_never():
+    layout = lay_out(*ragged())
+    assert layout.prompts == [4, 0, 6] and layout.shared == 10, "all of each prompt but its last token, once"
+    assert len(layout.ids) == 10 + 6 + 3 + 1 + 4 + 6 + 2 + 5
+    assert layout.which == [0, 0, 1, 1, 1, 2, 2]
+
+
+def dense(q, k, v, layout: Layout, scale):
+    """Attention written out: a token sees its prompt's tokens up to its own place and its own row's up to itself."""
+    prompt = torch.tensor([g for g, length in enumerate(layout.prompts) for _ in range(length)] + [-1] * sum(layout.owns))
+    row = torch.tensor([-1] * layout.shared + [r for r, length in enumerate(layout.owns) for _ in range(length)])
+    group = torch.tensor(layout.which)[row.clamp_min(0)]
+    of = torch.where(row < 0, prompt, group)
+    same_prompt = (prompt.unsqueeze(0) == of.unsqueeze(1)) & (row.unsqueeze(0) < 0)
+    same_row = (row.unsqueeze(0) == row.unsqueeze(1)) & (row.unsqueeze(0) >= 0)
+    seen = (same_prompt | same_row) & (layout.places.unsqueeze(0) <= layout.places.unsqueeze(1))
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = torch.einsum("qhw,khw->hqk", q, k) * scale
+    return torch.einsum("hqk,khw->qhw", scores.masked_fill(~seen, -torch.inf).softmax(-1), v)
+
+
+def by_bounds(q, k, v, bounds, scale):
+    """What a kernel for packed sequences does with its bounds."""
+    k, v, out = k[bounds.keys], v[bounds.keys], torch.empty_like(q)
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    for here, keys in zip(bounds.q.unfold(0, 2, 1).tolist(), bounds.k.unfold(0, 2, 1).tolist(), strict=True):
+        asked, seen, values = (x.transpose(0, 1) for x in (q[slice(*here)], k[slice(*keys)], v[slice(*keys)]))
+        shown = torch.ones(asked.shape[1], seen.shape[1], dtype=torch.bool).tril(seen.shape[1] - asked.shape[1])
+        out[slice(*here)] = F.scaled_dot_product_attention(asked, seen, values, attn_mask=shown, scale=scale).transpose(0, 1)
+    return out
+
+
+@pytest.mark.parametrize("how", ["merged", "copied", "bounds"])
+def test_every_way_to_attend_is_attention_written_out(how, monkeypatch):
+    layout, random = lay_out(*ragged()), torch.Generator().manual_seed(2)
+    q, k, v = (
+        torch.randn(len(layout.ids), heads, 8, generator=random, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)
+    )
+    if how == "bounds":
+        monkeypatch.setattr(attention, "_ragged", lambda q: True)
+        monkeypatch.setattr(attention, "_varlen", by_bounds)
+    elif how == "copied":
+        monkeypatch.setattr(attention, "_merged", attention._copied)
+    expected = dense(q, k, v, layout, 0.3)
+    slope = torch.randn(expected.shape, generator=random, dtype=torch.float64)
+    for found, wanted, on in (
+        (attend_all(q, k, v, layout, 0.3), expected, slope),
+        (attend_rows(q[layout.shared :], k, v, layout, 0.3), expected[layout.shared :], slope[layout.shared :]),
+    ):
+        torch.testing.assert_close(found, wanted)
+        for mine, plain in zip(
+            torch.autograd.grad(found, (q, k, v), on, retain_graph=True),
+            torch.autograd.grad(wanted, (q, k, v), on, retain_graph=True),
+            strict=True,
+        ):
+            torch.testing.assert_close(mine, plain)
+
+
+@pytest.mark.parametrize("activation", nodes.ACTIVATIONS)
+def test_the_nodes_backward_passes_are_the_derivatives_of_their_forward_passes(activation):
+    random = torch.Generator().manual_seed(3)
+
+    def drawn(*shape):
+        return torch.randn(*shape, generator=random, dtype=torch.float64, requires_grad=True)
+
+    x, norm, first, second, bias, down = drawn(5, 6), drawn(6), drawn(4, 6), drawn(8, 6), drawn(12), drawn(6, 6)
+    cos, sin = torch.randn(5, 1, 4, dtype=torch.float64), torch.randn(5, 1, 4, dtype=torch.float64)
+
+    def run(x, norm, first, second, bias, down):
+        matrix = Matrix.of((first, second), torch.float64)
+        both = nodes.normed_linear(x, norm, 1e-5, matrix, Matrix.of((bias[:4], bias[4:]), torch.float64))
+        out = nodes.gated_linear(both, activation, Matrix.of((down,), torch.float64))
+        out = nodes.linear(out, Matrix.of((down,), torch.float64))
+        return nodes.turned(both.view(5, 3, 4), cos, sin), out
+
+    assert torch.autograd.gradcheck(run, (x, norm, first, second, bias, down))
+
+
+@pytest.mark.parametrize("heat", [None, 0.7])
+def test_logp_and_entropy_from_hidden_states_are_those_of_whole_logits(heat, monkeypatch):
+    monkeypatch.setattr("upslope.policies.columns.CHUNK_FLOATS", 3 * 11)  # three decisions at a time
+    random = torch.Generator().manual_seed(4)
+    hidden = torch.randn(10, 5, generator=random, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(11, 5, generator=random, dtype=torch.float64, requires_grad=True)
+    ids = torch.randint(11, (10,), generator=random)
+    heats = None if heat is None else torch.full((10,), heat, dtype=torch.float64)
+    found = chosen_logp(hidden, weight, ids, heats, True, torch.float64)
+    logp = (hidden @ weight.t() / (heat or 1.0)).log_softmax(1)
+    torch.testing.assert_close(found["logp"], logp.gather(1, ids.unsqueeze(1)).squeeze(1))
+    torch.testing.assert_close(found["entropy"], -(logp.exp() * logp).sum(1))
+
+    def columns(hidden, weight):
+        return tuple(chosen_logp(hidden, weight, ids, heats, True, torch.float64).values())
+
+    assert torch.autograd.gradcheck(columns, (hidden, weight))
+    assert "entropy" not in chosen_logp(hidden, weight, ids, heats, False, torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "why"),
+    [
+        ("Mistral", {"sliding_window": 4}, "window"),
+        ("Llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "dynamic"),
+        ("GPT2", {}, "only Llama"),
+    ],
+)
+def test_what_is_not_understood_is_left_to_transformers_and_said_once(family, changes, why, monkeypatch):
+    import transformers as hf
+
+    monkeypatch.setattr("upslope.policies.anatomy._said", set())
+    if family == "GPT2":
+        model = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=23, n_embd=16, n_layer=1, n_head=2, n_positions=32))
+    else:
+        model = model_of(family, **changes)
+    with pytest.warns(UserWarning, match=why):
+        assert anatomy(model) is None
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert anatomy(model) is None
+
+
+def test_adapters_are_sampled_and_learned_and_saved(tmp_path):
+    pytest.importorskip("peft", reason="LoRA needs the extra upslope[lora]")
+    from transformers import AutoModelForCausalLM
+
+    policy = LanguageModel(model_of("Llama"), character_tokenizer("abc"), "llama")
+    before = policy.frozen_copy()
+    policy.add_lora(4, seed=0)
+    names = [name for name, parameter in policy.model.named_parameters() if parameter.requires_grad]
+    assert names and all("lora_" in name for name in names)
+    prompt, mask, action, extent = ragged()
+    body = policy.body
+    assert body is not None
+    fresh = hidden_states(body, lay_out(prompt, mask, action, extent), torch.float32)
+    plain = by_transformers(before.model, prompt, mask, action, extent)
+    torch.testing.assert_close(fresh, plain, atol=1e-5, rtol=1e-4)
+    with torch.no_grad():
+        for parameter in policy.trainable()["policy"]:
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    moved = hidden_states(body, lay_out(prompt, mask, action, extent), torch.float32)
+    assert (moved - plain).abs().max() > 1e-2
+    moved.square().sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in policy.trainable()["policy"])
+    torch.testing.assert_close(moved, by_transformers(policy.model, prompt, mask, action, extent), atol=1e-5, rtol=1e-4)
+    policy.save(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(moved, by_transformers(loaded, prompt, mask, action, extent), atol=1e-5, rtol=1e-4)
+    again = LanguageModel(model_of("Llama"), character_tokenizer("abc"), "llama")
+    again.add_lora(4, seed=1)
+    again.load(tmp_path)
+    for mine, theirs in zip(policy.trainable()["policy"], again.trainable()["policy"], strict=True):
+        assert torch.equal(mine, theirs)

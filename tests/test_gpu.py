@@ -1,0 +1,82 @@
+"""What only a GPU can show: kernels, graphs and packed attention give what the plain path gives on a CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from upslope.policies.language_model import LanguageModel
+from upslope.policies.tiny import character_tokenizer
+from upslope.rollout import engine as engine_module
+from upslope.rollout.engine import TorchEngine
+from upslope.rollout.sampling import Sampling
+from upslope.rollout.text import sampled_rows
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+PROMPTS = [[1, 5, 9], [1, 4, 4, 8, 12, 20, 7], [1], [1, 5, 9], [1, 18, 17, 16, 15]]
+DRAWS = (Sampling(20), Sampling(20, 0.8, top_k=20, top_p=0.9, min_p=0.01), Sampling(20, 0.0))
+
+
+def policy_of(kind: str, precise: bool) -> LanguageModel:
+    import transformers as hf
+
+    sizes = {"vocab_size": 301, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.2}  # fmt: skip
+    family = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma": "Gemma"}[kind]
+    if kind != "qwen2":
+        sizes["head_dim"] = 16
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = getattr(hf, f"{family}ForCausalLM")(getattr(hf, f"{family}Config")(**sizes))
+    policy = LanguageModel(model.float(), character_tokenizer("abc"), kind).to("cuda")
+    policy.stop_ids = frozenset(range(5, 12))
+    policy.precise = precise
+    return policy
+
+
+@pytest.mark.parametrize("draw", DRAWS, ids=["plain", "truncated", "greedy"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma"])
+def test_graphs_and_kernels_draw_what_plain_torch_draws(kind, draw, monkeypatch):
+    policy = policy_of(kind, precise=True)
+    uniforms = torch.rand(60, 20, generator=torch.Generator().manual_seed(0))
+    engine = TorchEngine(policy)
+    engine.max_rows = 24  # fewer places than rows: the others wait
+    fast, again = (engine.generate(PROMPTS, 12, draw, uniforms) for _ in range(2))
+    assert torch.equal(fast.tokens, again.tokens) and torch.equal(fast.logp, again.logp)
+    monkeypatch.setattr(engine_module, "graphs_help", lambda device: False)
+    plain = TorchEngine(policy).generate(PROMPTS, 12, draw, uniforms)
+    assert torch.equal(fast.tokens, plain.tokens) and fast.finish == plain.finish
+    torch.testing.assert_close(fast.logp, plain.logp, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(fast.entropy, plain.entropy, atol=1e-4, rtol=1e-4)
+
+
+def test_graphs_read_the_weights_of_now():
+    policy = policy_of("llama", precise=True)
+    engine, uniforms = TorchEngine(policy), torch.rand(60, 20)
+    before = engine.generate(PROMPTS, 12, Sampling(20), uniforms)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.mul_(1.1)
+    after = engine.generate(PROMPTS, 12, Sampling(20), uniforms)
+    fresh = TorchEngine(policy).generate(PROMPTS, 12, Sampling(20), uniforms)
+    assert not torch.equal(before.tokens, after.tokens)
+    assert torch.equal(after.tokens, fresh.tokens)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma"])
+def test_half_precision_learns_in_the_direction_of_single_precision(kind):
+    policy = policy_of(kind, precise=False)
+    done = TorchEngine(policy).generate(PROMPTS, 12, Sampling(20), torch.rand(60, 20))
+    rows = sampled_rows(policy, PROMPTS, 12, done, Sampling(20)).to("cuda")
+    slope = torch.randn(rows.sampled.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(2)) * rows.sampled
+    gradients = []
+    for precise in (True, False):
+        policy.precise = precise
+        policy.model.zero_grad()
+        view = policy.evaluate(rows, frozenset({"entropy"}))
+        ((view.logp + 0.1 * view.entropy) * slope).sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in policy.model.parameters()]))
+    assert torch.nn.functional.cosine_similarity(*gradients, dim=0) > 0.999
+    assert (gradients[0] - gradients[1]).norm() < 0.05 * gradients[0].norm()
+    assert ((view.logp - done.logp).abs() * rows.sampled).max() < 0.3, "the sampler and the learner both round to half precision"
