@@ -136,6 +136,8 @@ def _row_section(found: Mapping[str, Any]) -> str:
         f"- done by our side in the measured windows: {counts}",
         f"- same on both sides: {checked}{f'; {near}' if near else ''}",
     ]
+    if "note" in found:
+        lines.append(f"- note: {found['note']}")
     if "equal_return" in found:
         lines.append(_returns(found["equal_return"]))
     return "\n\n".join(lines[:2]) + "\n\n" + "\n".join(lines[2:])

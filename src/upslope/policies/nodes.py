@@ -33,23 +33,35 @@ class Matrix(NamedTuple):
 
 def linear(x: Tensor, matrix: Matrix, bias: Matrix | None = None) -> Tensor:
     """``x @ matrix.T + bias``."""
-    return _Linear.apply(x, matrix.low, None if bias is None else bias.low, len(matrix.parts), *_parts(matrix, bias))
+    low_bias = None if bias is None else bias.low
+    if not torch.is_grad_enabled():
+        return F.linear(x, matrix.low, low_bias)
+    return _Linear.apply(x, matrix.low, low_bias, len(matrix.parts), *_parts(matrix, bias))
 
 
 def normed_linear(x: Tensor, norm: Tensor, eps: float, matrix: Matrix, bias: Matrix | None = None) -> Tensor:
     """``norm(x) @ matrix.T + bias``; the norm in float32 or better."""
     low_bias = None if bias is None else bias.low
+    if not torch.is_grad_enabled():
+        return F.linear(F.rms_norm(x, x.shape[-1:], norm, eps).to(matrix.low.dtype), matrix.low, low_bias)
     return _NormedLinear.apply(x, norm, eps, matrix.low, low_bias, len(matrix.parts), *_parts(matrix, bias))
 
 
 def gated_linear(both: Tensor, activation: str, matrix: Matrix) -> Tensor:
     """``(activation(gate) * up) @ matrix.T`` of ``both = [gate, up]``."""
+    if not torch.is_grad_enabled():
+        gate, up = both.chunk(2, -1)
+        return F.linear(active(gate, activation).mul_(up), matrix.low)
     return _GatedLinear.apply(both, activation, matrix.low, *matrix.parts)
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Heads ``[S, heads, width]`` turned by their places' angles ``[S, 1, width]``; the first half of the sines is negated."""
-    return _Turned.apply(x, cos, sin)
+    return _Turned.apply(x, cos, sin) if torch.is_grad_enabled() else _turned(x, cos, sin)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).to(x.dtype)
 
 
 def active(gate: Tensor, activation: str) -> Tensor:
@@ -101,7 +113,12 @@ class _Linear(torch.autograd.Function):
 class _NormedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, norm: Tensor, eps: float, low: Tensor, bias: Tensor | None, count: int, *parts: Tensor):
-        seen, scale = torch.ops.aten._fused_rms_norm(x, x.shape[-1:], norm, eps)
+        if x.is_cuda:
+            seen, scale = torch.ops.aten._fused_rms_norm(x, x.shape[-1:], norm, eps)
+        else:
+            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+            seen = (x * scale).mul_(norm)
         ctx.save_for_backward(x, norm, scale, low)
         ctx.eps, ctx.rows, ctx.dtypes = eps, [len(part) for part in parts[:count]], [part.dtype for part in parts]
         return F.linear(seen.to(low.dtype), low, bias)
@@ -110,22 +127,18 @@ class _NormedLinear(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor):  # type: ignore[override]
         x, norm, scale, low = ctx.saved_tensors
         to_seen = (slope @ low).to(x.dtype)
-        wanted = [True, ctx.needs_input_grad[1]]
-        to_x, to_norm = _norm_slopes(to_seen, x, scale, norm, wanted)
-        seen, _ = torch.ops.aten._fused_rms_norm(x, x.shape[-1:], norm, ctx.eps)
-        slopes = _weight_slopes(ctx, slope, seen.to(low.dtype), ctx.rows, 6)
-        return to_x, to_norm if wanted[1] else None, None, None, None, None, *slopes
-
-
-def _norm_slopes(slope: Tensor, x: Tensor, scale: Tensor, norm: Tensor, wanted: list[bool]) -> tuple[Tensor, Tensor | None]:
-    """Gradients of what was normed and of the norm's weights."""
-    if x.is_cuda:
-        return torch.ops.aten._fused_rms_norm_backward(slope, x, x.shape[-1:], scale, norm, wanted)
-    even = x * scale  # what the weights multiply
-    to_even = slope * norm
-    share = (to_even * even).mean(-1, keepdim=True)
-    to_x = torch.addcmul(to_even, even, share, value=-1).mul_(scale)
-    return to_x, (slope * even).sum(0) if wanted[1] else None
+        if x.is_cuda:
+            wanted = [True, ctx.needs_input_grad[1]]
+            to_x, to_norm = torch.ops.aten._fused_rms_norm_backward(to_seen, x, x.shape[-1:], scale, norm, wanted)
+            seen, _ = torch.ops.aten._fused_rms_norm(x, x.shape[-1:], norm, ctx.eps)
+        else:
+            even = x * scale  # what the norm's weights multiply
+            to_norm = (to_seen * even).sum(0) if ctx.needs_input_grad[1] else None
+            to_even = to_seen.mul_(norm)
+            share = (to_even * even).mean(-1, keepdim=True)
+            to_x = torch.addcmul(to_even, even, share, value=-1).mul_(scale)
+            seen = even.mul_(norm)
+        return to_x, to_norm, None, None, None, None, *_weight_slopes(ctx, slope, seen.to(low.dtype), ctx.rows, 6)
 
 
 class _GatedLinear(torch.autograd.Function):
@@ -159,7 +172,7 @@ class _Turned(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor):
         ctx.save_for_backward(cos, sin)
-        return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).to(x.dtype)
+        return _turned(x, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor):  # type: ignore[override]

@@ -162,7 +162,10 @@ class Stepper:
         for number, block in enumerate(weights.blocks):
             q, k, v = projected(body, block, x, turn)
             keys, values = self.cache[number]
-            keys[slot, :, at], values[slot, :, at] = k, v
+            if hidden is None:  # all rows are equally far
+                keys[:count, :, latest - 1], values[:count, :, latest - 1] = k, v
+            else:
+                keys[slot, :, at], values[slot, :, at] = k, v
             q = q.view(count, body.kv_heads, -1, body.width)
             out = look(q, keys[:count, :, :latest], values[:count, :, :latest], hidden, number)
             x = after(body, block, x, out.reshape(count, -1))
