@@ -41,6 +41,7 @@ def page(results: Results) -> str:
     parts.append(reached(results))
     parts += [_row_section(results[name]) for name in ROWS if name in results]
     parts += [_scaling_section(name, results[name]) for name in SCALING if name in results]
+    parts.append(HOW)
     return "\n\n".join(parts) + "\n"
 
 
@@ -54,6 +55,23 @@ five windows of work, in brackets the quartiles; the ratio says how many times a
 over paired windows. Both sides count what they did (samples, tokens, tokens with a gradient, environment steps, updates), and
 no ratio is given unless the counts agree. Memory on a CPU is the peak of resident memory above what set-up left, on a GPU the
 peak that torch allocated."""
+
+
+HOW = """## Where the time is saved
+
+- **A prompt is computed once** for all its answers, in sampling and in learning; of its last layer only keys and values are.
+- **Nothing is computed for padding.** Tokens are packed; attention alone sees rows, and on a GPU not even that.
+- **Logits are never kept.** Log-probabilities and entropies come from hidden states in chunks, and the backward pass computes the
+  chunks again (`policies/columns.py`). A layer is a handful of nodes with their backward passes written out (`policies/nodes.py`).
+- **Rows without a gradient are not computed**, nor are passes whose columns nobody reads or whose coefficient is 0.
+- **Answers that have ended leave**: the next one that waits takes the place, or the batch shrinks. On a GPU a decoding step is
+  one CUDA graph with Triton kernels between the products; one of them draws (temperature, top-k, top-p, min-p) and gives the
+  log-probability and the entropy (`rollout/kernels.py`).
+- **Control**: weights in one vector, network and its gradient in numpy, and a method's loss recorded once a step and repeated
+  (`learners/recording.py`): thousands of updates on 64 decisions cost calls, not arithmetic.
+
+Other models than Llama, Mistral, Qwen2, Qwen3 and Gemma, and layers that attend to a window only, run through `transformers`:
+right, and slower; a warning says so once."""
 
 
 def table(rows: Mapping[str, dict[str, Any] | None]) -> str:
