@@ -102,6 +102,7 @@ class TablePolicy(nn.Module):
 
     domain = "text"
     cut = "row"
+    pads = True
 
     def __init__(self, bed: TableBed, seed: int):
         super().__init__()

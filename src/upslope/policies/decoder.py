@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from upslope.policies.anatomy import Anatomy
@@ -33,6 +33,8 @@ def hidden_states(body: Anatomy, layout: Layout, dtype: torch.dtype, recompute: 
     for number, block in enumerate(blocks_of(body, dtype)):
         arguments = (body, block, x, turn, layout, number == last)
         x = checkpoint(_layer, *arguments, use_reentrant=False) if recompute and torch.is_grad_enabled() else _layer(*arguments)
+    if isinstance(body.stack.norm, nn.Identity):  # what a method has put there to look inside
+        return x
     return F.rms_norm(x, x.shape[-1:], norm_weight(body, body.stack.norm), body.eps)
 
 

@@ -165,8 +165,9 @@ class LanguageModel:
         action = rows.action[chunk, :positions].clamp_min(0)
         temperature = None if rows.temperature is None else rows.temperature[chunk, :positions]
         advantage = None if rows.advantage is None else rows.advantage[chunk, :positions]
-        if through is None and self.body is not None:
-            columns = self._packed(rows.inputs.take(lambda x: x[chunk]), action, extent, temperature, advantage, names, probes)
+        if self.body is not None:
+            with contextlib.nullcontext() if through is None else through.inside(self.model):
+                columns = self._packed(rows.inputs.take(lambda x: x[chunk]), action, extent, temperature, advantage, names, probes)
         else:
             columns = self._padded(rows, chunk, action, temperature, advantage, names, through, probes)
         blank = rows.sampled.shape[1] - positions
@@ -216,7 +217,7 @@ class LanguageModel:
         through: Any,
         probes: tuple[Any, ...],
     ) -> dict[str, Tensor]:
-        """Columns ``[N, T]`` by `transformers`: for models and views of them that the decoder does not know."""
+        """Columns ``[N, T]`` by `transformers`: for models that our decoder does not know."""
         positions = action.shape[1]
         mask = rows.inputs.prompt_mask[chunk].long()
         width = max(int(_extent(mask.flip(1) > 0).max()), 1)
