@@ -19,6 +19,7 @@ from checks import collect as _collect
 
 from upslope.cli import ABOUT, EXAMPLES, _parsers
 from upslope.methods import catalogue
+from upslope.objective import estimator
 from upslope.report.describe import WHEN, changes
 from upslope.types import Method, Part
 
@@ -165,7 +166,35 @@ def _costs(method: Method) -> list[str]:
     )
     text += f"{measured['low']:.2f} to {measured['high']:.2f}), and peak memory was {measured['memory']:.2f} times GRPO's: "
     text += "the default tiny model, two updates a step, measured side by side by `bench/cost.py`."
+    if measured["time"] > DEAR:
+        reasons = _reasons(method)
+        text += f" Why more: {'; '.join(reasons)}." if reasons else " Why it is more is not known."
     return ["## Cost", text]
+
+
+DEAR = 1.1
+"""A step that takes longer than this many times GRPO's is explained."""
+
+
+def _reasons(method: Method) -> list[str]:
+    """What in a method's composition makes a step longer than that of GRPO without its KL term."""
+    needs = method.needs()
+    early = sorted(estimator.early_columns(method))
+    proximal = sorted(need.split(".")[1] for need in needs if need.startswith("proximal.") and need != "proximal.logp")
+    compared = sorted({need.split(".")[1] for need in needs if need.startswith("reference.")})
+    found = {
+        f"each update begins with a forward pass for {', '.join(early)} of all its rows": bool(early),
+        f"one more column of the policy before the updates ({', '.join(proximal)}), for all rows": bool(proximal),
+        f"a forward pass of each policy it compares with ({', '.join(compared)})": bool(compared),
+        f"learned beside the policy: {', '.join(name for name, _ in method.models)}": bool(method.models),
+        "further rows in the step": bool(method.data),
+        "updates of its own for further terms": bool(method.terms),
+        "samples again in place of what its filter drops": any(part.refill for part in method.filter),
+        "its own way of sampling": method.rollout is not None,
+        "its own view of the policy": method.policy is not None,
+        "rows without an advantage are computed too": bool(method.regularize) or not method.surrogate.silent_without_advantage,
+    }
+    return [reason for reason, holds in found.items() if holds]
 
 
 def _checks(method: Method) -> list[str]:
