@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from upslope.policies import attention, nodes
+from upslope.policies.adapters import folded
 from upslope.policies.anatomy import anatomy
 from upslope.policies.attention import attend_all, attend_rows
 from upslope.policies.columns import chosen_logp
@@ -217,6 +218,7 @@ def test_adapters_are_sampled_and_learned_and_saved(tmp_path):
     moved.square().sum().backward()
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in policy.trainable()["policy"])
     torch.testing.assert_close(moved, by_transformers(policy.model, prompt, mask, action, extent), atol=1e-5, rtol=1e-4)
+    assert set(folded(policy.model)) == set(dict(before.model.named_parameters())), "what servers are sent has the plain names"
     policy.save(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     torch.testing.assert_close(moved, by_transformers(loaded, prompt, mask, action, extent), atol=1e-5, rtol=1e-4)

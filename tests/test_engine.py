@@ -12,6 +12,7 @@ from upslope.policies import LanguageModel, TextInputs, load_language_model
 from upslope.policies.tiny import character_tokenizer, tiny
 from upslope.rollout import stepper as stepper_module
 from upslope.rollout.engine import TorchEngine
+from upslope.rollout.record import Record, StopStrings
 from upslope.rollout.sampling import Completions, Sampling, draw_tokens
 from upslope.rollout.stepper import Stepper
 from upslope.rollout.stream import Stream
@@ -262,6 +263,33 @@ def test_a_stop_string_ends_a_row_where_it_is_complete(kind):
         assert not held.sampled[row, length:].any() and (held.tokens[row, length:] == policy.pad_id).all()
         cut += stop in text
     assert 0 < cut < len(texts)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_stop_string_complete_with_the_last_token_that_fits_is_a_stop(kind):
+    policy, uniforms = policy_of(kind), seeding.uniforms((30, 6), 13)
+    policy.stop_ids = frozenset({2})
+    free = TorchEngine(policy).generate(PROMPTS, 6, Sampling(6), uniforms)
+    row = free.finish.index("length")
+    text = policy.decode(free.tokens[row])
+    assert text[-2:] not in text[:-1]
+    held = TorchEngine(policy).generate(PROMPTS, 6, Sampling(6, stop=(text[-2:],)), uniforms)
+    assert held.finish[row] == "stop" and int(held.sampled[row].sum()) == 6
+
+
+def test_a_stop_string_is_heard_behind_which_a_row_went_on_and_ended():
+    said = {"a": 5, "b": 6, "c": 7}
+    names = {number: letter for letter, number in said.items()}
+    record = Record.blank(2, 6, 0, torch.device("cpu"))
+    for row, text in enumerate(("abcab", "cacac")):  # several tokens at once, as a GPU draws them
+        record.tokens[row, :5] = torch.tensor([said[letter] for letter in text])
+        record.sampled[row, :5] = 1.0
+        record.logp[row, :5] = -1.0
+    heard = StopStrings(("bc",), lambda ids: "".join(names[number] for number in ids), 0)
+    assert heard.listen(record, [0, 1]) == [True, False] and heard.rows == {0}
+    assert record.tokens[0].tolist() == [5, 6, 7, 0, 0, 0] and record.sampled.sum(1).tolist() == [3.0, 5.0]
+    assert record.logp[0, 3:].abs().sum() == 0
+    assert heard.listen(record, [0, 1]) == [False, False], "nothing new was said"
 
 
 def test_an_empty_stop_string_is_refused():

@@ -382,3 +382,14 @@ def test_defaults_are_documented_numbers() -> None:
     assert requests.read_completion({"prompt": "a"}, policy, "tiny").sampling == Sampling(16)
     chat = requests.read_chat({"messages": [{"role": "user", "content": "a"}]}, policy, "tiny")
     assert chat.sampling.max_tokens == requests.positions(policy) - len(chat.prompts[0])
+
+
+def test_a_model_with_adapters_takes_no_weights_and_sends_them_folded() -> None:
+    pytest.importorskip("peft", reason="LoRA needs the extra upslope[lora]")
+    adapted, plain = loud(0), loud(0)
+    adapted.add_lora(2, seed=0)
+    with Server(adapted, port=0) as server:
+        status, answer = raw(server, "PUT", WEIGHTS_PATH, weight_bytes(plain))
+        assert status == 400 and "adapters" in answer["error"]["message"]
+    with Server(plain, port=0) as server:
+        assert raw(server, "PUT", WEIGHTS_PATH, weight_bytes(adapted))[0] == 200

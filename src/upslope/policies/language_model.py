@@ -16,14 +16,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from upslope.errors import MissingExtra, UserError, install_extra
+from upslope.errors import UserError
+from upslope.policies.adapters import adapters, add_adapters, folded
 from upslope.policies.anatomy import Anatomy, anatomy
 from upslope.policies.attention import pad, unpad
-from upslope.policies.blocks import matrix_of
-from upslope.policies.columns import chosen_logp, heat_of, logp_and_entropy, probed
+from upslope.policies.columns import chosen_logp, head_logits, heat_of, probed
 from upslope.policies.decoder import hidden_states
 from upslope.policies.heads import make_head
 from upslope.policies.layout import lay_out
+from upslope.policies.padded import extent_of, padded_columns
 from upslope.runtime.seeding import mix
 from upslope.types import Head, Trajectories, View
 
@@ -84,7 +85,7 @@ class LanguageModel:
         self.adapted = False
         """Whether adapters learn in place of the model's own weights."""
         self.recompute = False
-        """Keep no activations inside layers while learning: less memory, a third more time."""
+        """Keep no activations inside layers while learning: less memory for about one more forward pass."""
         self.precise = False
         """Compute in the weights' own precision on a GPU too."""
 
@@ -159,7 +160,7 @@ class LanguageModel:
         """The columns of some rows, computed on their own extent and padded back to all positions."""
         sampled = rows.sampled[chunk] > 0
         # At least one position stays, so that rows without a sampled token still have a (zero) gradient.
-        extent = _extent(sampled).clamp_min(1)
+        extent = extent_of(sampled).clamp_min(1)
         positions = int(extent.max())
         assert rows.action is not None
         action = rows.action[chunk, :positions].clamp_min(0)
@@ -169,7 +170,9 @@ class LanguageModel:
             with contextlib.nullcontext() if through is None else through.inside(self.model):
                 columns = self._packed(rows.inputs.take(lambda x: x[chunk]), action, extent, temperature, advantage, names, probes)
         else:
-            columns = self._padded(rows, chunk, action, temperature, advantage, names, through, probes)
+            heads = {name: self.heads[name] for name in names if name in self.heads}
+            inputs = rows.inputs.take(lambda x: x[chunk])
+            columns = padded_columns(self.model, inputs, action, temperature, advantage, "entropy" in names, heads, through, probes)
         blank = rows.sampled.shape[1] - positions
         kept = sampled[:, :positions]
         return {name: nn.functional.pad(columns[name].masked_fill(~kept, 0.0), (0, blank)) for name in names}
@@ -198,112 +201,9 @@ class LanguageModel:
             found[name] = head(hidden.to(next(head.parameters()).dtype)).squeeze(-1)
         if probes:
             gain = torch.zeros_like(ids, dtype=torch.float32) if advantage is None else unpad(advantage, places)
-            matrix = body.head.weight
-
-            def logits(piece: slice) -> Tensor:
-                return hidden[piece].to(dtype) @ matrix.to(dtype).t()
-
-            found |= probed(probes, logits, len(matrix), hidden, ids, heat, gain)
+            low, matrix = hidden.detach().to(dtype), body.head.weight.detach().to(dtype)
+            found |= probed(probes, lambda piece: head_logits(low[piece], matrix), len(matrix), hidden, ids, heat, gain)
         return {name: pad(found[name], [longest] * len(action) if places is None else layout.owns, places) for name in names}
-
-    def _padded(
-        self,
-        rows: Trajectories,
-        chunk: slice,
-        action: Tensor,
-        temperature: Tensor | None,
-        advantage: Tensor | None,
-        names: list[str],
-        through: Any,
-        probes: tuple[Any, ...],
-    ) -> dict[str, Tensor]:
-        """Columns ``[N, T]`` by `transformers`: for models that our decoder does not know."""
-        positions = action.shape[1]
-        mask = rows.inputs.prompt_mask[chunk].long()
-        width = max(int(_extent(mask.flip(1) > 0).max()), 1)
-        mask = mask[:, -width:]
-        # Whatever stands behind the last sampled token is invisible to the tokens before it: the mask need not know it.
-        seen = torch.cat([mask, torch.ones_like(action[:, :-1])], 1)
-        ids = torch.cat([rows.inputs.prompt[chunk, -width:], action[:, :-1]], 1)
-        wanted = {name: self.heads[name] for name in names if name in self.heads}
-        experts = None if through is None or rows.inputs.experts is None else rows.inputs.experts[chunk]
-        if experts is not None:
-            start = rows.inputs.prompt.shape[1] - width
-            experts = experts[:, start : start + ids.shape[1]]
-        with contextlib.nullcontext() if through is None else through.inside(self.model, experts):
-            logits, hidden = self._forward(ids, seen, positions, bool(wanted or probes), share=experts is None)
-        columns = logp_and_entropy(logits, action, temperature, "entropy" in names)
-        for name, head in wanted.items():
-            columns[name] = head(hidden.to(next(head.parameters()).dtype)).squeeze(-1).float()
-        if probes:
-            gain = torch.zeros_like(action, dtype=torch.float32) if advantage is None else advantage
-            heat = heat_of(temperature)
-            found = probed(
-                probes,
-                logits.flatten(0, 1).__getitem__,
-                logits.shape[-1],
-                hidden.flatten(0, 1),
-                action.flatten(),
-                None if heat is None else heat.flatten(),
-                gain.flatten(),
-            )
-            columns |= {name: column.view_as(action) for name, column in found.items()}
-        return columns
-
-    def _forward(self, ids: Tensor, mask: Tensor, positions: int, want_hidden: bool, share: bool) -> tuple[Tensor, Any]:
-        """Logits of the last positions and, if wanted, what the head was given there; ``share`` computes equal prompts once."""
-        given: list[Tensor] = []
-        head = self.model.get_output_embeddings()
-        # Models scale and cap their logits in their own ways after the head, so the whole model is called and only watched.
-        watch = head.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0])) if want_hidden else None
-        try:
-            places = (mask.cumsum(1) - 1).clamp_min(0)
-            cache, shared = self._shared_prompts(ids, mask, places, ids.shape[1] - positions) if share else (None, 0)
-            output = self.model(
-                input_ids=ids[:, shared:],
-                attention_mask=mask,
-                position_ids=places[:, shared:],
-                past_key_values=cache,
-                use_cache=cache is not None,
-                logits_to_keep=positions,
-            )
-        finally:
-            if watch is not None:
-                watch.remove()
-        return output.logits, given[-1] if given else None
-
-    def _shared_prompts(self, ids: Tensor, mask: Tensor, places: Tensor, width: int) -> tuple[Any, int]:
-        """Keys and values of the first ``width`` tokens, computed once per distinct prompt and handed to each of its rows.
-
-        A group's answers share their prompt, so most of the work on prompts is the same work. Gradients flow through. Gives
-        ``None`` and 0 where it would not pay or the model's layers do not all attend to everything.
-        """
-        if width < 1 or not self._attends_fully():
-            return None, 0
-        distinct, which = torch.unique(torch.cat([ids[:, :width], mask[:, :width]], 1), dim=0, return_inverse=True)
-        if 2 * len(distinct) > len(ids):
-            return None, 0
-        from transformers import DynamicCache
-
-        first = torch.zeros(len(distinct), dtype=which.dtype, device=which.device)
-        first[which] = torch.arange(len(ids), device=which.device)  # any row of each prompt will do
-        cache = DynamicCache()
-        self.model(
-            input_ids=ids[first, :width],
-            attention_mask=mask[first, :width],
-            position_ids=places[first, :width],
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        cache.batch_select_indices(which)
-        return cache, width
-
-    def _attends_fully(self) -> bool:
-        config = self.model.config.get_text_config()
-        kinds = getattr(config, "layer_types", None)
-        windowless = all(kind == "full_attention" for kind in kinds) if kinds else not getattr(config, "sliding_window", None)
-        return windowless and not getattr(self.model, "is_gradient_checkpointing", False)
 
     @property
     def pads(self) -> bool:
@@ -326,7 +226,7 @@ class LanguageModel:
 
     def slice_tokens(self, rows: Trajectories) -> Tensor:
         """Tokens each row costs ``[N]``: its response up to the last sampled one, and its prompt or its share of it."""
-        prompt, response = rows.inputs.prompt_mask.sum(1), _extent(rows.sampled > 0)
+        prompt, response = rows.inputs.prompt_mask.sum(1), extent_of(rows.sampled > 0)
         if self.pads or not len(prompt):
             return prompt + response
         new = torch.ones(len(prompt), dtype=torch.long, device=prompt.device)
@@ -371,20 +271,7 @@ class LanguageModel:
         Raises:
             MissingExtra: if peft is not installed.
         """
-        try:
-            from peft import LoraConfig, inject_adapter_in_model
-        except ImportError:
-            raise MissingExtra("peft is", install_extra("lora")) from None
-        head = self.model.get_output_embeddings()
-        linear = [name for name, module in self.model.named_modules() if isinstance(module, nn.Linear) and module is not head]
-        names = sorted({name.rsplit(".", 1)[-1] for name in linear})
-        # Adapters draw their weights from the global generator: it is borrowed and put back.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(mix(seed, "lora"))
-            inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names), self.model)
-        for name, parameter in self.model.named_parameters():
-            parameter.requires_grad_("lora_" in name)
-        self.model.to(self.device).eval()
+        add_adapters(self.model, rank, mix(seed, "lora"))
         self.adapted = True
 
     def trainable(self) -> dict[str, list[nn.Parameter]]:
@@ -440,10 +327,10 @@ class LanguageModel:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as unfinished:
             with quiet_loading():
-                self.model.save_pretrained(unfinished, state_dict=self._folded() if self.adapted else None)
+                self.model.save_pretrained(unfinished, state_dict=folded(self.model) if self.adapted else None)
             self.tokenizer.save_pretrained(unfinished)
             if self.adapted:
-                save_file(self._adapters(), Path(unfinished, ADAPTER_FILE))
+                save_file(adapters(self.model), Path(unfinished, ADAPTER_FILE))
             for name, head in self.heads.items():
                 save_file(head.state_dict(), Path(unfinished, _head_file(name)))
             for old in folder.glob(_head_file("*")):
@@ -452,20 +339,6 @@ class LanguageModel:
                 target = folder / file.relative_to(unfinished)
                 target.parent.mkdir(exist_ok=True)
                 file.replace(target)
-
-    def _adapters(self) -> dict[str, Tensor]:
-        return {name: value for name, value in self.model.state_dict().items() if "lora_" in name}
-
-    def _folded(self) -> dict[str, Tensor]:
-        """The weights as a model without adapters would have them."""
-        modules = dict(self.model.named_modules())
-        found = {}
-        for name, value in self.model.state_dict().items():
-            if "lora_" in name:
-                continue
-            owner, _, leaf = name.replace(".base_layer.", ".").rpartition(".")
-            found[f"{owner}.{leaf}"] = matrix_of(modules[owner]).detach() if ".base_layer.weight" in name else value
-        return found
 
     def load(self, folder: Path) -> None:
         """Takes the weights `save` wrote, in place and bit for bit, so that optimizers keep their parameters."""
@@ -477,7 +350,7 @@ class LanguageModel:
         if self.adapted:  # the model's own weights never moved
             if not (folder / ADAPTER_FILE).is_file():
                 raise UserError(f"'{folder}' holds no {ADAPTER_FILE}, but {self.name!r} has adapters to load.")
-            saved, own = load_file(folder / ADAPTER_FILE), self._adapters()
+            saved, own = load_file(folder / ADAPTER_FILE), adapters(self.model)
         else:
             with quiet_loading():
                 saved = type(self.model).from_pretrained(folder, dtype=self.model.dtype).state_dict()
@@ -498,12 +371,6 @@ class LanguageModel:
 
 def _head_file(name: str) -> str:
     return VALUE_FILE if name == "value" else f"head-{name}.safetensors"
-
-
-def _extent(kept: Tensor) -> Tensor:
-    """Positions up to and including the last kept one ``[N]``, 0 where there is none."""
-    place = torch.arange(1, kept.shape[1] + 1, device=kept.device)
-    return (kept * place).amax(1) if kept.shape[1] else kept.sum(1)
 
 
 def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:

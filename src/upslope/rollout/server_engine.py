@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from upslope.errors import UserError
-from upslope.policies.blocks import matrix_of
+from upslope.policies.adapters import folded
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.foreign import Recorded, as_completions, ended, gap, seed_of, untruncated
 from upslope.rollout.sampling import Completions, Finish, Sampling
@@ -307,25 +307,7 @@ def weight_bytes(policy: LanguageModel) -> bytes:
     """The model's weights as safetensors, tied ones once: what our own server takes."""
     from safetensors.torch import save
 
-    return save({name: value.detach().contiguous() for name, value in own_weights(policy).items()})
-
-
-def own_weights(policy: LanguageModel) -> dict[str, Tensor]:
-    """The model's parameters by name, tied ones under their first name only; adapters are in the matrices they adapt."""
-    model = policy.model
-    if not any(hasattr(module, "base_layer") for module in model.modules()):
-        return dict(model.named_parameters())
-    plain = model.get_base_model()
-    adapted = {path: module for path, module in plain.named_modules() if hasattr(module, "base_layer")}
-    found: dict[str, Tensor] = {}
-    for name, value in plain.named_parameters():
-        owner = next((path for path in adapted if name.startswith(f"{path}.")), None)
-        if owner is None:
-            found[name] = value
-        elif name.startswith(f"{owner}.base_layer."):
-            leaf = name.removeprefix(f"{owner}.base_layer.")
-            found[f"{owner}.{leaf}"] = matrix_of(adapted[owner]) if leaf == "weight" else value
-    return found
+    return save({name: value.contiguous() for name, value in folded(policy.model).items()})
 
 
 def _certainties(sampling: Sampling) -> dict[str, Sampling]:

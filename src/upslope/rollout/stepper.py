@@ -131,9 +131,9 @@ class Stepper:
         job = self.job
         if job.heard is None:
             return
-        alive = (~self.slots.ended[:count]).nonzero().squeeze(1)
-        said = job.heard.listen(self.record, self.slots.row[alive].tolist())
-        self.slots.ended[alive[torch.tensor(said, dtype=torch.bool, device=alive.device)]] = True
+        # Rows that have ended too: a text may stand before the token that ended them, or be complete only with it.
+        said = job.heard.listen(self.record, self.slots.row[:count].tolist())
+        self.slots.ended[:count] |= torch.tensor(said, device=self.slots.ended.device)
 
     @property
     def record(self) -> Record:

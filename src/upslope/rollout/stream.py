@@ -26,9 +26,8 @@ def sample_stream(stream: Stream, job: Job) -> None:
         draw = draw_tokens(stream.logits, sampling, uniforms[rows, place])
         record.write(rows, place, draw, alive)
         alive = alive & ~torch.isin(draw.token, stops) & (room[rows] > place + 1)
-        if job.heard is not None and bool(alive.any()):
-            at = alive.nonzero().squeeze(1)
-            alive[at] = ~torch.tensor(job.heard.listen(record, rows[at].tolist()), device=at.device)
+        if job.heard is not None:
+            alive &= ~torch.tensor(job.heard.listen(record, rows.tolist()), device=alive.device)
         left = int(alive.sum())
         if left == 0 or place + 1 == sampling.max_tokens:
             return

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MissingExtra, UserError, pip_install
+from upslope.policies.adapters import folded
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.foreign import Recorded, as_completions, ended, gap, seed_of, untruncated
 from upslope.rollout.sampling import Completions, Sampling
-from upslope.rollout.server_engine import own_weights
 from upslope.types import Metrics
 
 MOST_POSITIONS = 16_384
@@ -66,7 +66,7 @@ class VLLMEngine:
     def sync(self, policy: LanguageModel) -> None:
         """Hands the weights over; what was cached of prompts belongs to the old ones and is dropped."""
         self.policy = policy
-        weights = [(name, value.detach()) for name, value in own_weights(policy).items()]
+        weights = list(folded(policy.model).items())
 
         def load(model: Any) -> None:
             model.load_weights(weights)

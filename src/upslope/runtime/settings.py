@@ -93,7 +93,7 @@ class Settings:
     precision: Literal["auto", "float32"] = "auto"
     """Text: of a GPU's products. `auto` is bfloat16, with weights, log-probabilities and the optimiser in float32."""
     recompute: bool = False
-    """Text: keep fewer activations for the backward pass and compute them again: less memory, a third more time."""
+    """Text: keep fewer activations for the backward pass and compute them again: less memory for about one more forward pass."""
     lora: int = 0
     """Text: train low-rank adapters of this rank in place of the weights; 0 trains the weights."""
     watch_kl: bool | None = None

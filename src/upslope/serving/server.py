@@ -24,7 +24,7 @@ from torch import Tensor
 from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.sampling import Engine
-from upslope.rollout.server_engine import OURS, own_weights
+from upslope.rollout.server_engine import OURS
 from upslope.runtime.http_client import KEY_VARIABLE
 from upslope.runtime.settings import Device
 from upslope.runtime.threads import use_threads
@@ -102,7 +102,9 @@ class Server(ThreadingHTTPServer):
 
     def take(self, weights: dict[str, Tensor]) -> None:
         """Other weights for the policy, between two calls of the engine."""
-        own = own_weights(self.policy)
+        if self.policy.adapted:  # what is sent has them folded in, and there is no way back
+            raise BadRequest("the model that is served has adapters, so it takes no weights. Serve the model they were added to.")
+        own = dict(self.policy.model.named_parameters())
         if wrong := sorted(set(own) ^ set(weights)):
             whose = "the model has" if wrong[0] in own else "the weights have"
             raise BadRequest(f"these are another model's weights: only {whose} {wrong[0]!r}.")
@@ -205,7 +207,7 @@ class Handler(BaseHTTPRequestHandler):
         from safetensors import SafetensorError
         from safetensors.torch import load
 
-        own = sum(value.numel() * value.element_size() for value in own_weights(self.server.policy).values())
+        own = sum(value.numel() * value.element_size() for value in self.server.policy.model.parameters())
         try:
             weights = load(self._body(2 * own + 2**20))  # the sender may compute in twice the precision
         except (SafetensorError, ValueError, KeyError) as wrong:

@@ -1,0 +1,50 @@
+"""Low-rank adapters inside a model: put there by peft, learned in place of the model's own weights, folded into them for others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from upslope.errors import MissingExtra, install_extra
+from upslope.policies.blocks import matrix_of
+
+
+def add_adapters(model: Any, rank: int, seed: int) -> None:
+    """Adapters on every projection but the head, which alone learn from now on; they start without effect.
+
+    Raises:
+        MissingExtra: if peft is not installed.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError:
+        raise MissingExtra("peft is", install_extra("lora")) from None
+    head, device = model.get_output_embeddings(), next(model.parameters()).device
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
+    names = sorted({name.rsplit(".", 1)[-1] for name in linear})
+    # Adapters draw their weights from the global generator: it is borrowed and put back.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names), model)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+    model.to(device).eval()
+
+
+def adapters(model: Any) -> dict[str, Tensor]:
+    """The adapters' own weights, by name."""
+    return {name: value for name, value in model.state_dict().items() if "lora_" in name}
+
+
+def folded(model: Any) -> dict[str, Tensor]:
+    """The model's parameters as it would have them without adapters, tied ones under their first name only."""
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model
+    modules, found = dict(model.named_modules()), {}
+    for name, value in model.named_parameters():
+        if "lora_" not in name:
+            plain = name.replace(".base_layer.", ".")
+            matrix = name.endswith(".base_layer.weight")
+            found[plain] = (matrix_of(modules[plain.removesuffix(".weight")]) if matrix else value).detach()
+    return found
