@@ -21,7 +21,7 @@ TEXT = {
     "max_tokens": 4, "warm_start": 0.0, "eval_problems": 4, "checkpoint_every": 2, "eval_every": 3,
 }  # fmt: skip
 CONTROL = {"task": "gym:CartPole-v1", "steps": 4, "envs": 2, "horizon": 24, "passes": 2, "eval_problems": 2, "checkpoint_every": 2}
-CLOCK = {"seconds", "seconds_sampling", "tokens_per_second"}
+CLOCK = {"seconds", "seconds_sampling", "tokens_per_second", "memory"}
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from upslope.errors import UserError
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.runtime import user_code
 from upslope.runtime.files import load_state, save_state, whole_folder, write_json, write_text
+from upslope.runtime.memory import peak_memory
 from upslope.runtime.method_file import check_can_be_found_again, method_from_table, method_table, user_files
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings
@@ -202,8 +203,9 @@ def _train(run: Run, watcher: Watcher) -> Run:
         for step in range(progress["step"] + 1, settings.steps + 1):
             metrics = learner.step(step)
             progress["step"], progress["tokens"] = step, progress["tokens"] + metrics["tokens"]
-            folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics})
+            folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics, "memory": peak_memory()})
             _log_samples(run, learner, step)
+            bench.record_step(folder, learner, step)
             watcher.stepped(step, metrics)
             for tracker in trackers:
                 tracker.log(step, metrics)
@@ -269,6 +271,7 @@ def _save(run: Run, bench: Bench, learner: PolicyGradient, progress: dict[str, A
 def _evaluate(run: Run, bench: Bench, watcher: Watcher, step: int) -> dict[str, Any]:
     result = bench.evaluate(watcher.evaluating)
     run.folder.append("metrics.jsonl", {"kind": "evaluation", "step": step, **result})
+    bench.record_evaluation(run.folder, step)
     watcher.evaluated(step, result)
     return result
 

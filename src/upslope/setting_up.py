@@ -14,9 +14,10 @@ import numpy as np
 import torch
 
 from upslope.errors import UserError
-from upslope.learners.policy_gradient import POLICY_COLUMNS
+from upslope.learners.policy_gradient import POLICY_COLUMNS, PolicyGradient
 from upslope.objective import estimator
 from upslope.rewards import load_reward
+from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.seeding import mix
 from upslope.runtime.settings import Device, Settings
 from upslope.runtime.statistics import bootstrap_interval
@@ -24,6 +25,8 @@ from upslope.tasks import load_task
 from upslope.types import Method
 
 Progress = Callable[[int, int], None]
+WATCHED_EPISODE = 7
+"""Seed of the episode that is kept at each evaluation."""
 
 
 class Bench(ABC):
@@ -45,6 +48,14 @@ class Bench(ABC):
     def evaluate(self, progress: Progress | None = None) -> dict[str, Any]:
         """``score`` on problems or episodes never learned from, with its 95% interval ``low`` and ``high``."""
 
+    @abstractmethod
+    def record_step(self, folder: RunFolder, learner: PolicyGradient, step: int) -> None:
+        """Keeps what a step can show for the inspector, if the settings ask for it."""
+
+    @abstractmethod
+    def record_evaluation(self, folder: RunFolder, step: int) -> None:
+        """Keeps what an evaluation can show for the inspector, if the settings ask for it."""
+
     def give_heads(self) -> None:
         """What the method's learned models put on the policy."""
         for name, model in self.method.models:
@@ -58,6 +69,7 @@ class TextBench(Bench):
 
     def __init__(self, method: Method, task: Any, model: str, settings: Settings, knobs: Mapping[str, Any]):
         from upslope.policies import load_language_model
+        from upslope.policies.pieces import Pieces
         from upslope.rollout.engines import make_engine
         from upslope.rollout.sampling import Sampling
         from upslope.rollout.text import TextRollout
@@ -75,6 +87,7 @@ class TextBench(Bench):
         if settings.lora:
             self.policy.add_lora(settings.lora, settings.seed)
         self.give_heads()
+        self.pieces = Pieces(self.policy.tokenizer)
         sampling = Sampling(
             max_tokens=settings.max_tokens or task.max_tokens,
             temperature=settings.temperature,
@@ -120,6 +133,16 @@ class TextBench(Bench):
         low, high = found.interval()
         reward = sum(map(sum, found.reward)) / len(found.problems)
         return {"score": found.accuracy, "low": low, "high": high, "problems": len(found.problems), "reward": reward}
+
+    def record_step(self, folder: RunFolder, learner: PolicyGradient, step: int) -> None:
+        """The step's rollouts, token by token."""
+        from upslope.learners.rollout_record import rollout_record
+
+        if learner.seen is not None:
+            folder.write_rollouts(*rollout_record(learner.seen, self.pieces, step, everything=self.settings.record == "all"))
+
+    def record_evaluation(self, folder: RunFolder, step: int) -> None:
+        """Nothing: the steps have shown how it answers."""
 
 
 class ControlBench(Bench):
@@ -177,6 +200,16 @@ class ControlBench(Bench):
         )
         low, high = bootstrap_interval(returns)
         return {"score": float(np.mean(returns)), "low": low, "high": high, "episodes": episodes, "spread": float(np.std(returns))}
+
+    def record_step(self, folder: RunFolder, learner: PolicyGradient, step: int) -> None:
+        """Nothing: single decisions of many environments tell little."""
+
+    def record_evaluation(self, folder: RunFolder, step: int) -> None:
+        """An episode, always from the same beginning."""
+        from upslope.rollout.episode import play
+
+        if self.settings.record != "none":
+            folder.write_episode(play(self.task, self.policy, self.rollout.observations, WATCHED_EPISODE).record(step))
 
 
 def set_up(

@@ -18,6 +18,7 @@ from upslope.learners.recording import Program, Tape
 from upslope.learners.sight import Sight
 from upslope.learners.slicing import Share
 from upslope.learners.tally import Tally, tally_slice
+from upslope.learners.witness import Witness
 from upslope.objective import estimator
 from upslope.types import UNCUT, Batch, Method, Trajectories, View
 
@@ -27,7 +28,9 @@ def leaf(column: Tensor) -> Tensor:
     return column.detach().requires_grad_()
 
 
-def column_slopes(method: Method, piece: Trajectories, leaves: View, tally: Tally) -> dict[str, Tensor]:
+def column_slopes(
+    method: Method, piece: Trajectories, leaves: View, tally: Tally, witness: Witness | None = None
+) -> dict[str, Tensor]:
     """Gradient of a slice's loss in each of the policy's columns that it depends on; what the slice showed goes to the tally."""
     proximal = piece.proximal or leaves.map(Tensor.detach)
     piece = piece.replace(current=leaves, proximal=proximal)
@@ -36,6 +39,8 @@ def column_slopes(method: Method, piece: Trajectories, leaves: View, tally: Tall
     found = torch.autograd.grad(losses.sum(), list(columns.values()), allow_unused=True)
     with torch.no_grad():
         tally_slice(tally, piece, losses, notes, found[0])
+        if witness is not None:
+            witness.saw(method, piece, notes)
     return {name: slope for name, slope in zip(columns, found, strict=True) if slope is not None}
 
 

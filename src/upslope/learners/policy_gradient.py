@@ -20,6 +20,7 @@ from upslope.learners.judging import Judge, Told, column_slopes, leaf
 from upslope.learners.sight import DecisionPolicy, Policy, Sight
 from upslope.learners.slicing import Share, only, pack, share_decisions, share_groups
 from upslope.learners.tally import Tally, component_metrics, sampling_metrics
+from upslope.learners.witness import Seen, Witness
 from upslope.objective import estimator
 from upslope.objective.base import Controller, Data, State
 from upslope.runtime.seeding import generator, mix
@@ -86,6 +87,8 @@ class PolicyGradient:
         self.optimizer = self._make_optimizer()
         self.last: Trajectories | None = None
         """The rows the last step learned from, annotated: for logs."""
+        self.seen: Seen | None = None
+        """The last step token by token, if the settings have it recorded."""
 
     @staticmethod
     def needs_start(method: Method, settings: Settings) -> bool:
@@ -123,14 +126,16 @@ class PolicyGradient:
             rows = only(rows, estimator.kept(method, rows, late=True))
             metrics = component_metrics(rows) | metrics  # with those that had to wait for the policy's columns
             metrics |= self.sight.kl_to_start(rows, method)
-            metrics |= self._learn(method, rows, step)
-            self.last = rows
+            witness = Witness(rows) if self.settings.record != "none" and self.policy.cut == "row" else None
+            metrics |= self._learn(method, rows, step, witness)
+            self.last, self.seen = rows, Seen(sampled, rows, witness.columns) if witness else None
         for path, part in estimator.remembering(method).items():
             self.states[path] = part.update(self.states[path], rows if isinstance(part, Data) else sampled, metrics)
         self.rollout.sync()
         ended = time.perf_counter()
         tokens = metrics.get("tokens", float(sampled.sampled.sum()))  # a rollout knows better where rows hold older decisions
         return metrics | {
+            "samples": float(sampled.rows) if self.policy.cut == "row" else tokens,
             "tokens": tokens,
             "seconds": ended - began,
             "seconds_sampling": sampled_at - began,
@@ -197,7 +202,7 @@ class PolicyGradient:
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
-    def _learn(self, method: Method, rows: Trajectories, step: int) -> Metrics:
+    def _learn(self, method: Method, rows: Trajectories, step: int, witness: Witness | None) -> Metrics:
         lr = learning_rate(self.settings, step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group["scale"]
@@ -207,12 +212,12 @@ class PolicyGradient:
         judge = Judge(method, self.sight, needs)
         tally, updates, ledger = Tally(), 0, list[Told]()
         for number in range(self.settings.passes or 1):
-            for share in self._shares(rows, step, number):
+            for share in self._shares(witness.rows if witness else rows, step, number):
                 showed = Tally() if method.controller else tally
                 if isinstance(share, Share):
                     ledger.append(self._update_decisions(judge, share, updates, showed))
                 else:
-                    self._update(method, share.replace(draw=updates), needs, scope, showed)
+                    self._update(method, share.replace(draw=updates), needs, scope, showed, witness)
                 updates += 1
                 if method.controller:
                     tally.merge(showed)
@@ -249,7 +254,9 @@ class PolicyGradient:
             return share_groups(rows, cuts or 1, order)
         return share_decisions(rows, math.ceil(int(rows.sampled.sum()) / cuts) if cuts else self.settings.minibatch, order)
 
-    def _update(self, method: Method, rows: Trajectories, needs: frozenset[str], scope: Scope, tally: Tally) -> None:
+    def _update(
+        self, method: Method, rows: Trajectories, needs: frozenset[str], scope: Scope, tally: Tally, witness: Witness | None = None
+    ) -> None:
         """One optimiser step on these rows, slice by slice."""
         rows = self.sight.look_ahead(method, rows)
         batch: Trajectories = estimator.begin_update(method, rows).replace(current=None)  # type: ignore[assignment]
@@ -260,7 +267,7 @@ class PolicyGradient:
             return
         self.optimizer.zero_grad(set_to_none=True)
         for index in pack(batch, live, self.policy.slice_tokens(batch), self.policy.token_budget(), scope, self.policy.pads):
-            self._slice(method, batch if len(index) == batch.rows else batch.take_rows(index), needs, tally)
+            self._slice(method, batch if len(index) == batch.rows else batch.take_rows(index), needs, tally, witness)
         slopes = self._slopes()
         self._move(float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(slopes)))) if slopes else 0.0, tally)
 
@@ -275,10 +282,12 @@ class PolicyGradient:
             tally.add("empty_updates", 1.0, 1.0)
         return told
 
-    def _slice(self, method: Method, piece: Trajectories, needs: frozenset[str], tally: Tally) -> None:
+    def _slice(
+        self, method: Method, piece: Trajectories, needs: frozenset[str], tally: Tally, witness: Witness | None = None
+    ) -> None:
         """Backward pass of one slice. The objective sees detached columns; their gradients then go through the policy."""
         view = self.sight.evaluate(method, self.policy, piece, needs)
-        slopes = column_slopes(method, piece, view.map(leaf), tally)
+        slopes = column_slopes(method, piece, view.map(leaf), tally, witness)
         columns = view.columns()
         torch.autograd.backward([columns[name] for name in slopes], list(slopes.values()))
 

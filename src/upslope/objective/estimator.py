@@ -141,10 +141,7 @@ def decision_losses(method: Method, batch: Batch) -> tuple[Tensor, Notes]:
         raise MethodError("decision_losses needs begin_update first, and the current policy's columns.")
     batch = batch.replace(current=_clean_view(batch.current, batch.sampled))
     loss, notes = method.surrogate(batch, method.ratio(batch))
-    loss = loss * batch.signal["weight"]
-    for part in method.weight:
-        if part.scope != "update":
-            loss = loss * part(batch).detach()
+    loss = loss * decision_weight(method, batch)
     apart = torch.zeros_like(loss)
     for term in (*method.regularize, *(model for _, model in method.models)):
         if term.aggregated:
@@ -152,6 +149,15 @@ def decision_losses(method: Method, batch: Batch) -> tuple[Tensor, Notes]:
         else:
             apart = apart + term(batch)
     return torch.where(share.ne(0), loss * share, 0.0) + torch.where(batch.sampled > 0, apart, 0.0), notes
+
+
+def decision_weight(method: Method, batch: Batch) -> Tensor:
+    """What the method's weights make of each decision of a slice ``[N, T]``, without gradient."""
+    weight = batch.signal["weight"]
+    for part in method.weight:
+        if part.scope != "update":
+            weight = weight * part(batch).detach()
+    return weight
 
 
 def method_loss(method: Method, batch: Batch) -> Tensor:

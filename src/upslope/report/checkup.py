@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from upslope.rollout.evaluation import Answerer
 
 EPISODE_SEED = 20_000
-MOST_EPISODE_STEPS = 10_000
-"""Where an environment has no limit of its own, watching ends here."""
 
 
 @dataclass(frozen=True)
@@ -195,25 +193,15 @@ class Speaker:
 
 def episode(run: Run, seed: int = 0, render: bool = False) -> str:
     """Plays an episode and says how it went; ``render`` shows it in a window."""
+    from upslope.rollout.episode import play
     from upslope.runtime.seeding import mix
     from upslope.tasks.gym import GymTask
 
     bench = _bench(run)
     task = GymTask(bench.task.env_id, **bench.task.options, render_mode="human") if render else bench.task
-    place, actor, sees = task.make(1), bench.policy.acting(), bench.rollout.observations
-    observation = place.reset(0, mix(EPISODE_SEED, "try", seed) >> 32)[None]
-    rewards: list[float] = []
-    how = "was still going"
-    while len(rewards) < MOST_EPISODE_STEPS:
-        output = actor.output(observation if sees is None else sees(observation))
-        stepped = place.step(actor.choose(output, np.empty(0), True), [0])
-        observation = stepped.observation
-        rewards.append(float(stepped.reward[0]))
-        if stepped.terminated[0] or stepped.truncated[0]:
-            how = "ended" if stepped.terminated[0] else "reached its time limit"
-            break
-    place.close()
-    total = f"return {sum(rewards):.1f} in {len(rewards)} steps; the episode {how}"
+    played = play(task, bench.policy, bench.rollout.observations, mix(EPISODE_SEED, "try", seed) >> 32)
+    rewards, ends = played.rewards, {"terminated": "ended", "truncated": "reached its time limit", "unfinished": "was still going"}
+    total = f"return {sum(rewards):.1f} in {len(rewards)} steps; the episode {ends[played.ended]}"
     return f"{total}\nreward  {sparkline(rewards, 60)}  from {min(rewards):.3g} to {max(rewards):.3g}"
 
 

@@ -1,11 +1,13 @@
 """The folder of a run: what was asked for, what was measured, and checkpoints to go on from.
 
-``run.toml`` is the whole plan; ``metrics.jsonl`` and ``samples.jsonl`` grow a line at a time; a checkpoint remembers how many
-lines there were, so that going on from it drops exactly what came after.
+``run.toml`` is the whole plan; ``metrics.jsonl``, ``samples.jsonl`` and ``rollouts.jsonl`` grow a line at a time; a checkpoint
+remembers how many lines there were, so that going on from it drops exactly what came after. ``rollouts/`` has a file for each line
+of the last.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import shutil
@@ -16,7 +18,9 @@ from typing import Any
 from upslope.errors import UserError
 from upslope.runtime.files import write_text
 
-LOGS = ("metrics.jsonl", "samples.jsonl")
+LOGS = ("metrics.jsonl", "samples.jsonl", "rollouts.jsonl")
+MOST_UNPACKED = 64 * 2**20
+"""Bytes of a step's rollouts that are read: beyond that it is no record of ours, or one too large to look at."""
 
 
 class RunFolder:
@@ -79,6 +83,50 @@ class RunFolder:
             kept = self.read(log)[: lines.get(log, 0)]
             write_text(self.path / log, "".join(json.dumps(record) + "\n" for record in kept))
             self.lines[log] = len(kept)
+        known = {record["step"] for record in self.read("rollouts.jsonl")}
+        for step in self.rollout_steps():
+            if step not in known:
+                self._rollout_file(step).unlink()
+
+    # -- rollouts ------------------------------------------------------------------------------------------------------
+
+    def write_rollouts(self, record: dict[str, Any], look: dict[str, Any]) -> None:
+        """A step's rollouts, whole or not at all, and the line on where to look in them."""
+        file = self._rollout_file(record["step"])
+        file.parent.mkdir(exist_ok=True)
+        draft = file.with_name(f".{file.name}.tmp")
+        # Not forced to the disk: after a power cut the run goes on from a checkpoint and writes it again.
+        draft.write_bytes(gzip.compress(json.dumps(record, separators=(",", ":")).encode(), compresslevel=1, mtime=0))
+        draft.replace(file)
+        self.append("rollouts.jsonl", look)
+
+    def read_rollouts(self, step: int) -> dict[str, Any]:
+        """What `write_rollouts` wrote of a step."""
+        file = self._rollout_file(step)
+        if not file.is_file():
+            steps = self.rollout_steps()
+            there = f"it has {steps[0]} to {steps[-1]}" if steps else "it has none (--record none, or not yet)"
+            raise UserError(f"{self.path} has no rollouts of step {step}; {there}.")
+        with gzip.open(file) as packed:
+            text = packed.read(MOST_UNPACKED + 1)
+        if len(text) > MOST_UNPACKED:
+            raise UserError(f"{file} holds more than {MOST_UNPACKED >> 20} MiB; it is too large to be shown.")
+        return json.loads(text)
+
+    def rollout_steps(self) -> list[int]:
+        """Steps whose rollouts are recorded."""
+        return sorted(int(file.name[5:-8]) for file in (self.path / "rollouts").glob("step-*.json.gz") if file.name[5:-8].isdigit())
+
+    def write_episode(self, record: dict[str, Any]) -> None:
+        """An episode that was played after a step."""
+        write_text(self.path / "episodes" / f"step-{record['step']:06d}.json", json.dumps(_finite(record)))
+
+    def episode_steps(self) -> list[int]:
+        """Steps after which an episode was kept."""
+        return sorted(int(file.stem[5:]) for file in (self.path / "episodes").glob("step-*.json") if file.stem[5:].isdigit())
+
+    def _rollout_file(self, step: int) -> Path:
+        return self.path / "rollouts" / f"step-{step:06d}.json.gz"
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 

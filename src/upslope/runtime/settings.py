@@ -98,6 +98,9 @@ class Settings:
     """Text: train low-rank adapters of this rank in place of the weights; 0 trains the weights."""
     watch_kl: bool | None = None
     """Measure the KL to the start each step even if the method does not need it: one more forward pass. (on for tiny)"""
+    record: Literal["all", "some", "none"] = "some"
+    """Text: what is kept of a step for the board's inspector, token by token: `some` groups, `all` of them, or `none`. Control: an
+    episode is kept at each evaluation unless it is `none`."""
     samples_logged: int = 4
     """Rollouts written to ``samples.jsonl`` each step."""
 

@@ -130,6 +130,10 @@ class Environments:
         terminated = np.array(ends, bool)
         return Stepped(seen, np.array(reward, np.float64), terminated, np.array(cut, bool) & ~terminated)
 
+    def render(self, which: int) -> Any:
+        """What an environment shows of itself, in the mode it was made with."""
+        return self._envs[which].render()
+
     def close(self) -> None:
         for env in self._envs:
             env.close()

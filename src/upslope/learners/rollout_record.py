@@ -1,0 +1,204 @@
+"""A step's rollouts as plain data: some groups of it, token by token, and where to look first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from upslope.learners.witness import Seen
+from upslope.types import Source, Trajectories
+
+FORMAT = 1
+GROUPS, SAMPLES, TOKENS = 4, 8, 20_000
+"""What is recorded of a step unless all is: so many groups, samples of each, and tokens in all (but always one group)."""
+DIGITS = 6
+
+Spell = Callable[[Sequence[int]], list[str]]
+"""The text of each token of a list."""
+
+
+class _Row(NamedTuple):
+    """Where a row stands, and what it is picked by."""
+
+    number: int
+    """Within the step."""
+    kept: bool
+    place: int
+    """Within the rows learned from, or within those sampled if it was dropped."""
+    group: int
+    clipped: float
+    advantage: float
+    length: float
+    reward: float
+
+
+def rollout_record(seen: Seen, spell: Spell, step: int, everything: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A step's rollouts as plain data, and a line on where to look first.
+
+    Args:
+        everything: all rows; otherwise the groups with the most clipped, the best and the longest answer, one whose answers all
+            earned the same, and others from all over the step up to `GROUPS`.
+    """
+    rows = _overview(seen)
+    groups: dict[int, list[_Row]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    constant = [group for group, members in groups.items() if len(members) > 1 and len({row.reward for row in members}) == 1]
+    clipped = [row for row in rows if row.clipped > 0]
+    extremes = {
+        "most_clipped": max(clipped, key=lambda row: row.clipped, default=None),
+        "highest_advantage": max((row for row in rows if row.kept), key=lambda row: row.advantage, default=None),
+        "longest": max(rows, key=lambda row: row.length, default=None),
+    }
+    chosen = groups if everything else _some(groups, constant, [row for row in extremes.values() if row is not None])
+    samples = _samples(seen, spell, [row for members in chosen.values() for row in members])
+    record = {
+        "version": FORMAT,
+        "step": step,
+        "rows": len(rows),
+        "tasks": len(groups),
+        "recorded": "all" if everything else "some",
+        "groups": [_group(seen, members, group in constant, samples) for group, members in chosen.items()],
+    }
+    values = {"most_clipped": "clipped", "highest_advantage": "advantage", "longest": "length"}
+    look: dict[str, Any] = {"step": step}
+    for name, best in extremes.items():
+        there = best is not None and best.number in samples
+        look[name] = {"row": best.number, "group": best.group, "value": _short(getattr(best, values[name]))} if there else None  # type: ignore[union-attr]
+    return record, look | {"constant": [group for group in chosen if group in constant]}
+
+
+def _some(groups: dict[int, list[_Row]], constant: list[int], extremes: list[_Row]) -> dict[int, list[_Row]]:
+    """A few groups, and of each a few rows: those with the extremes, one without differences, others from all over the step."""
+    telling = [group for group in groups if group not in constant] or list(groups)
+    spread = [telling[place * len(telling) // GROUPS] for place in range(GROUPS)] if telling else []
+    wanted = dict.fromkeys([*(row.group for row in extremes), *constant[:1], *spread, *telling, *groups])
+    chosen: dict[int, list[_Row]] = {}
+    left = TOKENS
+    for group in list(wanted)[:GROUPS]:
+        some = _thinned(groups[group], extremes)
+        left -= int(sum(row.length for row in some))
+        if chosen and left < 0:
+            break
+        chosen[group] = some
+    return dict(sorted(chosen.items()))
+
+
+def _thinned(members: list[_Row], first: list[_Row]) -> list[_Row]:
+    """At most `SAMPLES` of a group: those asked for, and others evenly."""
+    if len(members) <= SAMPLES:
+        return members
+    evenly = [members[place * len(members) // SAMPLES] for place in range(SAMPLES)]
+    keep = list(dict.fromkeys([*(row for row in first if row in members), *evenly]))[:SAMPLES]
+    return sorted(keep)
+
+
+def _overview(seen: Seen) -> list[_Row]:
+    """Every row of the step, those learned from first."""
+    learned, sampled = seen.learned, seen.sampled
+    clipped = torch.nan_to_num(seen.columns["clipped"]).abs().sum(1) / learned.lengths().clamp_min(1)
+    advantage = torch.zeros_like(clipped) if learned.advantage is None else learned.row_mean(learned.advantage)
+    rows = _facts(learned, clipped, advantage, range(learned.rows), first=0, kept=True)
+    dropped = _dropped(sampled, learned)
+    if len(dropped):
+        rest = sampled.take_rows(dropped)
+        none = torch.zeros_like(rest.reward)
+        rows += _facts(rest, none, none, dropped.tolist(), first=len(rows), kept=False)
+    return rows
+
+
+def _facts(batch: Trajectories, clipped: Tensor, advantage: Tensor, index: Iterable[int], *, first: int, kept: bool) -> list[_Row]:
+    facts = torch.stack([each.double() for each in (clipped, advantage, batch.lengths(), _task_reward(batch))], 1).tolist()
+    found = zip(index, batch.group.tolist(), facts, strict=True)
+    return [_Row(first + place, kept, where, group, *values) for place, (where, group, values) in enumerate(found)]
+
+
+def _task_reward(batch: Trajectories) -> Tensor:
+    return batch.components.get("task", batch.reward)
+
+
+def _dropped(sampled: Trajectories, learned: Trajectories) -> Tensor:
+    """Numbers of the sampled rows that were not learned from."""
+    if sampled.key is None or learned.key is None:
+        return torch.arange(0)
+    return (~torch.isin(sampled.key[:, 0], learned.key[:, 0])).nonzero().squeeze(1)
+
+
+def _samples(seen: Seen, spell: Spell, rows: list[_Row]) -> dict[int, dict[str, Any]]:
+    """The record of each row, by its number; the columns of all rows cross from the device at once."""
+    found: dict[int, dict[str, Any]] = {}
+    for kept, batch in ((True, seen.learned), (False, seen.sampled)):
+        here = [row for row in rows if row.kept == kept]
+        if not here:
+            continue
+        index = torch.tensor([row.place for row in here], device=batch.sampled.device)
+        columns = _columns(batch, seen.columns if kept else {}, index)
+        assert batch.action is not None
+        ids, on = batch.action[index].tolist(), batch.sampled[index].cpu().numpy() > 0
+        turn = batch.segment["turn"][index].tolist() if "turn" in batch.segment else None
+        source = batch.label["source"][index].tolist() if "source" in batch.label else [int(Source.FRESH)] * len(here)
+        components = {name: values[index].tolist() for name, values in batch.components.items()}
+        for place, row in enumerate(here):
+            length = int(on[place].nonzero()[0].max(initial=-1)) + 1
+            note = batch.info[row.place] if row.place < len(batch.info) else {}
+            pieces = spell(ids[place][:length])
+            sample = {
+                "row": row.number,
+                "reward": _short(row.reward),
+                "components": {name: _short(values[place]) for name, values in components.items()},
+                "advantage": _short(row.advantage) if kept else None,
+                "finish": note.get("finish", ""),
+                "kept": kept,
+                "source": Source(source[place]).name.lower(),
+                "response": note.get("response", "".join(pieces)),
+                "pieces": pieces,
+                "ids": ids[place][:length],
+                "sampled": on[place, :length].astype(int).tolist(),
+            }
+            if turn is not None:
+                sample["turn"] = turn[place][:length]
+            for name, values in columns.items():
+                sample[name] = [None if value != value else value for value in values[place, :length].tolist()]
+            found[row.number] = sample
+    return found
+
+
+def _columns(batch: Trajectories, update: dict[str, Tensor], index: Tensor) -> dict[str, np.ndarray]:
+    """Columns of these rows as rounded numbers, NaN where there is none."""
+    tensors = {"logp": batch.behavior.logp}
+    if batch.behavior.entropy is not None:
+        tensors["entropy"] = batch.behavior.entropy
+    tensors |= update
+    stacked = torch.stack([column[index].float() for column in tensors.values()]).cpu().numpy().astype(np.float64)
+    stacked[:, batch.sampled[index].cpu().numpy() == 0] = np.nan
+    return dict(zip(tensors, rounded(stacked), strict=True))
+
+
+def rounded(values: np.ndarray, digits: int = DIGITS) -> np.ndarray:
+    """Numbers to so many significant digits; what is not finite becomes NaN."""
+    finite = np.where(np.isfinite(values), values, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = 10.0 ** (digits - 1 - np.floor(np.log10(np.abs(finite))))
+        return np.where(finite == 0, 0.0, np.round(finite * scale) / scale)
+
+
+def _short(value: float) -> float | None:
+    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+
+
+def _group(seen: Seen, members: list[_Row], constant: bool, samples: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    first = members[0]
+    batch = seen.learned if first.kept else seen.sampled
+    note = batch.info[first.place] if first.place < len(batch.info) else {}
+    return {
+        "group": first.group,
+        "prompt": note.get("prompt", ""),
+        "answer": note.get("answer"),
+        "constant": constant,
+        "samples": [samples[row.number] for row in members],
+    }
