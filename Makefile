@@ -16,7 +16,7 @@ BENCH := grpo_short grpo_long_prompt grpo_early_stop ppo_cartpole ppo_halfcheeta
 # One thread per process: two test workers share two cores, and small models gain nothing from more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format install claims claims-fast claims-all bench docs clean
+.PHONY: help demo browser test test-fast lint format install claims claims-fast claims-all bench docs clean
 
 help:
 	@echo "make demo       install the core and train the embedded model with DHPO (minutes; SEED=1 for another run)"
@@ -55,7 +55,16 @@ demo: $(CORE)
 	@$(BIN)/upslope train dhpo --task reverse --model tiny --seed $(SEED) --steps 100 --updates-per-step 2 --lr 3e-4 \
 		--set surrogate.sequence.low=0.08 --set surrogate.sequence.high=0.11
 
-test: $(ALL) lint
+# The board is tested in a real browser. Where there is none, Debian's is installed if that can be done without asking.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { \
+		echo "installing chromium for the tests of the board"; \
+		as=$$([ "$$(id -u)" = 0 ] || echo "sudo -n"); \
+		$$as apt-get update -qq >/dev/null 2>&1; \
+		$$as env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1; } || \
+		echo "chromium could not be installed: the tests of the board's page will be skipped (apt-get install chromium)"
+
+test: $(ALL) browser lint
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: $(ALL)

@@ -174,7 +174,7 @@ def test_slices_hold_whole_groups_where_the_method_asks_for_it():
 
 
 def test_methods_that_need_groups_are_refused_for_control_before_any_rollout():
-    with pytest.raises(MethodError, match=r"grpo cannot run here: advantage needs 'group'"):
+    with pytest.raises(MethodError, match=r"grpo compares several answers.*such as ppo"):
         set_up(find("grpo"), "gym:CartPole-v1", "tiny", Settings())
 
 

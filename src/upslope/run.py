@@ -22,11 +22,12 @@ import torch
 from upslope.errors import UserError
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.runtime import user_code
+from upslope.runtime.alive import at_work
 from upslope.runtime.files import load_state, save_state, whole_folder, write_json, write_text
 from upslope.runtime.memory import peak_memory
 from upslope.runtime.method_file import check_can_be_found_again, method_from_table, method_table, user_files
 from upslope.runtime.run_folder import RunFolder
-from upslope.runtime.settings import Settings
+from upslope.runtime.settings import Settings, check_domain
 from upslope.runtime.threads import use_threads
 from upslope.runtime.trackers import check_trackers, make_trackers
 from upslope.setting_up import Bench, set_up
@@ -150,6 +151,7 @@ def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | 
     check_trackers(plan.trackers)
     check_can_be_found_again(plan.method)
     bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs)
+    check_domain(plan.settings, bench.task.domain, plan.task)
     plan = dataclasses.replace(plan, settings=bench.settings, method=bench.method)
     name = re.sub(r"[^\w.+-]+", "-", f"{plan.method.name}-{bench.task.name}-{plan.settings.seed}".replace("=", ""))
     folder = RunFolder.create(Path(out) if out is not None else None, name)
@@ -164,7 +166,8 @@ def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | 
         (folder.path / "code").mkdir(exist_ok=True)
         shutil.copy(file, folder.path / "code" / file.name)
     write_text(folder.path / "run.toml", tomli_w.dumps(table))
-    return _train(Run(folder, plan, bench), watcher or Watcher())
+    with at_work(folder.path):
+        return _train(Run(folder, plan, bench), watcher or Watcher())
 
 
 def resume(path: str | Path, watcher: Watcher | None = None) -> Run:
@@ -174,7 +177,8 @@ def resume(path: str | Path, watcher: Watcher | None = None) -> Run:
     if (folder.path / "summary.json").exists():
         return Run(folder, plan)
     bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data)
-    return _train(Run(folder, plan, bench), watcher or Watcher())
+    with at_work(folder.path):
+        return _train(Run(folder, plan, bench), watcher or Watcher())
 
 
 def load_bench(folder: RunFolder, plan: Plan) -> Bench:

@@ -49,6 +49,11 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
     if missing:
         who = {need: path for path, part in method.parts() for need in part.needs()}
         lines = "; ".join(f"{who[need]} needs {need!r}" for need in missing)
+        if "group" in missing:
+            raise MethodError(
+                f"{method.name} compares several answers to one task ({who['group']} needs 'group'); an environment gives none. "
+                "Take a method of the family control, such as ppo."
+            )
         raise MethodError(
             f"{method.name} cannot run here: {lines}, and this task and policy give only {', '.join(sorted(provides))}."
         )

@@ -99,8 +99,8 @@ class Settings:
     watch_kl: bool | None = None
     """Measure the KL to the start each step even if the method does not need it: one more forward pass. (on for tiny)"""
     record: Literal["all", "some", "none"] = "some"
-    """Text: what is kept of a step for the board's inspector, token by token: `some` groups, `all` of them, or `none`. Control: an
-    episode is kept at each evaluation unless it is `none`."""
+    """What is kept to be looked at on the board. Of a step in text, token by token: `some` groups, `all` of them, or `none`. In
+    control an episode at each evaluation, unless it is `none`."""
     samples_logged: int = 4
     """Rollouts written to ``samples.jsonl`` each step."""
 
@@ -147,6 +147,27 @@ class Settings:
             "watch_kl": text and tiny,
         }
         return dataclasses.replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
+
+
+ONLY_FOR: dict[str, tuple[str, ...]] = {
+    "text": (
+        "tasks_per_step", "samples_per_task", "max_tokens", "temperature", "top_p", "top_k", "min_p", "warm_start", "engine",
+        "precision", "recompute", "lora",
+    ),
+    "control": ("envs", "env_workers", "horizon", "minibatch", "normalise_observations", "normalise_rewards"),
+}  # fmt: skip
+"""Settings that mean something in one kind of task only."""
+
+
+def check_domain(settings: Settings, domain: str, task: str) -> None:
+    """Refuses settings, as a user gave them, that would be ignored on this kind of task."""
+    plain = Settings()
+    for other, names in ONLY_FOR.items():
+        for name in names:
+            value = getattr(settings, name)
+            if other != domain and value != getattr(plain, name):
+                kind = "an environment" if domain == "control" else "text"
+                raise UserError(f"--{name.replace('_', '-')} {value} goes with {other}; {task} is {kind}. Leave it out.")
 
 
 def _check_engine(name: Any) -> None:

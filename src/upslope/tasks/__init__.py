@@ -147,6 +147,8 @@ def _unknown(spec: str, name: str) -> str:
         return f"{spec!r} is not a .jsonl file. Problems are read from files with a JSON object on each line; name it so."
     if name.partition(":")[0] in ("gym", "reasoning-gym"):
         return f"{spec!r} lacks the name behind the colon, as in gym:CartPole-v1 or reasoning-gym:chain_sum."
+    if re.fullmatch(r"[\w/]+-v\d+", name):
+        return f"no task named {name!r}. An environment of gymnasium is written gym:{name}."
     infos = list_tasks()
     known = [*FAMILY, "reasoning-gym:", "gym:"]
     return f"no task named {name!r}.{did_you_mean(name, known)} 'upslope tasks' lists all {len(infos)}."
