@@ -9,11 +9,9 @@ import numpy as np
 
 from upslope.policies.mlp import MLPPolicy
 from upslope.rollout.normalise import ObservationNormaliser
-from upslope.tasks.gym import GymTask
+from upslope.tasks.gym import MOST_WATCHED, GymTask
 
 FORMAT = 1
-MOST_STEPS = 10_000
-"""Where an environment has no limit of its own, watching ends here."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ def play(task: GymTask, policy: MLPPolicy, observations: ObservationNormaliser |
     actions: list[Any] = []
     ended: Literal["terminated", "truncated", "unfinished"] = "unfinished"
     try:
-        while len(rewards) < MOST_STEPS and ended == "unfinished":
+        while len(rewards) < MOST_WATCHED and ended == "unfinished":
             output = actor.output(seen if observations is None else observations(seen))
             action = actor.choose(output, np.empty(0), True)
             stepped = place.step(action, [0])

@@ -21,6 +21,9 @@ from upslope.errors import MissingExtra, TaskError, did_you_mean, install_extra
 if TYPE_CHECKING:
     from upslope.tasks.env_workers import SpreadEnvironments
 
+MOST_WATCHED = 10_000
+"""Steps after which watching an episode ends where the environment has no limit of its own."""
+
 
 class Stepped(NamedTuple):
     """What a step of several environments gave; row ``b`` belongs to the b-th environment that was stepped."""
