@@ -73,8 +73,10 @@ def run_command(line: str) -> str:
     """Runs a line that begins with ``upslope``; what it printed."""
     words = shlex.split(line, comments=True)
     assert words[0] == "upslope", f"only upslope is run here; say why {words[0]!r} is not"
-    if words[1] == "train":
+    if words[1] == "train" or (words[1] == "compare" and "--task" in words):
         words += shlex.split(SMALL["control" if any(word.startswith("gym:") for word in words) else "text"])
+    if words[1] == "compare" and "--task" in words:
+        words.append("--dry-run")  # all that is checked before the first run; tests/test_compare_running.py has whole ones
     if words[1] == "eval":
         words += ["--problems", "4"]
     out, err = io.StringIO(), io.StringIO()

@@ -46,19 +46,11 @@ def verdict(low: float, high: float) -> str:
     return "held" if low > 0 else "did not hold" if high < 0 else "not shown at this scale"
 
 
-def curve_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def curve_band(curves: np.ndarray) -> tuple[np.ndarray, ...]:
     """Interquartile mean over seeds of curves ``[S, P]`` with a 95% bootstrap interval, each ``[P]``."""
-    from upslope.runtime.seeding import numpy_generator
+    from upslope.runtime.statistics import iqm_band
 
-    seeds = len(curves)
-    picks = numpy_generator(0, "curves").integers(0, seeds, (400, seeds))
-    cut = seeds // 4
-
-    def middle(drawn: np.ndarray) -> np.ndarray:
-        return np.sort(drawn, axis=-2)[..., cut : seeds - cut, :].mean(-2)
-
-    low, high = np.quantile(middle(curves[picks]), [0.025, 0.975], axis=0)
-    return middle(curves), low, high
+    return iqm_band(curves)
 
 
 # -- numbers ---------------------------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "compose", "list_methods", "list_tasks", "load", "method", "resume", "train"]
+__all__ = ["__version__", "compare", "compose", "list_methods", "list_tasks", "load", "method", "resume", "train"]
 
 if TYPE_CHECKING:
-    from upslope.api import compose, list_methods, list_tasks, load, method, resume, train
+    from upslope.api import compare, compose, list_methods, list_tasks, load, method, resume, train
 
 
 def __getattr__(name: str) -> Any:

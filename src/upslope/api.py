@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from upslope.errors import MethodError, UserError, did_you_mean
 from upslope.methods import catalogue, compose, find
@@ -18,7 +18,11 @@ from upslope.runtime.user_code import load_file
 from upslope.tasks import list_tasks
 from upslope.types import Method
 
-__all__ = ["compose", "list_methods", "list_tasks", "load", "method", "resume", "train"]
+if TYPE_CHECKING:
+    from upslope.report.compare.cells import Question
+    from upslope.report.compare.comparing import Answer
+
+__all__ = ["compare", "compose", "list_methods", "list_tasks", "load", "method", "plan_comparison", "resume", "train"]
 
 
 def list_methods(family: str = "") -> list[Method]:
@@ -121,6 +125,97 @@ def load(path: str | Path) -> Run:
     """A run from its folder, to look at: ``load(path).metrics``, ``.summary``, ``.policy``."""
     folder = RunFolder.open(path)
     return Run(folder, Plan.from_folder(folder))
+
+
+def compare(
+    what: str | Path | Sequence[str | Path],
+    task: str | Sequence[str] = "reverse",
+    *,
+    seeds: int = 5,
+    model: str = "tiny",
+    knobs: Mapping[str, Any] | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    take: Mapping[str, str] | None = None,
+    reward: str = "",
+    test_data: str = "",
+    out: str | Path | None = None,
+    workers: int | None = None,
+    k: int | None = None,
+    threshold: float | None = None,
+    references: Mapping[str, tuple[float, float]] | None = None,
+    quiet: bool = True,
+    **settings: Any,
+) -> Answer:
+    """Which method is better, with error bars; writes ``report.html``, ``report.md`` and ``comparison.json``.
+
+    Methods are trained, each with the same seeds, tasks, budget and evaluation problems; a run is a process of its own, and runs
+    that are there already are kept. Folders of finished runs are compared as they are.
+
+    Args:
+        what: Names of methods (compositions and files too), or folders of runs or of a comparison.
+        task: One or several, as for `train`.
+        seeds: Runs of each method on each task. More tell smaller differences.
+        knobs: For all methods; with ``"dhpo:surrogate.sequence.high"`` for one.
+        grid: Values of knobs, each compared as a method of its own: ``{"surrogate.high": [0.2, 0.28]}``.
+        out: Folder of the comparison; left out, ``runs/compare-<methods>-<task>``.
+        workers: Runs at a time; left out, as many as cores and memory carry.
+        k: pass@1 to pass@k of text tasks; 0 is none. (16 for tiny, else 8; none for finished runs)
+        threshold: For steps to a score; left out, 80% of the way from the start to the best method's end.
+        references: By task, the scores that count as 0 and as 1 when several tasks are taken together.
+        settings: As for `train`; ``seed`` is the first of the seeds.
+
+    Returns:
+        ``comparison`` with all numbers and sentences, ``path`` of its folder, ``failures`` of runs.
+    """
+    from upslope.report.compare.command import is_run
+    from upslope.report.compare.comparing import Options, compare_methods, compare_runs
+
+    words = [what] if isinstance(what, (str, Path)) else list(what)
+    options = Options(Path(out) if out is not None else None, workers, k, references, threshold, quiet)
+    if words and is_run(str(words[0])):
+        return compare_runs(words, options)
+    asked: dict[str, Any] = dict(seeds=seeds, model=model, knobs=knobs, grid=grid, take=take, reward=reward, test_data=test_data)
+    return compare_methods(_question(words, task, **asked, **settings), method, options)
+
+
+def plan_comparison(
+    what: Sequence[str],
+    task: str | Sequence[str] = "reverse",
+    *,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    quiet: bool = True,
+    k: int | None = None,
+    threshold: float | None = None,
+    references: Mapping[str, tuple[float, float]] | None = None,
+    **asked: Any,
+) -> str:
+    """What `compare` would run with these arguments, and about how long: as text, without running it."""
+    from upslope.report.compare.comparing import Options, dry_run
+
+    options = Options(Path(out) if out is not None else None, workers, k, references, threshold, quiet)
+    return dry_run(_question(what, task, **asked), method, options)
+
+
+def _question(
+    what: Sequence[str | Path],
+    task: str | Sequence[str],
+    *,
+    seeds: int = 5,
+    model: str = "tiny",
+    knobs: Mapping[str, Any] | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    take: Mapping[str, str] | None = None,
+    reward: str = "",
+    test_data: str = "",
+    **settings: Any,
+) -> Question:
+    from upslope.report.compare.cells import Question
+
+    if any(isinstance(word, Method) for word in what):
+        raise UserError("give methods by name or file: every run is a process of its own, which must find them again.")
+    tasks = (task,) if isinstance(task, str) else tuple(task)
+    return Question(tuple(map(str, what)), tasks, seeds, model, knobs or {}, grid or {}, settings, reward, test_data, take or {})
 
 
 def _reported(run: Run) -> Run:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from upslope.report.live import LiveTable
     from upslope.run import Run
 
-COMMANDS = ("train", "eval", "try", "serve", "resume", "methods", "show", "tasks")
+COMMANDS = ("train", "eval", "try", "serve", "resume", "compare", "board", "methods", "show", "tasks")
 FAILED, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
 ABOUT = "Policy optimization as a composition of small parts on one engine."
@@ -27,6 +27,7 @@ EXAMPLES = """examples:
   upslope train grpo --task reverse --steps 100 --set surrogate.high=0.3
   upslope train ppo --task gym:CartPole-v1
   upslope train my_method.py --task problems.jsonl --reward my_reward.py:score --model smollm2
+  upslope compare grpo gspo dhpo --task reverse       which is better, with five seeds each and error bars
   upslope show dhpo                                   what a method changes, its formula, its paper
   upslope eval runs/dhpo-reverse-0 --k 16                pass@k with intervals
   upslope serve runs/dhpo-reverse-0                   its result behind OpenAI's protocol
@@ -104,6 +105,7 @@ def _refuse(unknown: list[str], parser: argparse.ArgumentParser) -> NoReturn:
 
 
 def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    from upslope.report.compare import command as compare_command
     from upslope.runtime.settings_flags import add_settings
 
     shape: dict[str, Any] = {"allow_abbrev": False, "formatter_class": _wide}
@@ -121,6 +123,9 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     _add_train_flags(train)
     add_settings(train)
     _add_run_commands(command)
+    compare = command("compare", _compare, "which method is better: trains each with several seeds, or takes finished runs")
+    compare_command.add_flags(compare)
+    add_settings(compare)
     methods = command("methods", _methods, "list the catalogue of methods")
     methods.add_argument("--family", default="", help="only this family, such as rlvr or control")
     show = command("show", _show, "what a method changes, its formula and its paper")
@@ -158,6 +163,7 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
 
 
 def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    from upslope.board import command as board
     from upslope.runtime.settings_flags import number, whole
 
     evaluate = command("eval", _evaluate, "measure a run on held-out problems or episodes, with intervals")
@@ -183,33 +189,24 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     serve.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes (auto)")
     resume = command("resume", _resume, "go on with a run that was stopped or killed")
     resume.add_argument("--quiet", action="store_true", help="print nothing but the folder of the run")
+    board.add_flags(command("board", board.run, "a web page on the runs, live, until interrupted"))
     for each in (evaluate, attempt, resume):
         each.add_argument("path", metavar="RUN", help="the folder of a run")
 
 
 def _take(flags: argparse.Namespace) -> dict[str, str]:
-    return _pairs("--take", flags.take, "SLOT=METHOD, as in ratio=gspo")
+    from upslope.runtime.settings_flags import pairs
 
-
-def _pairs(flag: str, given: Sequence[str], like: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in given:
-        key, equals, value = (word.strip() for word in text.partition("="))
-        if not key or not equals or not value:
-            raise UserError(f"{flag} {text!r} is not of the form {like}.")
-        if key in found:
-            raise UserError(f"{flag} gives {key!r} twice: {found[key]!r} and {value!r}. Leave one out.")
-        found[key] = value
-    return found
+    return pairs("--take", flags.take, "SLOT=METHOD, as in ratio=gspo")
 
 
 # -- commands that train ---------------------------------------------------------------------------------------------------
 
 
 def _train(flags: argparse.Namespace) -> int:
-    from upslope.runtime.settings_flags import given_settings
+    from upslope.runtime.settings_flags import given_settings, pairs
 
-    knobs = _pairs("--set", flags.set, "PATH=VALUE, as in surrogate.high=0.3")
+    knobs = pairs("--set", flags.set, "PATH=VALUE, as in surrogate.high=0.3")
     take = _take(flags)
     if flags.task and flags.task_word and flags.task != flags.task_word:
         raise UserError(f"two tasks: {flags.task_word!r} behind the method and --task {flags.task!r}. Leave one out.")
@@ -231,6 +228,13 @@ def _train(flags: argparse.Namespace) -> int:
         )
 
     return _watched(start, flags.quiet)
+
+
+def _compare(flags: argparse.Namespace) -> int:
+    from upslope.api import compare, plan_comparison
+    from upslope.report.compare.command import run
+
+    return run(flags, compare, plan_comparison)
 
 
 def _resume(flags: argparse.Namespace) -> int:

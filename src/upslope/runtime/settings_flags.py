@@ -9,10 +9,10 @@ import inspect
 import math
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from upslope.errors import did_you_mean
+from upslope.errors import UserError, did_you_mean
 from upslope.runtime.settings import Settings
 
 
@@ -65,6 +65,19 @@ def number(least: float = -math.inf) -> Callable[[str], float]:
         return value
 
     return read
+
+
+def pairs(flag: str, given: Sequence[str], like: str) -> dict[str, str]:
+    """The values of a flag that is given as ``KEY=VALUE``, perhaps several times; ``like`` is an example for the message."""
+    found: dict[str, str] = {}
+    for text in given:
+        key, equals, value = (word.strip() for word in text.partition("="))
+        if not key or not equals or not value:
+            raise UserError(f"{flag} {text!r} is not of the form {like}.")
+        if key in found:
+            raise UserError(f"{flag} gives {key!r} twice: {found[key]!r} and {value!r}. Leave one out.")
+        found[key] = value
+    return found
 
 
 def field_docs(kind: type) -> dict[str, str]:

@@ -93,8 +93,8 @@ def bootstrap_interval(
     given = np.asarray(values, dtype=np.float64)
     if not len(given):
         raise ValueError("bootstrap of nothing")
-    rng = _generator(seed)
-    return _percentiles([float(statistic(given[rng.integers(0, len(given), len(given))])) for _ in range(draws)], level)
+    rng = bootstrap_generator(seed)
+    return percentile_interval([float(statistic(given[rng.integers(0, len(given), len(given))])) for _ in range(draws)], level)
 
 
 def stratified_bootstrap_interval(
@@ -113,15 +113,38 @@ def stratified_bootstrap_interval(
     groups = [np.asarray(stratum, dtype=np.float64).ravel() for stratum in strata]
     if not groups or any(not len(group) for group in groups):
         raise ValueError("every stratum needs a value")
-    rng = _generator(seed)
+    rng = bootstrap_generator(seed)
     found = []
     for _ in range(draws):
         drawn = [group[rng.integers(0, len(group), len(group))] for group in groups]
         found.append(float(statistic(np.concatenate(drawn))))
-    return _percentiles(found, level)
+    return percentile_interval(found, level)
 
 
-def _percentiles(found: list[float], level: float) -> Interval:
+def iqm_band(curves: ArrayLike, level: float = 0.95, draws: int = 400) -> tuple[NDArray[np.float64], ...]:
+    """Interquartile mean over seeds of curves ``[S, P]`` with its bootstrap interval: middle, low and high, each ``[P]``."""
+    from upslope.runtime.seeding import numpy_generator  # late: it comes with torch
+
+    given = np.asarray(curves, dtype=np.float64)
+    seeds = len(given)
+    picks = numpy_generator(0, "curves").integers(0, seeds, (draws, seeds))
+    cut = seeds // 4
+
+    def middle(drawn: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.sort(drawn, axis=-2)[..., cut : seeds - cut, :].mean(-2)
+
+    low, high = np.quantile(middle(given[picks]), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return middle(given), low, high
+
+
+def performance_profile(scores: ArrayLike, levels: ArrayLike) -> NDArray[np.float64]:
+    """The share of scores above each level, ``[L]`` (Agarwal et al. 2021)."""
+    given = np.asarray(scores, dtype=np.float64).ravel()
+    return (given[None, :] > np.asarray(levels, dtype=np.float64)[:, None]).mean(1)
+
+
+def percentile_interval(found: list[float], level: float) -> Interval:
+    """The middle share ``level`` of what bootstrap draws gave."""
     if not 0 < level < 1:
         raise ValueError(f"level {level} is not between 0 and 1")
     low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
@@ -134,7 +157,8 @@ def _normal_quantile(level: float) -> float:
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
-def _generator(seed: int) -> np.random.Generator:
+def bootstrap_generator(seed: int) -> np.random.Generator:
+    """What all bootstraps draw with."""
     from upslope.runtime.seeding import numpy_generator  # late: it comes with torch
 
     return numpy_generator(seed, "bootstrap")

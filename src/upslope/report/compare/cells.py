@@ -1,0 +1,298 @@
+"""What is to be run: every method with every choice of knobs, on every task, with every seed; checked before the first of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import tomli_w
+
+from upslope.errors import UserError, did_you_mean
+from upslope.runtime.files import write_text
+from upslope.runtime.method_file import method_table
+from upslope.runtime.run_folder import RunFolder
+from upslope.runtime.settings import Settings
+from upslope.setting_up import set_up
+from upslope.types import Method
+
+FILE = "compare.toml"
+CURVE_POINTS = 10
+"""Evaluations along a run unless ``--eval-every`` says otherwise."""
+
+FindMethod = Callable[[str, Mapping[str, str] | None], Method]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is compared with what. All of it is the same for every method but what ``methods`` and ``grid`` name."""
+
+    methods: tuple[str, ...]
+    tasks: tuple[str, ...] = ("reverse",)
+    seeds: int = 5
+    model: str = "tiny"
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    """By path, for every method; ``method:path`` is for that one only."""
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """By path as in ``knobs``, the values to try; each makes a contender of its own."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """As for a run. ``seed`` is the first of the seeds."""
+    reward: str = ""
+    test_data: str = ""
+    take: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.methods or not self.tasks:
+            raise UserError("a comparison needs a method and a task, as in 'upslope compare grpo gspo --task reverse'.")
+        for kind, given in (("method", self.methods), ("--task", self.tasks)):
+            for name in given:
+                if given.count(name) > 1:
+                    raise UserError(f"the {kind} {name!r} is given twice; another copy of it would only repeat its runs.")
+        if not isinstance(self.seeds, int) or self.seeds < 1:
+            raise UserError(f"--seeds is {self.seeds!r}; it must be a whole number, at least 1. Five tell something, ten more.")
+        known = [f.name for f in dataclasses.fields(Settings)]
+        for name in self.settings:
+            if name not in known:
+                raise UserError(f"no setting named {name!r}.{did_you_mean(name, known)}")
+        Settings(**self.settings)
+        for path in (*self.knobs, *self.grid):
+            owner = path.rpartition(":")[0]
+            if owner and owner not in self.methods:
+                raise UserError(
+                    f"--set or --grid {path!r} is for {owner!r}, which is not compared.{did_you_mean(owner, self.methods)}"
+                )
+        for path, values in self.grid.items():
+            if len(values) < 1 or len({str(value) for value in values}) < len(values):
+                raise UserError(f"--grid {path} has the values {', '.join(map(str, values))}; give each once.")
+            if path in self.knobs:
+                raise UserError(f"{path!r} is in --set and in --grid; leave one out.")
+
+    def cells(self) -> list[Cell]:
+        """Every run; seed by seed, so that an early stop leaves a comparison with fewer seeds rather than with fewer methods."""
+        first = int(self.settings.get("seed", 0))
+        settings = {key: value for key, value in self.settings.items() if key != "seed"}
+        made = []
+        for seed in range(first, first + self.seeds):
+            for task in self.tasks:
+                for method in self.methods:
+                    for knobs, label in self._variants(method):
+                        made.append(Cell(label, method, task, seed, knobs, settings, self))
+        return made
+
+    def _variants(self, method: str) -> list[tuple[dict[str, Any], str]]:
+        fixed = {_path(key): value for key, value in self.knobs.items() if _is_for(key, method)}
+        paths = {_path(key): values for key, values in self.grid.items() if _is_for(key, method)}
+        found = []
+        for choice in itertools.product(*paths.values()):
+            chosen = dict(zip(paths, choice, strict=True))
+            label = " ".join([_plain_name(method), *(f"{path}={value}" for path, value in chosen.items())])
+            found.append(({**fixed, **chosen}, label))
+        return found
+
+    def default_folder(self) -> Path:
+        names = "-".join(_slug(_plain_name(name)) for name in self.methods)
+        return Path("runs") / f"compare-{names}-{'-'.join(_slug(task) for task in self.tasks)}"[:120]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison."""
+
+    label: str
+    method: str
+    task: str
+    seed: int
+    knobs: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    question: Question = field(repr=False)
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder in that of the comparison."""
+        return _slug(f"{self.label}-{self.task}-{self.seed}".replace("=", "").replace(" ", "-"))
+
+    def command(self, out: Path) -> list[str]:
+        """The words behind ``upslope`` that train it."""
+        asked = self.question
+        words = ["train", self.method, "--task", self.task, "--model", asked.model, "--out", str(out), "--quiet"]
+        words += [word for path, value in self.knobs.items() for word in ("--set", f"{path}={value}")]
+        words += [word for slot, name in asked.take.items() for word in ("--take", f"{slot}={name}")]
+        words += ["--reward", asked.reward] if asked.reward else []
+        words += ["--test-data", asked.test_data] if asked.test_data else []
+        return words + setting_flags({**self.settings, "seed": self.seed})
+
+    def shown(self, out: Path) -> str:
+        """The command as one would type it."""
+        return " ".join(["upslope", *map(quote, self.command(out))])
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What checking found out of a question: its cells with the settings that were open, and how they will be seen."""
+
+    cells: list[Cell]
+    steps: dict[str, int]
+    """Of a run on each task."""
+    methods: dict[tuple[str, str], dict[str, Any]]
+    """The table of each label's method on each task, as its ``run.toml`` will have it."""
+    score: dict[str, str]
+    """What each task's score is called."""
+
+
+def setting_flags(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as words of the command line."""
+    words = []
+    for name, value in settings.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif value is not None:
+            words += [flag, str(value)]
+    return words
+
+
+def check(question: Question, find: FindMethod) -> Checked:
+    """Refuses what cannot run, method by method and task by task, before anything runs.
+
+    A model that takes long to load stands aside for the tiny one: tasks, methods, knobs and settings are what is checked.
+    """
+    small = question.model if question.model.split(":")[0] == "tiny" else "tiny"
+    if small != question.model:
+        _check_model(question.model)
+    steps: dict[str, int] = {}
+    methods: dict[tuple[str, str], dict[str, Any]] = {}
+    score: dict[str, str] = {}
+    cells = question.cells()
+    first = cells[0].seed
+    for cell in (each for each in cells if each.seed == first):
+        given = Settings(**{**cell.settings, "engine": "torch"})
+        bench = set_up(find(cell.method, question.take), cell.task, small, given, question.reward, question.test_data, cell.knobs)
+        steps[cell.task] = int(bench.settings.steps or 0)
+        score[cell.task] = bench.score_name
+        methods[cell.label, cell.task] = method_table(bench.method)
+    folders = [cell.folder for cell in cells]
+    if twice := sorted({name for name in folders if folders.count(name) > 1}):
+        raise UserError(f"two runs would share the folder {twice[0]!r}: methods, knobs or tasks differ too little in name.")
+    extra = {"keep_checkpoints": 1, **question.settings}
+    extra.pop("seed", None)
+    made = []
+    for cell in cells:
+        every = {} if "eval_every" in extra else {"eval_every": max(1, steps[cell.task] // CURVE_POINTS)}
+        made.append(dataclasses.replace(cell, settings={**extra, "steps": steps[cell.task], **every}))
+    return Checked(made, steps, methods, score)
+
+
+def _check_model(name: str) -> None:
+    folder = Path(name).expanduser()
+    if name != "smollm2" and not (folder / "config.json").is_file():
+        raise UserError(f"no model {name!r}: neither 'tiny' nor 'smollm2' nor a folder with a config.json.")
+
+
+# -- the folder of a comparison --------------------------------------------------------------------------------------------
+
+
+def is_comparison(path: Path) -> bool:
+    return (path / FILE).is_file()
+
+
+def read_labels(path: Path) -> dict[str, str]:
+    """The label of each cell of a comparison's folder, in the order in which they were asked for."""
+    table = tomllib.loads((path / FILE).read_text(encoding="utf-8"))
+    return {cell["folder"]: cell["label"] for cell in table["cells"]}
+
+
+def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> None:
+    """``compare.toml``. A comparison may grow by methods, tasks, grid and seeds; what all runs share must stay as it was."""
+    from upslope import __version__
+
+    shared = {
+        "model": question.model,
+        "reward": question.reward,
+        "test_data": question.test_data,
+        "settings": {key: value for key, value in question.settings.items() if key != "seed" and value is not None},
+    }
+    known: dict[str, Any] = {}
+    if is_comparison(path):
+        old = tomllib.loads((path / FILE).read_text(encoding="utf-8"))
+        _refuse_differences(path, old["shared"], shared)
+        known = {cell["folder"]: cell for cell in old["cells"]}
+    for cell in cells:
+        known[cell.folder] = {
+            "folder": cell.folder, "label": cell.label, "method": cell.method, "task": cell.task, "seed": cell.seed,
+            "knobs": {key: value if isinstance(value, (bool, int, float)) else str(value) for key, value in cell.knobs.items()},
+        }  # fmt: skip
+    table = {"upslope": __version__, "shared": shared, "cells": list(known.values())}
+    write_text(path / FILE, tomli_w.dumps(table))
+
+
+def _refuse_differences(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    before, now = flat(old), flat(new)
+    for key in sorted({*before, *now}):
+        if before.get(key) != now.get(key):
+            was, wanted = (repr(side[key]) if key in side else "not given" for side in (before, now))
+            raise UserError(
+                f"{path} holds a comparison with {key.removeprefix('settings.')} {was}, and now it is {wanted}: its runs could not "
+                "be compared with new ones. Ask as before to go on with it, or choose another --out."
+            )
+
+
+def check_agrees(cell: Cell, path: Path, checked: Checked) -> None:
+    """Refuses to take an earlier run for this cell if it was made with another method, task or setting."""
+    table = tomllib.loads((RunFolder.open(path).path / "run.toml").read_text(encoding="utf-8"))
+    wanted = {"model": cell.question.model, "settings": {**cell.settings, "seed": cell.seed}}
+    wanted |= {"method": _without_texts(checked.methods[cell.label, cell.task])}
+    if ".py:" not in cell.task:
+        wanted["task"] = cell.task
+    was, now = flat({**table, "method": _without_texts(table["method"])}), flat(wanted)
+    for key, value in now.items():
+        if value is not None and was.get(key) != value and str(was.get(key)) != str(value):
+            raise UserError(
+                f"{path} was trained with {key} {was.get(key)!r}, and now it is {value!r}. Choose another --out, or move that "
+                "run away."
+            )
+
+
+def _without_texts(method: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in method.items() if key not in ("differs", "formula", "use_when", "notes", "paper")}
+
+
+def flat(table: Any, path: str = "") -> dict[str, Any]:
+    """Nested tables and lists as one, by dotted path."""
+    if isinstance(table, Mapping):
+        items: list[tuple[str, Any]] = [(str(key), value) for key, value in table.items()]
+    elif isinstance(table, (list, tuple)):
+        items = [(str(position), value) for position, value in enumerate(table)]
+    else:
+        return {path: table}
+    found: dict[str, Any] = {}
+    for key, value in items:
+        found |= flat(value, f"{path}.{key}" if path else key)
+    return found
+
+
+# -- names -----------------------------------------------------------------------------------------------------------------
+
+
+def _path(key: str) -> str:
+    return key.rpartition(":")[2]
+
+
+def _is_for(key: str, method: str) -> bool:
+    owner = key.rpartition(":")[0]
+    return not owner or owner == method
+
+
+def _plain_name(method: str) -> str:
+    """``my_method.py:better`` is called ``better``, ``my_method.py`` ``my_method``."""
+    path, _, name = method.partition(".py")
+    return name.removeprefix(":") or Path(path).name
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^\w.+-]+", "-", text.replace("=", "")).strip("-")

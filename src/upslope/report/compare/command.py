@@ -1,0 +1,129 @@
+"""The flags of ``upslope compare`` and what becomes of them. Light, so that ``--help`` stays fast."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from upslope.errors import UserError
+
+if TYPE_CHECKING:
+    from upslope.report.compare.comparing import Answer
+
+USAGE = "upslope compare METHOD METHOD ... [--task TASK] [--seeds N] [settings of train]\n       upslope compare RUN RUN ..."
+PRINTED = "the same as JSON"
+GOES_WITH_METHODS = ("task", "seeds", "model", "set", "grid", "take", "reward", "test_data", "dry_run")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """All flags but those of the settings."""
+    from upslope.runtime.settings_flags import number, whole
+
+    parser.usage = USAGE
+    add = parser.add_argument
+    add("what", metavar="METHOD|RUN", nargs="+", help="methods as for train; or folders of finished runs, or of a comparison")
+    add("--task", action="append", default=[], help="as for train; repeatable: scores are then also taken over all tasks (reverse)")
+    add("--seeds", type=whole(1), metavar="N", help="runs of each method on each task, from --seed on (5)")
+    add("--model", help="as for train (tiny)")
+    add("--set", action="append", default=[], metavar="PATH=VALUE",
+        help="a knob of every method, or of one: dhpo:surrogate.sequence.high=0.1; repeatable")  # fmt: skip
+    add("--grid", action="append", default=[], metavar="PATH=V,V", help="values of a knob; each is compared as a method of its own")
+    add("--take", action="append", default=[], metavar="SLOT=METHOD", help="as for train; repeatable")
+    add("--reward", default="", help="as for train")
+    add("--test-data", default="", metavar="FILE", help="as for train")
+    add("--out", help="folder of the comparison (runs/compare-METHODS-TASK)")
+    add("--workers", type=whole(1), metavar="N", help="runs at a time (as many as cores and memory carry)")
+    add("--k", type=whole(0), metavar="N", help="text: pass@1 to pass@N; 0 is none (16 for tiny, else 8; none for finished runs)")
+    add("--threshold", type=number(), metavar="X", help="score for 'steps to' (80%% of the way from the start to the best end)")
+    add("--reference", action="append", default=[], metavar="TASK=LOW,HIGH",
+        help="scores that count as 0 and 1 on a task when several are taken together; repeatable")  # fmt: skip
+    add("--dry-run", action="store_true", help="say what would be run and about how long, and stop")
+    add("--json", action="store_true", help=PRINTED)
+    add("--quiet", action="store_true", help="print nothing but the folder of the comparison")
+
+
+def run(flags: argparse.Namespace, compare: Callable[..., Answer], plan: Callable[..., str]) -> int:
+    """Compares and prints; 2 if a run failed, 130 if it was interrupted."""
+    from upslope.report.compare.running import Interrupted
+    from upslope.report.compare.terminal import text
+
+    asked = _asked(flags)
+    if flags.dry_run:
+        print(plan(**asked))
+        return 0
+    try:
+        answer = compare(**asked)
+    except Interrupted as stop:
+        print(f"upslope: {stop}", file=sys.stderr)
+        return 130
+    if flags.json:
+        print(json.dumps(answer.comparison.record(), indent=1, ensure_ascii=False))
+    elif not flags.quiet:
+        print(f"{text(answer.comparison)}\nreport  {answer.path / 'report.html'}")
+    if not flags.json:
+        print(answer.path)
+    return 2 if answer.failures else 0
+
+
+def is_run(word: str) -> bool:
+    """Whether an argument stands for runs that are there, rather than for a method."""
+    path = Path(word)
+    return path.is_dir() and any((path / name).is_file() for name in ("run.toml", "compare.toml", "comparison.json"))
+
+
+def _asked(flags: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `upslope.api.compare`."""
+    from upslope.runtime.settings_flags import given_settings, pairs
+
+    settings = given_settings(flags)
+    runs = [word for word in flags.what if is_run(word)]
+    told: dict[str, Any] = {
+        "out": flags.out, "workers": flags.workers, "k": flags.k, "threshold": flags.threshold, "quiet": flags.quiet or flags.json,
+        "references": _references(flags.reference),
+    }  # fmt: skip
+    if runs:
+        if others := [word for word in flags.what if word not in runs]:
+            raise UserError(
+                f"{others[0]!r} is not the folder of a run, and {runs[0]!r} is. Give methods to train or runs to compare."
+            )
+        if given := [*(name for name in GOES_WITH_METHODS if getattr(flags, name)), *settings]:
+            raise UserError(f"--{given[0].replace('_', '-')} goes with methods; {runs[0]!r} is a run, which has its own.")
+        return {"what": runs, **told}
+    for word in flags.what:
+        if Path(word).is_dir() and "/" in word:
+            raise UserError(f"{word!r} is neither the folder of a run (it has no run.toml) nor of a comparison.")
+    return {
+        "what": flags.what, "task": flags.task or ["reverse"], "seeds": flags.seeds or 5, "model": flags.model or "tiny",
+        "knobs": pairs("--set", flags.set, "PATH=VALUE, as in surrogate.high=0.3"), "grid": _grid(flags.grid),
+        "take": pairs("--take", flags.take, "SLOT=METHOD, as in ratio=gspo"), "reward": flags.reward, "test_data": flags.test_data,
+        **told, **settings,
+    }  # fmt: skip
+
+
+def _grid(given: Sequence[str]) -> dict[str, list[str]]:
+    from upslope.runtime.settings_flags import pairs
+
+    found = pairs("--grid", given, "PATH=VALUE,VALUE, as in surrogate.high=0.2,0.28")
+    grid = {path: [value.strip() for value in values.split(",")] for path, values in found.items()}
+    for path, values in grid.items():
+        if not all(values):
+            raise UserError(f"--grid {path}={','.join(values)} has an empty value.")
+    return grid
+
+
+def _references(given: Sequence[str]) -> dict[str, tuple[float, float]]:
+    found = {}
+    for text in given:
+        task, _, ends = text.rpartition("=")
+        try:
+            low, high = (float(end) for end in ends.split(","))
+        except ValueError:
+            raise UserError(f"--reference {text!r} is not of the form TASK=LOW,HIGH, as in gym:CartPole-v1=20,500.") from None
+        if not task or not low < high:
+            raise UserError(f"--reference {text!r} needs a task and two scores, the lower one first.")
+        found[task] = (low, high)
+    return found

@@ -1,0 +1,174 @@
+"""A comparison from the question to the answer: check, say how long, run what is missing, measure, write."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from upslope.errors import UserError
+from upslope.report.compare.cells import Cell, Checked, FindMethod, Question, check, is_comparison, write_question
+from upslope.report.compare.gathering import Field, expand, gather
+from upslope.report.compare.markdown import markdown
+from upslope.report.compare.measuring import Comparison, References, measure
+from upslope.report.compare.page import page
+from upslope.report.compare.running import Failure, Interrupted, only_one, room_for, run_cells, sort_out, threads_of
+from upslope.report.compare.sampling import default_k, missing, sample_all
+from upslope.report.compare.timing import WORTH_A_TRIAL, Cost, cost
+from upslope.report.compare.watching import Watching, name
+from upslope.report.words import clock
+from upslope.runtime.files import write_json, write_text
+
+WRITTEN = ("report.html", "report.md", "comparison.json")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a comparison is made and told; none of it changes a run."""
+
+    out: Path | None = None
+    workers: int | None = None
+    """Runs at a time; as many as cores and memory carry if left out."""
+    k: int | None = None
+    """pass@1 to pass@k of text tasks; 0 is none."""
+    references: References | None = None
+    threshold: float | None = None
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a comparison."""
+
+    comparison: Comparison
+    path: Path
+    """The folder with ``report.html``, ``report.md`` and ``comparison.json``."""
+    failures: tuple[Failure, ...] = ()
+
+
+def compare_methods(question: Question, find: FindMethod, options: Options) -> Answer:
+    """Trains every cell that is not there yet and compares them.
+
+    Raises:
+        Interrupted: after Ctrl-C; what is finished is kept, and the same call goes on.
+    """
+    checked, root, threads = check(question, find), options.out or question.default_folder(), threads_of(question)
+    cells = checked.cells
+    with only_one(root) as lock:
+        finished, to_run = sort_out(cells, root, checked)
+        write_question(root, question, cells)
+        price = _price(question, finished, to_run, root, threads, options)
+        workers = options.workers or room_for(threads, price.memory)
+        _say(options, plan_line(question, checked, len(finished), to_run, price, workers))
+        seconds = price.of(to_run) / max(len(to_run), 1)
+        with Watching(len(cells), len(finished), min(workers, max(len(to_run), 1)), seconds, options.quiet) as watching:
+            failures = run_cells(to_run, root, workers=workers, threads=threads, watching=watching, keep_open=lock)
+            done = [root / cell.folder for cell in cells if (root / cell.folder / "summary.json").is_file()]
+            if not done:
+                raise UserError(f"every run failed. The first: {failures[0].why} ({failures[0].log})")
+            text = [path for path in done if checked.score[_task_of(path, cells)] == "accuracy"]
+            k = default_k(question.model) if options.k is None else options.k
+            notes = _sampled(text, k, workers, threads, watching)
+    told = [f"{name(each.cell)} failed: {each.why} ({each.log})" for each in failures]
+    field = gather([(root / cell.folder, cell.label) for cell in cells if (root / cell.folder / "run.toml").is_file()])
+    return _answer(field, root, options, failures=failures, told=told, notes=notes)
+
+
+def compare_runs(folders: Sequence[str | Path], options: Options) -> Answer:
+    """Compares runs that are finished."""
+    found = [folder for folder in folders if not _is_only_a_report(Path(folder))]
+    paths = expand(found)
+    notes: list[str] = []
+    if options.k:
+        done = [path for path, _ in paths if (path / "summary.json").is_file() and not _is_control(path)]
+        with Watching(len(done), 0, 1, quiet=options.quiet) as watching:
+            notes = _sampled(done, options.k, options.workers or 1, 1, watching)
+    field = gather(paths)
+    alone = Path(found[0]) if len(found) == 1 and is_comparison(Path(found[0])) else None
+    return _answer(field, options.out or alone or _folder_for(field), options, notes=notes)
+
+
+def dry_run(question: Question, find: FindMethod, options: Options) -> str:
+    """What would be run, without running it but for a short run that is timed."""
+    checked, root, threads = check(question, find), options.out or question.default_folder(), threads_of(question)
+    finished, to_run = sort_out(checked.cells, root, checked)
+    price = _price(question, finished, to_run, root, threads, options)
+    workers = options.workers or room_for(threads, price.memory)
+    lines = [cell.shown(root / cell.folder) for cell in to_run]
+    return "\n".join([plan_line(question, checked, len(finished), to_run, price, workers), *lines])
+
+
+def plan_line(question: Question, checked: Checked, kept: int, to_run: Sequence[Cell], price: Cost, workers: int) -> str:
+    """How many runs, how many at a time, about how long."""
+    labels = len({cell.label for cell in checked.cells})
+    count = f"{len(checked.cells)} runs ({labels} method{'s' if labels != 1 else ''} x "
+    count += f"{len(question.tasks)} tasks x " if len(question.tasks) > 1 else ""
+    count += f"{question.seeds} seed{'s' if question.seeds != 1 else ''})"
+    count += f", {kept} of them finished before" if kept else ""
+    if not to_run:
+        return f"{count}: nothing to run"
+    seconds = price.of(to_run)
+    how = "timed on a short run" if price.timed else "as the finished ones took"
+    long = f"about {clock(seconds / min(workers, len(to_run)))} ({how})" if seconds else "too short to be worth timing first"
+    return f"{count}, {min(workers, len(to_run))} at a time; {long}"
+
+
+def _price(
+    question: Question, finished: Sequence[Cell], to_run: Sequence[Cell], root: Path, threads: int, options: Options
+) -> Cost:
+    if not finished and any(int(cell.settings["steps"]) > WORTH_A_TRIAL for cell in to_run):
+        _say(options, f"{len(to_run)} runs to make; timing a short one first")
+    return cost(to_run, finished, root, threads)
+
+
+def _sampled(paths: Sequence[Path], k: int, workers: int, threads: int, watching: Watching) -> list[str]:
+    left = missing(paths, k) if k else []
+    return sample_all(left, k, workers=workers, threads=threads, say=watching.line) if left else []
+
+
+def _answer(
+    field: Field,
+    root: Path,
+    options: Options,
+    *,
+    failures: Sequence[Failure] = (),
+    told: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> Answer:
+    field.notes.extend(notes)
+    found = measure(field, references=options.references, threshold=options.threshold, failures=told)
+    write_text(root / "report.html", page(found))
+    write_text(root / "report.md", markdown(found))
+    write_json(root / "comparison.json", found.record())
+    return Answer(found, root, tuple(failures))
+
+
+def _folder_for(field: Field) -> Path:
+    import re
+
+    names = "-".join([*(each.label for each in field.contenders), *field.tasks])
+    return Path("runs") / ("comparison-" + re.sub(r"[^\w.+-]+", "-", names.replace("=", "")))[:120]
+
+
+def _is_only_a_report(path: Path) -> bool:
+    """The folder of an earlier comparison of finished runs: ``runs/*`` finds it beside them."""
+    return (path / "comparison.json").is_file() and not is_comparison(path)
+
+
+def _is_control(path: Path) -> bool:
+    import tomllib
+
+    return str(tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))["task"]).startswith("gym:")
+
+
+def _task_of(path: Path, cells: Sequence[Cell]) -> str:
+    return next(cell.task for cell in cells if cell.folder == path.name)
+
+
+def _say(options: Options, text: str) -> None:
+    if not options.quiet:
+        print(text, file=sys.stderr, flush=True)
+
+
+__all__ = ["Answer", "Interrupted", "Options", "compare_methods", "compare_runs", "dry_run"]
