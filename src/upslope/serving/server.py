@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
 import json
 import os
 import queue
@@ -25,6 +23,7 @@ from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.sampling import Engine
 from upslope.rollout.server_engine import OURS
+from upslope.runtime.access import bearer, check_reach, host_of, is_loopback, same_key
 from upslope.runtime.http_client import KEY_VARIABLE
 from upslope.runtime.settings import Device
 from upslope.runtime.threads import use_threads
@@ -66,10 +65,7 @@ class Server(ThreadingHTTPServer):
     ):  # fmt: skip
         from upslope.rollout.engine import TorchEngine
 
-        if not token and not is_loopback(host):
-            raise UserError(
-                f"--host {host} can be reached from other machines, and there is no key. Give --token, or set {KEY_VARIABLE}."
-            )
+        check_reach(host, token, KEY_VARIABLE)
         self.policy, self.token, self.name = policy, token, name or policy.name
         self.version, self.began = 0, int(time.time())
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -240,10 +236,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _admit(self) -> None:
         if self.server.token:
-            given = self.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-            if not hmac.compare_digest(given.encode(), self.server.token.encode()):
+            if not same_key(bearer(self.headers.get("Authorization", "")), self.server.token):
                 raise BadRequest("a key is needed: send it as 'Authorization: Bearer KEY'.", status=401, code="invalid_api_key")
-        elif not is_loopback(_host(self.headers.get("Host", ""))):
+        elif not is_loopback(host_of(self.headers.get("Host", ""))):
             # Another name that leads here is a web page's trick to reach what listens on this machine.
             raise BadRequest(f"no host {self.headers.get('Host')!r} here; without a token only loopback is served.", status=403)
 
@@ -320,26 +315,9 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
 
-def _host(header: str) -> str:
-    try:
-        return urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return ""
-
-
 def _unknown(path: str) -> BadRequest:
     known = f"/health, /v1/models, /v1/completions, /v1/chat/completions, {WEIGHTS_PATH}"
     return BadRequest(f"nothing at {path!r}. There are {known}.", status=404)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or address means this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 SMALL = 10_000_000

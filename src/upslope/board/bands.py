@@ -1,0 +1,47 @@
+"""Runs that differ in nothing but the seed, drawn as one: the mean of their curves and how sure it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from upslope.board.curves import Curve, band, curve, evaluations
+from upslope.board.index import Gone
+from upslope.board.logs import Logs
+from upslope.board.plan_view import experiment
+
+
+def bands(plans: dict[str, dict[str, Any]], logs: Logs, key: str, axis: str, points: int) -> list[dict[str, Any]]:
+    """A band per experiment, in the order in which the runs were given."""
+    groups: dict[str, tuple[str, dict[str, Any], list[str]]] = {}
+    for run, plan in plans.items():
+        name, apart = experiment(plan)
+        groups.setdefault(repr((name, sorted(apart.items(), key=str))), (name, apart, []))[2].append(run)
+    labels = _labels([(name, apart) for name, apart, _ in groups.values()])
+    found = []
+    for label, (_, _, runs) in zip(labels, groups.values(), strict=True):
+        curves = [each for run in runs if (each := _curve_of(run, logs, key, axis, points)) is not None]
+        found.append({"label": label, "runs": runs, **band(curves, points)})
+    return found
+
+
+def _curve_of(run: str, logs: Logs, key: str, axis: str, points: int) -> Curve | None:
+    try:
+        with logs.table(run) as table:
+            if key != "score" and key in table.steps.names:
+                return curve(table.steps, key, axis, points)
+            measured = evaluations(table, key, axis)
+            return Curve(np.array(measured["x"], dtype=np.float64), np.array(measured["y"], dtype=np.float64))
+    except Gone:
+        return None
+
+
+def _labels(experiments: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    """The method's name, and where several experiments share it what sets them apart."""
+    labels = []
+    for name, apart in experiments:
+        others = [other for its_name, other in experiments if its_name == name and other != apart]
+        telling = [key for key, value in apart.items() if any(other.get(key) != value for other in others)]
+        labels.append(" ".join([name, *(f"{key}={apart[key]}" for key in telling)]))
+    return labels

@@ -1,0 +1,183 @@
+// The pieces of the rollout view: the list of groups, a group's heading, a sample's card.
+
+import { h } from "./dom.js";
+import { count, number } from "./format.js";
+import { clippedShare, written } from "./rollout_data.js";
+import { Preview, visible } from "./tokens.js";
+
+/** The groups of a step as a list; `choose(row)` opens a sample. */
+export function groupList(step, current, choose) {
+  const rewards = step.groups.flatMap((group) => group.samples.map((sample) => sample.reward)).filter(Number.isFinite);
+  const [low, high] = [Math.min(...rewards, 0), Math.max(...rewards, 1)];
+  return h(
+    "ul",
+    { class: "groups" },
+    step.groups.map((group) => {
+      const mean = average(group.samples.map((sample) => sample.reward));
+      const open = group.group === current;
+      return h(
+        "li",
+        {},
+        h(
+          "button",
+          {
+            type: "button",
+            class: "group-button",
+            "data-group": group.group,
+            "data-place": `group-${group.group}`,
+            "aria-current": open ? "true" : null,
+            onclick: () => choose(group.samples[0].row),
+          },
+          h(
+            "span",
+            { class: "group-top" },
+            h("span", { class: "group-number" }, `#${group.group}`),
+            h("bdi", { class: "group-prompt" }, oneLine(group.prompt)),
+          ),
+          h(
+            "span",
+            { class: "group-bottom" },
+            h(
+              "span",
+              { class: "pips", "aria-hidden": "true" },
+              group.samples.map((sample) => pip(sample, low, high)),
+            ),
+            h("small", {}, group.constant ? "no variance" : `mean ${number(mean)}`),
+          ),
+        ),
+      );
+    }),
+  );
+}
+
+function pip(sample, low, high) {
+  const element = h("span", { class: "pip" });
+  element.style.setProperty("--v", Number.isFinite(sample.reward) ? ((sample.reward - low) / (high - low || 1)).toFixed(2) : "0");
+  return element;
+}
+
+function oneLine(text) {
+  return (text ?? "").replace(/\s+/g, " ").trim().slice(0, 120);
+}
+
+function average(values) {
+  const known = values.filter(Number.isFinite);
+  return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
+}
+
+/** The prompt and the expected answer. */
+export function groupHead(group) {
+  const known = group.answer !== null && group.answer !== undefined;
+  return h(
+    "section",
+    { class: "group-head" },
+    h("h2", {}, `Group ${group.group}`),
+    h(
+      "div",
+      { class: "prompt" },
+      h("span", { class: "label" }, "prompt"),
+      h("bdi", { class: "said" }, ...visible(group.prompt ?? "")),
+    ),
+    known &&
+      h(
+        "div",
+        { class: "prompt" },
+        h("span", { class: "label" }, "expected"),
+        h("bdi", { class: "said" }, ...visible(String(group.answer))),
+      ),
+    group.constant && h("span", { class: "chip warn" }, "zero variance: no signal"),
+  );
+}
+
+/** The samples of a group in a line each, with the beginning of what was written. */
+export function sampleLines(samples, row, beside, actions) {
+  const strips = samples.map((sample) => new Preview(sample));
+  const several = samples.length > 1;
+  const element = h(
+    "table",
+    { class: "card sample-lines", "aria-label": "Samples of this group" },
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        ["Sample", "Reward", "Advantage", "Tokens", "Answer", several ? "Beside" : ""].map((text) =>
+          h("th", { scope: "col" }, text),
+        ),
+      ),
+    ),
+    h(
+      "tbody",
+      {},
+      samples.map((sample, at) => {
+        const open = sample.row === row;
+        const pick = h(
+          "button",
+          {
+            type: "button",
+            class: "sample-pick",
+            "data-row": sample.row,
+            "data-place": `sample-${sample.row}`,
+            "aria-pressed": String(open),
+            "aria-label": `Sample ${sample.row}`,
+            onclick: () => actions.pick(sample.row),
+          },
+          String(sample.row),
+        );
+        const by =
+          several &&
+          !open &&
+          h("input", {
+            type: "checkbox",
+            checked: sample.row === beside,
+            "data-place": `beside-${sample.row}`,
+            "aria-label": `Sample ${sample.row} side by side`,
+            title: "Side by side",
+            onchange: () => actions.beside(sample.row === beside ? null : sample.row),
+          });
+        return h(
+          "tr",
+          {
+            class: open ? "open" : sample.row === beside ? "beside" : "",
+            onclick: (event) => {
+              if (!event.target.closest("button, input")) actions.pick(sample.row);
+            },
+          },
+          h("th", { scope: "row" }, pick),
+          h("td", { class: "figure" }, number(sample.reward)),
+          h("td", { class: "figure" }, number(sample.advantage)),
+          h("td", { class: "figure soft" }, count(written(sample))),
+          h("td", { class: "preview-cell" }, strips[at].element),
+          h("td", { class: "beside-cell" }, by),
+        );
+      }),
+    ),
+  );
+  return { element, strips };
+}
+
+/** What is known of one sample, above its tokens. */
+export function sampleHead(sample) {
+  const clipped = clippedShare(sample);
+  const components = Object.entries(sample.components ?? {});
+  return h(
+    "header",
+    { class: "sample-head" },
+    h("h3", {}, `Sample ${sample.row}`),
+    h("span", { class: "big-reward" }, h("small", {}, "reward "), h("strong", {}, number(sample.reward))),
+    h("span", {}, h("small", {}, "advantage "), h("strong", {}, number(sample.advantage))),
+    (components.length > 1 || (components.length === 1 && components[0][1] !== sample.reward)) &&
+      components.map(([name, value]) => h("span", { class: "chip" }, `${name} ${number(value)}`)),
+    h("span", { class: "chip" }, `${count(written(sample))} tokens`),
+    clipped > 0 && h("span", { class: "chip" }, `${Math.round(clipped * 100)}% clipped`),
+    sample.finish &&
+      h(
+        "span",
+        { class: `chip ${sample.finish === "length" ? "warn" : ""}` },
+        sample.finish === "length" ? "cut at the length limit" : `ended: ${sample.finish}`,
+      ),
+    sample.source && sample.source !== "fresh" && h("span", { class: "chip warn" }, sample.source),
+    sample.kept === false && h("span", { class: "chip bad" }, "dropped by a filter"),
+  );
+}

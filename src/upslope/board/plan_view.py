@@ -1,0 +1,238 @@
+"""The method and the settings of a run, for people.
+
+All of it is made from the tables of ``run.toml``. No part is built from them and nothing they name is imported: to look at a run
+must never run what came with it.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from upslope.board import inside
+from upslope.board.mathml import formula_mathml
+from upslope.methods import catalogue
+from upslope.report.describe import read_docstring
+from upslope.runtime.method_file import method_table
+from upslope.runtime.settings import Settings
+from upslope.types import NAMED_SLOTS, SLOTS, Method, Part
+
+NEUTRAL = frozenset(
+    {"seed", "threads", "device", "eval_every", "eval_problems", "checkpoint_every", "keep_checkpoints", "samples_logged"}
+    | {"record", "watch_kl", "env_workers", "recompute"}
+)
+"""Settings in which two seeds of the same experiment may differ."""
+
+
+def read_whole_plan(root: Path, parts: tuple[str, ...]) -> dict[str, Any]:
+    """All of ``run.toml``."""
+    with inside.folder(root, *parts) as at:
+        plan = tomllib.loads(inside.read(at, "run.toml").decode("utf-8"))
+    for name in ("settings", "method"):
+        if not isinstance(plan.get(name), dict):
+            raise ValueError(f"run.toml has no [{name}]")
+    return plan
+
+
+def domain_of(plan: dict[str, Any]) -> str:
+    return "control" if str(plan.get("task", "")).startswith("gym:") else "text"
+
+
+# -- the method ------------------------------------------------------------------------------------------------------------
+
+
+def catalogued(name: str) -> dict[str, Any]:
+    """A method of the catalogue as the page shows it."""
+    return method_view(method_table(catalogue()[name]), ())
+
+
+def method_view(table: dict[str, Any], domains: tuple[str, ...]) -> dict[str, Any]:
+    """A method's table as the page shows it, its slots against those of its parent in the same kind of task."""
+    parent = catalogue().get(_text(table.get("parent")))
+    was = _settled_table(parent, domains) if parent is not None else None
+    paper = table.get("paper") if isinstance(table.get("paper"), dict) else {}
+    assert isinstance(paper, dict)
+    formula = _text(table.get("formula"))
+    return {
+        **{key: _text(table.get(key)) for key in ("name", "parent", "family", "differs", "use_when", "notes")},
+        "paper": {"title": _text(paper.get("title")), "year": paper.get("year"), "arxiv": _text(paper.get("arxiv"))},
+        "formula": formula,
+        "formula_mathml": formula_mathml(formula),
+        "slots": [row for slot in SLOTS if (row := _slot_row(slot, table, was))],
+    }
+
+
+def _slot_row(slot: str, table: dict[str, Any], was: dict[str, Any] | None) -> dict[str, Any] | None:
+    here, before = table.get(slot), None if was is None else was.get(slot)
+    if not here and not before:
+        return None
+    return {
+        "slot": slot,
+        "value": slot_text(slot, here),
+        "was": "" if was is None else slot_text(slot, before),
+        "changed": was is not None and (here or None) != (before or None),
+        "about": " ".join(about for part in _parts(slot, here) if (about := _about(part))),
+    }
+
+
+def _settled_table(method: Method, domains: tuple[str, ...]) -> dict[str, Any]:
+    for domain in domains:
+        method = method.for_domain(domain)
+    return method_table(method)
+
+
+def slot_text(slot: str, value: Any) -> str:
+    """What fills a slot, as `Method` itself would print it."""
+    if not value:
+        return "none"
+    if slot in NAMED_SLOTS and isinstance(value, dict):
+        return " + ".join(f"{name}: {_part_text(part)}" for name, part in value.items())
+    return " + ".join(map(_part_text, value)) if isinstance(value, list) else _part_text(value)
+
+
+def _part_text(value: Any) -> str:
+    if isinstance(value, dict):
+        knobs = ", ".join(f"{name}={_part_text(item)}" for name, item in value.items() if name != "part")
+        return f"{_text(value.get('part')).rpartition(':')[2]}({knobs})"
+    if isinstance(value, list):
+        return f"({', '.join(map(_part_text, value))}{',' if len(value) == 1 else ''})"
+    return f"{value:g}" if isinstance(value, float) else repr(value)
+
+
+def _parts(slot: str, value: Any) -> list[Any]:
+    if isinstance(value, list):
+        return value
+    if isinstance(value, dict):
+        return list(value.values()) if slot in NAMED_SLOTS else [value]
+    return []
+
+
+def _about(part: Any) -> str:
+    return _abouts().get(_text(part.get("part")), "") if isinstance(part, dict) else ""
+
+
+@cache
+def _abouts() -> dict[str, str]:
+    """The first words of every part's docstring, by the name ``run.toml`` gives it."""
+    catalogue()  # brings all of them in
+    kinds, found = [Part], {}
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        if kind.__module__.startswith("upslope."):
+            found[f"{kind.__module__}:{kind.__name__}"] = read_docstring(kind)[0]
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+# -- what differs ----------------------------------------------------------------------------------------------------------
+
+
+def changed_knobs(plan: dict[str, Any]) -> dict[str, Any]:
+    """Knobs in which a run's method is not the one of that name in the catalogue, by path; empty if it is not in there."""
+    table = plan["method"]
+    known = catalogue().get(_text(table.get("name")))
+    if known is None:
+        return {}
+    flat = _flat({slot: table.get(slot) for slot in SLOTS})
+    found = []
+    for kinds in _domains(plan):
+        usual = _flat({slot: _settled_table(known, kinds).get(slot) for slot in SLOTS})
+        found.append({path: value for path, value in flat.items() if path not in usual or usual[path] != value})
+    return min(found, key=len)
+
+
+def _domains(plan: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Kinds of task a plan may be for; whether a controller's actions are continuous does not stand in it."""
+    if domain_of(plan) == "text":
+        return [("text",)]
+    return [("control", "control-continuous"), ("control", "control-discrete")]
+
+
+def method_of_run(plan: dict[str, Any]) -> dict[str, Any]:
+    """The method of a run as the page shows it."""
+    views = [method_view(plan["method"], kinds) for kinds in _domains(plan)]
+    return min(views, key=lambda view: sum(row["changed"] for row in view["slots"]))
+
+
+def _flat(value: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(value, list):
+        # Inside a slot that holds one part its position need not be said.
+        value = {"": value[0]} if len(value) == 1 else {str(position): item for position, item in enumerate(value)}
+    if not isinstance(value, dict):
+        return {} if value is None or not path else {path: value}
+    found: dict[str, Any] = {}
+    for name, item in value.items():
+        found |= _flat(item, ".".join(filter(None, (path, str(name)))))
+    return found
+
+
+def experiment(plan: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What a run tries, without its seed: the method's name, and all that sets it apart from other runs of that method."""
+    apart: dict[str, Any] = {"task": plan.get("task"), "model": plan.get("model"), "reward": plan.get("reward")}
+    apart |= {name: value for name, value in plan["settings"].items() if name not in NEUTRAL}
+    if _text(plan["method"].get("name")) in catalogue():
+        apart |= changed_knobs(plan)
+    else:
+        apart |= _flat({slot: plan["method"].get(slot) for slot in SLOTS})
+    return _text(plan["method"].get("name")), apart
+
+
+# -- the command -----------------------------------------------------------------------------------------------------------
+
+
+def settings_view(plan: dict[str, Any]) -> dict[str, Any]:
+    """Settings and surroundings of a run, and the command that would start it again."""
+    kept = ("task", "model", "reward", "test_data", "build", "settings")
+    return {key: plan.get(key, "") for key in kept} | {"command": command(plan)}
+
+
+def command(plan: dict[str, Any]) -> str:
+    """The run as one would type it: what it would be anyway is left out."""
+    words = ["upslope", "train", _text(plan["method"].get("name")), "--task", _text(plan.get("task"))]
+    if domain_of(plan) == "text" and plan.get("model") != "tiny":
+        words += ["--model", _text(plan.get("model"))]
+    for flag, key in (("--reward", "reward"), ("--test-data", "test_data")):
+        if plan.get(key):
+            words += [flag, _text(plan[key])]
+    for tracker in plan.get("trackers", []):
+        words += ["--tracker", str(tracker)]
+    for path, value in changed_knobs(plan).items():
+        if not path.endswith("part"):
+            words += ["--set", f"{path}={value}"]
+    for name, value in plan["settings"].items():
+        if not _is_usual(plan, name, value):
+            flag = name.replace("_", "-")
+            words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+    return " ".join(map(shlex.quote, words))
+
+
+def _is_usual(plan: dict[str, Any], name: str, value: Any) -> bool:
+    """Whether a setting would be the same if nobody had said it."""
+    if name == "device":
+        return value == "auto" or domain_of(plan) == "control" or (value == "cpu" and _is_tiny(plan))
+    if name == "max_tokens":
+        return domain_of(plan) == "control" or value == _tokens_of(_text(plan.get("task")))
+    usual = [
+        getattr(Settings().resolved(domain_of(plan), _text(plan.get("model")), continuous=continuous), name, None)
+        for continuous in ((False,) if domain_of(plan) == "text" else (False, True))
+    ]
+    return all(each == value for each in usual)
+
+
+def _is_tiny(plan: dict[str, Any]) -> bool:
+    return _text(plan.get("model")).split(":")[0] == "tiny"
+
+
+@cache
+def _tokens_of(task: str) -> int | None:
+    """The longest answer a task of ours asks for, by its bare name; nobody else's code or numbers are loaded to find out."""
+    from upslope.tasks import FAMILY
+
+    return FAMILY[task]().max_tokens if task in FAMILY else None

@@ -1,0 +1,61 @@
+"""Whether a run is under way: ``process.json`` in its folder names the process that works on it.
+
+A process id alone is not enough, since ids are used again; the time at which the process began is kept beside it. When the process
+leaves the run in an orderly way the file says so; after a kill it names a process that is not there any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from upslope.runtime.files import write_text
+
+FILE = "process.json"
+
+
+@contextmanager
+def at_work(run: Path) -> Iterator[None]:
+    """Says in the run's folder that this process works on it, for as long as the block lasts."""
+    mine = {"host": platform.node(), "pid": os.getpid(), "began": process_began(os.getpid())}
+    write_text(run / FILE, json.dumps(mine) + "\n")
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # a folder deleted meanwhile, or a full disk, must not hide how the run itself ended
+            if run.is_dir():
+                write_text(run / FILE, json.dumps({"ended": time.time()}) + "\n")
+
+
+def worker(record: Mapping[str, Any]) -> int | None:
+    """The process that is at work according to what ``process.json`` says; None if it is gone, or on another machine."""
+    pid = record.get("pid")
+    if elsewhere(record) or not isinstance(pid, int) or isinstance(pid, bool) or pid <= 1:
+        return None
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        pass  # somebody else's, and there
+    except (OSError, OverflowError):
+        return None
+    return pid if process_began(pid) == record.get("began") else None
+
+
+def elsewhere(record: Mapping[str, Any]) -> bool:
+    """Whether another machine's process is named, of which nothing can be known here."""
+    return record.get("host") != platform.node()
+
+
+def process_began(pid: int) -> int | None:
+    """When a process began, in ticks since the machine did; None where the system does not tell, or it is dead but not buried."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else int(fields[19])
