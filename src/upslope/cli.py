@@ -28,8 +28,9 @@ EXAMPLES = """examples:
   upslope train ppo --task gym:CartPole-v1
   upslope train my_method.py --task problems.jsonl --reward my_reward.py:score --model smollm2
   upslope compare grpo gspo dhpo --task reverse       which is better, with five seeds each and error bars
+  upslope board                                       runs, curves and rollouts in a browser, live
   upslope show dhpo                                   what a method changes, its formula, its paper
-  upslope eval runs/dhpo-reverse-0 --k 16                pass@k with intervals
+  upslope eval runs/dhpo-reverse-0 --k 16             pass@k with intervals
   upslope serve runs/dhpo-reverse-0                   its result behind OpenAI's protocol
 
 'upslope COMMAND --help' says more about each command."""
