@@ -62,7 +62,9 @@ HOW = """## Where the time is saved
 - **A prompt is computed once** for all its answers, in sampling and in learning; of its last layer only keys and values are.
 - **Nothing is computed for padding.** Tokens are packed; attention alone sees rows, and on a GPU not even that.
 - **Logits are never kept.** Log-probabilities and entropies come from hidden states in chunks, and the backward pass computes the
-  chunks again (`policies/columns.py`). A layer is a handful of nodes with their backward passes written out (`policies/nodes.py`).
+  chunks again (`policies/columns.py`). A layer is a handful of nodes with their backward passes written out (`policies/nodes.py`);
+  on a GPU all between the products are Triton kernels (`policies/kernels.py`), and attention reads a prompt's keys where they lie,
+  for all its rows, forward and back (`policies/attention_kernels.py`).
 - **Rows without a gradient are not computed**, nor are passes whose columns nobody reads or whose coefficient is 0.
 - **Answers that have ended leave**: the next one that waits takes the place, or the batch shrinks. On a GPU a decoding step is
   one CUDA graph with Triton kernels between the products; one of them draws (temperature, top-k, top-p, min-p) and gives the

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from upslope.policies import attention, nodes
 from upslope.policies.adapters import folded
 from upslope.policies.anatomy import anatomy
-from upslope.policies.attention import attend_all, attend_rows
+from upslope.policies.attention import attend
 from upslope.policies.columns import chosen_logp
 from upslope.policies.decoder import hidden_states
 from upslope.policies.language_model import LanguageModel
@@ -93,41 +93,40 @@ def dense(q, k, v, layout: Layout, scale):
     return torch.einsum("hqk,khw->qhw", scores.masked_fill(~seen, -torch.inf).softmax(-1), v)
 
 
-def by_bounds(q, k, v, bounds, scale):
-    """What a kernel for packed sequences does with its bounds."""
-    k, v, out = k[bounds.keys], v[bounds.keys], torch.empty_like(q)
-    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-    for here, keys in zip(bounds.q.unfold(0, 2, 1).tolist(), bounds.k.unfold(0, 2, 1).tolist(), strict=True):
-        asked, seen, values = (x.transpose(0, 1) for x in (q[slice(*here)], k[slice(*keys)], v[slice(*keys)]))
-        shown = torch.ones(asked.shape[1], seen.shape[1], dtype=torch.bool).tril(seen.shape[1] - asked.shape[1])
-        out[slice(*here)] = F.scaled_dot_product_attention(asked, seen, values, attn_mask=shown, scale=scale).transpose(0, 1)
-    return out
+def by_spans(packed, layout: Layout, heads, scale, rows_only):
+    """What the kernels do with spans and blocks: each block's queries on what stands before the span and on the span up to them."""
+    kv, out = (packed.shape[1] - heads) // 2, torch.zeros(len(packed), heads, packed.shape[2], dtype=packed.dtype)
+    blocks = layout.blocks(4)[layout.prompt_blocks(4) if rows_only else 0 :]
+    for span, begin in blocks.tolist():
+        first, length, before, many, *_ = layout.spans[span].tolist()
+        asking = slice(first + begin, first + min(begin + 4, length))
+        there = torch.cat([packed[before : before + many], packed[first : asking.stop]])
+        q, k, v = (x.transpose(0, 1) for x in (packed[asking, :heads], there[:, heads : heads + kv], there[:, heads + kv :]))
+        k, v = (x.repeat_interleave(heads // kv, 0) for x in (k, v))
+        shown = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(k.shape[1] - q.shape[1])
+        out[asking] = F.scaled_dot_product_attention(q, k, v, attn_mask=shown, scale=scale).transpose(0, 1)
+    return out[layout.shared if rows_only else 0 :]
 
 
-@pytest.mark.parametrize("how", ["merged", "copied", "bounds"])
+@pytest.mark.parametrize("how", ["merged", "copied", "spans"])
 def test_every_way_to_attend_is_attention_written_out(how, monkeypatch):
     layout, random = lay_out(*ragged()), torch.Generator().manual_seed(2)
-    q, k, v = (
-        torch.randn(len(layout.ids), heads, 8, generator=random, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)
-    )
-    if how == "bounds":
-        monkeypatch.setattr(attention, "_ragged", lambda q: True)
-        monkeypatch.setattr(attention, "_varlen", by_bounds)
-    elif how == "copied":
-        monkeypatch.setattr(attention, "_merged", attention._copied)
-    expected = dense(q, k, v, layout, 0.3)
+    packed = torch.randn(len(layout.ids), 8, 8, generator=random, dtype=torch.float64, requires_grad=True)
+    monkeypatch.setattr(attention, "COPIED", 0 if how == "merged" else 99)
+    expected = dense(*packed.split([4, 2, 2], 1), layout, 0.3)
     slope = torch.randn(expected.shape, generator=random, dtype=torch.float64)
-    for found, wanted, on in (
-        (attend_all(q, k, v, layout, 0.3), expected, slope),
-        (attend_rows(q[layout.shared :], k, v, layout, 0.3), expected[layout.shared :], slope[layout.shared :]),
-    ):
-        torch.testing.assert_close(found, wanted)
-        for mine, plain in zip(
-            torch.autograd.grad(found, (q, k, v), on, retain_graph=True),
-            torch.autograd.grad(wanted, (q, k, v), on, retain_graph=True),
-            strict=True,
-        ):
-            torch.testing.assert_close(mine, plain)
+    for rows_only, own in ((False, slice(None)), (True, slice(layout.shared, None))):
+        found = (by_spans if how == "spans" else attend)(packed, layout, 4, 0.3, rows_only)
+        torch.testing.assert_close(found, expected[own])
+        mine, plain = (torch.autograd.grad(x, packed, slope[own], retain_graph=True)[0] for x in (found, expected[own]))
+        torch.testing.assert_close(mine, plain)
+
+
+def test_spans_know_what_looks_back_at_them():
+    layout = lay_out(*ragged())
+    behind = layout.spans[:, 4:].tolist()
+    assert behind[:3] == [[10, 9], [19, 11], [30, 7]], "the rows of each prompt, one behind the other"
+    assert [many for _, many in behind[3:]] == [0] * 7
 
 
 @pytest.mark.parametrize("activation", nodes.ACTIVATIONS)
@@ -137,17 +136,20 @@ def test_the_nodes_backward_passes_are_the_derivatives_of_their_forward_passes(a
     def drawn(*shape):
         return torch.randn(*shape, generator=random, dtype=torch.float64, requires_grad=True)
 
-    x, norm, first, second, bias, down = drawn(5, 6), drawn(6), drawn(4, 6), drawn(8, 6), drawn(12), drawn(6, 6)
+    x, delta, norm, bias = drawn(5, 6), drawn(5, 6), drawn(6), drawn(12)
+    first, second, down = drawn(4, 6), drawn(8, 6), drawn(6, 6)
     cos, sin = torch.randn(5, 1, 4, dtype=torch.float64), torch.randn(5, 1, 4, dtype=torch.float64)
 
-    def run(x, norm, first, second, bias, down):
+    def run(x, delta, norm, first, second, bias, down):
         matrix = Matrix.of((first, second), torch.float64)
-        both = nodes.normed_linear(x, norm, 1e-5, matrix, Matrix.of((bias[:4], bias[4:]), torch.float64))
+        bias = Matrix.of((bias[:4], bias[4:]), torch.float64)
+        x, _ = nodes.normed_linear(x, None, norm, 1e-5, matrix, bias)
+        x, both = nodes.normed_linear(x, delta, norm, 1e-5, matrix, bias)
         out = nodes.gated_linear(both, activation, Matrix.of((down,), torch.float64))
         out = nodes.linear(out, Matrix.of((down,), torch.float64))
-        return nodes.turned(both.view(5, 3, 4), cos, sin), out
+        return x, nodes.turned(both.view(5, 3, 4), cos, sin, 2), out
 
-    assert torch.autograd.gradcheck(run, (x, norm, first, second, bias, down))
+    assert torch.autograd.gradcheck(run, (x, delta, norm, first, second, bias, down))
 
 
 @pytest.mark.parametrize("heat", [None, 0.7])

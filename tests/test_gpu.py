@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from upslope.policies import fused
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.tiny import character_tokenizer
 from upslope.rollout import engine as engine_module
@@ -67,7 +68,7 @@ def test_graphs_read_the_weights_of_now():
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma"])
 def test_half_precision_learns_in_the_direction_of_single_precision(kind):
     policy = policy_of(kind, precise=False)
-    done = TorchEngine(policy).generate(PROMPTS, 12, Sampling(20), torch.rand(60, 20))
+    done = TorchEngine(policy).generate(PROMPTS, 12, Sampling(20), torch.rand(60, 20, generator=torch.Generator().manual_seed(1)))
     rows = sampled_rows(policy, PROMPTS, 12, done, Sampling(20)).to("cuda")
     slope = torch.randn(rows.sampled.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(2)) * rows.sampled
     gradients = []
@@ -80,4 +81,25 @@ def test_half_precision_learns_in_the_direction_of_single_precision(kind):
     # bfloat16 keeps eight bits: half a percent of rounding at each of some twenty products in a row.
     assert torch.nn.functional.cosine_similarity(*gradients, dim=0) > 0.995
     assert (gradients[0] - gradients[1]).norm() < 0.1 * gradients[0].norm()
-    assert ((view.logp - done.logp).abs() * rows.sampled).max() < 0.3, "the sampler and the learner both round to half precision"
+    # Of unlikely tokens single ones are off by much more, whichever path computes them; the mean is steady.
+    apart = ((view.logp - done.logp).abs() * rows.sampled).sum() / rows.sampled.sum()
+    assert apart < 0.04, "the sampler and the learner both round to half precision"
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma"])
+def test_kernels_learn_what_plain_torch_learns(kind, monkeypatch):
+    policy = policy_of(kind, precise=True)
+    prompts, draw = [*PROMPTS, [1, *range(100, 190)]], Sampling(20, 0.8)  # the last one is longer than a block
+    done = TorchEngine(policy).generate(prompts, 12, draw, torch.rand(72, 20, generator=torch.Generator().manual_seed(3)))
+    rows = sampled_rows(policy, prompts, 12, done, draw).to("cuda")
+    slope = torch.randn(rows.sampled.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(2)) * rows.sampled
+    found = []
+    for kernels in (True, False):
+        if not kernels:
+            monkeypatch.setattr(fused, "helps", lambda x: False)
+        policy.model.zero_grad()
+        view = policy.evaluate(rows, frozenset({"entropy"}))
+        ((view.logp + 0.1 * view.entropy) * slope).sum().backward()
+        found.append([view.logp.detach(), view.entropy.detach(), *(p.grad.clone() for p in policy.model.parameters())])
+    for fast, plain in zip(*found, strict=True):
+        torch.testing.assert_close(fast, plain, atol=2e-4 * float(plain.abs().max()), rtol=1e-3)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from upslope.policies.layout import Bounds, Layout
+from upslope.policies import fused
+from upslope.policies.layout import Layout
+
+COPIED = 16
+"""Prompts up to so long are copied to each of their rows on a CPU too: one look at all keys costs less than two."""
 
 
 def attend_with_mass(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None, causal: bool = False):
@@ -23,33 +25,51 @@ def attend_with_mass(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor
     return out, mass if mask is None else mass.masked_fill(mask[..., 0].isinf(), -torch.inf)
 
 
-def attend_all(q: Tensor, k: Tensor, v: Tensor, layout: Layout, scale: float) -> Tensor:
-    """All packed tokens: prompts on themselves, rows on their prompts and on themselves.
-
-    Packed ``[S, heads, width]`` in and out; keys and values may have fewer heads.
-    """
-    if _ragged(q):
-        return _varlen(q, k, v, layout.all_bounds, scale)
-    shared = layout.shared
-    if not layout.owns:
-        return _attend_prompts(q, k, v, layout, scale)
-    rows = attend_rows(q[shared:], k, v, layout, scale)
-    return torch.cat([_attend_prompts(q[:shared], k[:shared], v[:shared], layout, scale), rows]) if shared else rows
-
-
-def attend_rows(q: Tensor, k: Tensor, v: Tensor, layout: Layout, scale: float) -> Tensor:
-    """Each row's own tokens on its prompt and on those before them.
+def attend(packed: Tensor, layout: Layout, heads: int, scale: float, rows_only: bool = False) -> Tensor:
+    """All packed tokens: prompts on themselves, rows on their prompts and on those of their own before them.
 
     Args:
-        q: of the rows' own tokens ``[S_own, heads, width]``.
-        k, v: of all packed tokens ``[S, kv_heads, width]``, the prompts' first.
+        packed: queries, keys and values ``[S, heads + 2 * kv_heads, width]``; the prompts' tokens are the first.
+        rows_only: only the rows' own tokens ask.
+
+    Returns:
+        ``[S, heads, width]``, or of the rows' own tokens.
     """
-    if _ragged(q):
-        return _varlen(q, k, v, layout.row_bounds, scale)
+    if fused.helps(packed):
+        if torch.is_grad_enabled():
+            return _Fused.apply(packed, layout, heads, scale, rows_only)
+        return fused.attend(packed, layout, heads, scale, rows_only)[0]
+    shared, kv = layout.shared, (packed.shape[1] - heads) // 2
+    q, k, v = packed.split([heads, kv, kv], 1)
+    if not layout.owns:
+        return _attend_prompts(q, k, v, layout, scale)
+    rows = _attend_rows(q[shared:], k, v, layout, scale)
+    if rows_only or not shared:
+        return rows
+    return torch.cat([_attend_prompts(q[:shared], k[:shared], v[:shared], layout, scale), rows])
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, packed: Tensor, layout: Layout, heads: int, scale: float, rows_only: bool):
+        out, masses = fused.attend(packed, layout, heads, scale, rows_only)
+        ctx.save_for_backward(packed, out, masses)
+        ctx.how = (layout, heads, scale, rows_only)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor):  # type: ignore[override]
+        packed, out, masses = ctx.saved_tensors
+        return fused.attend_back(packed, out, slope, masses, *ctx.how), None, None, None, None
+
+
+def _attend_rows(q: Tensor, k: Tensor, v: Tensor, layout: Layout, scale: float) -> Tensor:
+    """Each row's own tokens ``q [S_own, heads, width]`` on its prompt and on those before them."""
     shared = layout.shared
     q, own_k, own_v = (pad(x, layout.owns, layout.own_places) for x in (q, k[shared:], v[shared:]))
     prompt_k, prompt_v = (pad(x[:shared], layout.prompts, layout.prompt_places) for x in (k, v))
-    attend = _merged if q.device.type == "cpu" else _copied
+    few = 0 < prompt_k.shape[1] <= COPIED
+    attend = _merged if q.device.type == "cpu" and not few else _copied
     if len(set(layout.group_sizes)) == 1:
         out = attend(q, own_k, own_v, prompt_k, prompt_v, layout.prompts, scale)
     else:
@@ -177,28 +197,3 @@ def pad(packed: Tensor, lengths: list[int], places: Tensor | None) -> Tensor:
 def unpad(rows: Tensor, places: Tensor | None) -> Tensor:
     flat = rows.flatten(0, 1)
     return flat if places is None else flat[places]
-
-
-def _ragged(q: Tensor) -> bool:
-    """Whether the device has a kernel for packed tokens of differing lengths."""
-    return q.is_cuda and q.dtype in (torch.bfloat16, torch.float16)
-
-
-def _varlen(q: Tensor, k: Tensor, v: Tensor, bounds: Bounds, scale: float) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    k, v = k[bounds.keys], v[bounds.keys]
-    # Queries are aligned with the last keys: a row's first own token sees its whole prompt.
-    out = varlen_attn(
-        q, k, v, bounds.q, bounds.k, bounds.q_longest, bounds.k_longest, scale=scale, window_size=(-1, 0), **_few_key_heads()
-    )
-    assert isinstance(out, Tensor)
-    return out
-
-
-@functools.cache
-def _few_key_heads() -> dict[str, Any]:
-    """Newer torch wants to be told that there may be fewer key heads than query heads; older allows it anyway."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    return {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}

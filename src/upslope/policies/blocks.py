@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from upslope.policies.anatomy import Anatomy
-from upslope.policies.nodes import Matrix, gated_linear, linear, normed_linear, turned
+from upslope.policies.nodes import Matrix, gated_linear, gathered, linear, normed_linear
 
 
 class Block(NamedTuple):
@@ -28,43 +27,51 @@ class Block(NamedTuple):
     down: Matrix
 
 
-def blocks_of(body: Anatomy, dtype: torch.dtype) -> Iterator[Block]:
-    """The layers, one after the other, from the model's parameters, with gradient where it is enabled."""
-    for layer in body.layers:
-        inner, mlp = layer.self_attn, layer.mlp
-        asks = (inner.q_proj, inner.k_proj, inner.v_proj)
-        yield Block(
-            norm_weight(body, layer.input_layernorm),
-            _matrix(asks, dtype),
-            _bias(asks, dtype),
-            norm_weight(body, inner.q_norm) if hasattr(inner, "q_norm") else None,
-            norm_weight(body, inner.k_norm) if hasattr(inner, "k_norm") else None,
-            _matrix((inner.o_proj,), dtype),
-            _bias((inner.o_proj,), dtype),
-            norm_weight(body, layer.post_attention_layernorm),
-            _matrix((mlp.gate_proj, mlp.up_proj), dtype),
-            _matrix((mlp.down_proj,), dtype),
-        )
+def blocks_of(body: Anatomy, dtype: torch.dtype) -> list[Block]:
+    """The layers from the model's parameters, with gradient where it is enabled."""
+    layers = [(layer, layer.self_attn, layer.mlp) for layer in body.layers]
+    asks = [(inner.q_proj, inner.k_proj, inner.v_proj) for _, inner, _ in layers]
+    outs = [(inner.o_proj,) for _, inner, _ in layers]
+    columns = (
+        [norm_weight(body, layer.input_layernorm) for layer, _, _ in layers],
+        _matrices(asks, dtype),
+        _biases(asks, dtype),
+        _head_norms(body, [inner for _, inner, _ in layers], "q_norm"),
+        _head_norms(body, [inner for _, inner, _ in layers], "k_norm"),
+        _matrices(outs, dtype),
+        _biases(outs, dtype),
+        [norm_weight(body, layer.post_attention_layernorm) for layer, _, _ in layers],
+        _matrices([(mlp.gate_proj, mlp.up_proj) for _, _, mlp in layers], dtype),
+        _matrices([(mlp.down_proj,) for _, _, mlp in layers], dtype),
+    )
+    return [Block(*fields) for fields in zip(*columns, strict=True)]
 
 
-def _matrix(modules: tuple[Any, ...], dtype: torch.dtype) -> Matrix:
-    return Matrix.of(tuple(matrix_of(module) for module in modules), dtype)
+def _matrices(modules: list[tuple[Any, ...]], dtype: torch.dtype) -> list[Matrix]:
+    return gathered([tuple(map(matrix_of, together)) for together in modules], dtype) if modules else []
 
 
-def _bias(modules: tuple[Any, ...], dtype: torch.dtype) -> Matrix | None:
-    found = [getattr(module, "base_layer", module).bias for module in modules]
-    return None if found[0] is None else Matrix.of(tuple(found), dtype)
+def _biases(modules: list[tuple[Any, ...]], dtype: torch.dtype) -> list[Matrix] | list[None]:
+    if not modules or getattr(modules[0][0], "base_layer", modules[0][0]).bias is None:
+        return [None] * len(modules)
+    return gathered([tuple(getattr(module, "base_layer", module).bias for module in together) for together in modules], dtype)
+
+
+def _head_norms(body: Anatomy, inners: list[Any], name: str) -> list[Tensor] | list[None]:
+    if not inners or not hasattr(inners[0], name):
+        return [None] * len(inners)
+    return [norm_weight(body, getattr(inner, name)) for inner in inners]
 
 
 def norm_weight(body: Anatomy, module: Any) -> Tensor:
     """What a norm multiplies with."""
-    weight = module.weight.to(torch.promote_types(module.weight.dtype, torch.float32))
+    weight = module.weight.float() if module.weight.dtype.itemsize == 2 else module.weight
     return weight + body.norm_offset if body.norm_offset else weight
 
 
 def matrix_of(module: Any) -> Tensor:
     """The matrix a linear module multiplies with, its adapters' share included."""
-    if not hasattr(module, "base_layer"):
+    if isinstance(module, nn.Linear):
         return module.weight
     weight = module.base_layer.weight
     for name in module.active_adapters:
@@ -73,25 +80,21 @@ def matrix_of(module: Any) -> Tensor:
     return weight
 
 
-def projected(body: Anatomy, block: Block, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values ``[S, heads, width]`` of a layer, turned to their places."""
-    both = normed_linear(x, block.before, body.eps, block.qkv, block.qkv_bias)
+def projected(body: Anatomy, block: Block, x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
+    """``x + delta``, and a layer's queries, keys and values of it ``[S, heads + 2 * kv_heads, width]``, not turned yet."""
+    x, both = normed_linear(x, delta, block.before, body.eps, block.qkv, block.qkv_bias)
     both = both.view(len(x), body.heads + 2 * body.kv_heads, body.width)
-    turning = body.heads + body.kv_heads
-    v = both[:, turning:]
     if block.q_norm is None or block.k_norm is None:
-        heads = turned(both[:, :turning], *turn)
-        return heads[:, : body.heads], heads[:, body.heads :], v
-    q, k = both[:, : body.heads], both[:, body.heads : turning]
+        return x, both
+    q, k, v = both.split([body.heads, body.kv_heads, body.kv_heads], 1)
     q, k = (
         F.rms_norm(part.to(norm.dtype), part.shape[-1:], norm, body.eps).to(both.dtype)
         for part, norm in ((q, block.q_norm), (k, block.k_norm))
     )
-    return turned(q, *turn), turned(k, *turn), v
+    return x, torch.cat([q, k, v], 1)
 
 
-def after(body: Anatomy, block: Block, x: Tensor, out: Tensor) -> Tensor:
-    """The rest of a layer, behind its attention ``out [S, heads * width]``."""
-    x = x + linear(out, block.out, block.out_bias)
-    both = normed_linear(x, block.between, body.eps, block.gate_up)
-    return x + gated_linear(both, body.activation, block.down)
+def after(body: Anatomy, block: Block, x: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    """The rest of a layer, behind its attention ``out [S, heads * width]``: two tensors whose sum is what the next one is given."""
+    x, both = normed_linear(x, linear(out, block.out, block.out_bias), block.between, body.eps, block.gate_up)
+    return x, gated_linear(both, body.activation, block.down)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from upslope.objective.base import Seen
+from upslope.policies import fused
 from upslope.policies.nodes import precise_product
 
 CHUNK_FLOATS, GPU_CHUNK_FLOATS = 2**24, 2**26
@@ -39,36 +40,27 @@ class _ChosenLogp(torch.autograd.Function):
         logp, normaliser, entropy = (torch.empty(count, dtype=precise, device=hidden.device) for _ in range(3))
         low, matrix = hidden.to(dtype), weight.to(dtype)
         for piece in _pieces(count, weight.shape[0], hidden.is_cuda):
+            if fused.helps(hidden):
+                logits, own_heat = head_logits(low[piece], matrix), None if heat is None else heat[piece]
+                fused.chosen(logits, ids[piece], own_heat, logp[piece], normaliser[piece], entropy[piece], want_entropy)
+                continue
             logits = _scaled(low[piece], matrix, heat, piece)
             torch.logsumexp(logits, 1, out=normaliser[piece])
             logp[piece] = logits.gather(1, ids[piece].unsqueeze(1)).squeeze(1) - normaliser[piece]
             if want_entropy:
-                share = (logits - normaliser[piece].unsqueeze(1)).exp_()
-                entropy[piece] = normaliser[piece] - share.mul_(logits).sum(1)
+                logits -= normaliser[piece].unsqueeze(1)
+                entropy[piece] = logits.exp().mul_(logits).sum(1).neg_()
         ctx.save_for_backward(hidden, weight, ids, heat, normaliser, entropy if want_entropy else None)
         ctx.dtype = dtype
         return logp, entropy if want_entropy else None
 
     @staticmethod
     def backward(ctx: Any, logp_slope: Tensor, entropy_slope: Tensor | None):  # type: ignore[override]
-        hidden, weight, ids, heat, normaliser, entropy = ctx.saved_tensors
+        hidden, weight = ctx.saved_tensors[:2]
         low, matrix = hidden.to(ctx.dtype), weight.to(ctx.dtype)
         to_hidden, to_weight = torch.empty_like(hidden), torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         for piece in _pieces(len(hidden), weight.shape[0], hidden.is_cuda):
-            logits = _scaled(low[piece], matrix, heat, piece)
-            logits -= normaliser[piece].unsqueeze(1)
-            slope = logits.exp()  # the probabilities; from here on the loss's slope in the logits
-            if entropy_slope is None or entropy is None:
-                slope *= -logp_slope[piece].unsqueeze(1)
-            else:  # of the entropy: -p (log p + H)
-                logits += entropy[piece].unsqueeze(1)
-                logits *= entropy_slope[piece].unsqueeze(1)
-                logits += logp_slope[piece].unsqueeze(1)
-                slope *= logits.neg_()
-            slope.scatter_add_(1, ids[piece].unsqueeze(1), logp_slope[piece].unsqueeze(1))
-            if heat is not None:
-                slope /= heat[piece].unsqueeze(1)
-            slope = slope.to(ctx.dtype)
+            slope = _logit_slope(ctx, low[piece], matrix, piece, logp_slope, entropy_slope)
             to_hidden[piece] = slope @ matrix
             if to_weight is not None:
                 if slope.dtype == to_weight.dtype:
@@ -76,6 +68,35 @@ class _ChosenLogp(torch.autograd.Function):
                 else:
                     to_weight += precise_product(slope.t(), low[piece])
         return to_hidden, to_weight, None, None, None, None
+
+
+def _logit_slope(ctx: Any, low: Tensor, matrix: Tensor, piece: slice, logp_slope: Tensor, entropy_slope: Tensor | None) -> Tensor:
+    """The loss's slope in the logits of a piece, in the precision of products."""
+    hidden, _, ids, heat, normaliser, entropy = ctx.saved_tensors
+    ids, normaliser, logp_slope = ids[piece], normaliser[piece], logp_slope[piece]
+    heat = None if heat is None else heat[piece]
+    if entropy is None or entropy_slope is None:
+        entropy = entropy_slope = None
+    else:
+        entropy, entropy_slope = entropy[piece], entropy_slope[piece]
+    logits = head_logits(low, matrix)
+    if fused.helps(hidden):
+        return fused.chosen_back(logits, ids, heat, normaliser, entropy, logp_slope, entropy_slope, ctx.dtype)
+    if heat is not None:
+        logits /= heat.unsqueeze(1)
+    logits -= normaliser.unsqueeze(1)
+    slope = logits.exp()  # the probabilities; from here on the loss's slope in the logits
+    if entropy is None or entropy_slope is None:
+        slope *= -logp_slope.unsqueeze(1)
+    else:  # of the entropy: -p (log p + H)
+        logits += entropy.unsqueeze(1)
+        logits *= entropy_slope.unsqueeze(1)
+        logits += logp_slope.unsqueeze(1)
+        slope *= logits.neg_()
+    slope.scatter_add_(1, ids.unsqueeze(1), logp_slope.unsqueeze(1))
+    if heat is not None:
+        slope /= heat.unsqueeze(1)
+    return slope.to(ctx.dtype)
 
 
 def _pieces(count: int, vocabulary: int, on_gpu: bool) -> list[slice]:

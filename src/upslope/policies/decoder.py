@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from upslope.policies.anatomy import Anatomy
-from upslope.policies.attention import attend_all, attend_rows
+from upslope.policies.attention import attend
 from upslope.policies.blocks import Block, after, blocks_of, norm_weight, projected
 from upslope.policies.layout import Layout
+from upslope.policies.nodes import turned
 
 
 def hidden_states(body: Anatomy, layout: Layout, dtype: torch.dtype, recompute: bool = False) -> Tensor:
@@ -28,11 +29,15 @@ def hidden_states(body: Anatomy, layout: Layout, dtype: torch.dtype, recompute: 
     """
     x = body.stack.embed_tokens(layout.ids)
     x = x.to(torch.promote_types(x.dtype, torch.float32))
-    turn = turns(body, layout)
+    turn, delta = turns(body, layout), None
     last = len(body.layers) - 1
     for number, block in enumerate(blocks_of(body, dtype)):
-        arguments = (body, block, x, turn, layout, number == last)
-        x = checkpoint(_layer, *arguments, use_reentrant=False) if recompute and torch.is_grad_enabled() else _layer(*arguments)
+        arguments = (body, block, x, delta, turn, layout, number == last)
+        if recompute and torch.is_grad_enabled():
+            x, delta = checkpoint(_layer, *arguments, use_reentrant=False)
+        else:
+            x, delta = _layer(*arguments)
+    x = x if delta is None else x + delta
     if isinstance(body.stack.norm, nn.Identity):  # what a method has put there to look inside
         return x
     return F.rms_norm(x, x.shape[-1:], norm_weight(body, body.stack.norm), body.eps)
@@ -53,19 +58,21 @@ def prompt_memory(body: Anatomy, blocks: Iterable[Block], embedded: Tensor, layo
         embedded: the tokens' embeddings ``[S, features]``.
     """
     x = embedded.to(torch.promote_types(embedded.dtype, torch.float32))
-    turn, found = turns(body, layout), []
+    turn, found, delta = turns(body, layout), [], None
+    turning = body.heads + body.kv_heads
     for number, block in enumerate(blocks):
-        q, k, v = projected(body, block, x, turn)
-        found.append((k, v))
+        x, packed = projected(body, block, x, delta)
+        packed = turned(packed, *turn, turning)
+        found.append((packed[:, body.heads : turning], packed[:, turning:]))
         if number + 1 < len(body.layers) and len(x):
-            x = after(body, block, x, attend_all(q, k, v, layout, body.scale).flatten(1))
+            x, delta = after(body, block, x, attend(packed, layout, body.heads, body.scale).flatten(1))
     return found
 
 
-def _layer(body: Anatomy, block: Block, x: Tensor, turn: tuple[Tensor, Tensor], layout: Layout, last: bool) -> Tensor:
+def _layer(
+    body: Anatomy, block: Block, x: Tensor, delta: Tensor | None, turn: tuple[Tensor, Tensor], layout: Layout, last: bool
+) -> tuple[Tensor, Tensor]:
     """One layer; the last one gives the rows' own tokens only."""
-    q, k, v = projected(body, block, x, turn)
-    if last:
-        own = slice(layout.shared, None)
-        return after(body, block, x[own], attend_rows(q[own], k, v, layout, body.scale).flatten(1))
-    return after(body, block, x, attend_all(q, k, v, layout, body.scale).flatten(1))
+    x, packed = projected(body, block, x, delta)
+    packed = turned(packed, *turn, body.heads + body.kv_heads)
+    return after(body, block, x[layout.shared :] if last else x, attend(packed, layout, body.heads, body.scale, last).flatten(1))

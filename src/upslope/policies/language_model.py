@@ -25,6 +25,7 @@ from upslope.policies.decoder import hidden_states
 from upslope.policies.heads import make_head
 from upslope.policies.layout import lay_out
 from upslope.policies.padded import extent_of, padded_columns
+from upslope.policies.wording import decoded, encoded, stop_ids
 from upslope.runtime.seeding import mix
 from upslope.types import Head, Trajectories, View
 
@@ -77,7 +78,7 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.heads: dict[str, nn.Module] = {}
         self._body: tuple[Any, Anatomy | None] | None = None
-        self.stop_ids = _stop_ids(model, tokenizer)
+        self.stop_ids = stop_ids(model, tokenizer)
         known = (tokenizer.pad_token_id, model.config.get_text_config().pad_token_id, *sorted(self.stop_ids), 0)
         self.pad_id: int = next(pad for pad in known if isinstance(pad, int) and pad >= 0)
         _switch_off_dropout(model)
@@ -106,20 +107,19 @@ class LanguageModel:
 
     def encode(self, prompt: str) -> list[int]:
         """The ids to continue from; never empty, as the first token needs something to follow."""
-        if getattr(self.tokenizer, "chat_template", None):
-            said = [{"role": "user", "content": prompt}]
-            # As text first: templates write their special tokens themselves, so none may be added when it becomes ids.
-            text = self.tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
-            ids = self.tokenizer(text, add_special_tokens=False).input_ids
-        else:
-            ids = self.tokenizer(prompt).input_ids
+        return self.encode_all([prompt])[0]
+
+    def encode_all(self, prompts: Sequence[str]) -> list[list[int]]:
         start = self.tokenizer.bos_token_id
-        return list(ids) or [start if start is not None else min(self.stop_ids, default=self.pad_id)]
+        first = start if start is not None else min(self.stop_ids, default=self.pad_id)
+        return [list(ids) or [first] for ids in encoded(self.tokenizer, prompts)]
 
     def decode(self, ids: Sequence[int] | Tensor) -> str:
         """The text of these ids, without special tokens."""
-        ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
-        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return self.decode_all([ids.tolist() if isinstance(ids, Tensor) else ids])[0]
+
+    def decode_all(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        return decoded(self.tokenizer, rows)
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
@@ -371,15 +371,6 @@ class LanguageModel:
 
 def _head_file(name: str) -> str:
     return VALUE_FILE if name == "value" else f"head-{name}.safetensors"
-
-
-def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Whatever the model's generation settings or the tokenizer call the end of a sequence."""
-    found = {tokenizer.eos_token_id}
-    for settings in (getattr(model, "generation_config", None), model.config):
-        ends = getattr(settings, "eos_token_id", None)
-        found |= set(ends) if isinstance(ends, (list, tuple)) else {ends}
-    return frozenset(found - {None})
 
 
 def _switch_off_dropout(model: Any) -> None:

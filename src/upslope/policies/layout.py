@@ -53,46 +53,40 @@ class Layout:
         return sizes
 
     @cached_property
-    def row_bounds(self) -> Bounds:
-        """Rows alone: each looks at its prompt and at itself."""
-        seen = [self.prompts[prompt] + own for prompt, own in zip(self.which, self.owns, strict=True)]
-        return Bounds.of(self._row_keys, self.owns, seen, self.device)
+    def longest(self) -> int:
+        """Own tokens of the longest prompt or row."""
+        return max([*self.prompts, *self.owns], default=0)
 
     @cached_property
-    def all_bounds(self) -> Bounds:
-        """Prompts, each looking at itself, and rows."""
-        seen = [self.prompts[prompt] + own for prompt, own in zip(self.which, self.owns, strict=True)]
-        keys = torch.cat([torch.arange(self.shared), self._row_keys])
-        return Bounds.of(keys, [*self.prompts, *self.owns], [*self.prompts, *seen], self.device)
-
-    @cached_property
-    def _row_keys(self) -> Tensor:
-        """Which packed tokens each row looks at, row after row."""
+    def spans(self) -> Tensor:
+        """Prompts, then rows ``[G + N, 6]``: where own tokens begin and how many they are, the same of what they see before
+        (a row's prompt), the same of what looks back at them (a prompt's rows). For `upslope.policies.attention_kernels`."""
         prompt, which, own = (np.array(numbers, dtype=np.int64) for numbers in (self.prompts, self.which, self.owns))
-        there = prompt[which]
-        lengths = there + own
-        row = np.arange(len(lengths)).repeat(lengths)
-        place = np.arange(lengths.sum()) - (lengths.cumsum() - lengths)[row]
-        of_prompt = (prompt.cumsum() - prompt)[which][row] + place
-        of_row = (own.cumsum() - own + self.shared - there)[row] + place
-        return torch.from_numpy(np.where(place < there[row], of_prompt, of_row))
+        lengths = np.concatenate([prompt, own])
+        first = lengths.cumsum() - lengths
+        of_prompt, of_row = first[: len(prompt)], first[len(prompt) :]
+        behind = np.bincount(which, own, len(prompt)).astype(np.int64)
+        begin = behind.cumsum() - behind + self.shared
+        prompts = np.stack([of_prompt, prompt, of_prompt, np.zeros_like(prompt), begin, behind], 1)
+        rows = np.stack([of_row, own, of_prompt[which], prompt[which], of_row, np.zeros_like(own)], 1)
+        return torch.from_numpy(np.concatenate([prompts, rows]).astype(np.int32)).to(self.device)
 
+    def blocks(self, size: int) -> Tensor:
+        """All spans in blocks of at most so many tokens ``[B, 2]``: which span, and the block's first token in it."""
+        if size not in self._blocks:
+            counts = -(-np.array([*self.prompts, *self.owns], dtype=np.int64) // size)
+            span = np.arange(len(counts)).repeat(counts)
+            begin = (np.arange(len(span)) - (counts.cumsum() - counts)[span]) * size
+            self._blocks[size] = torch.from_numpy(np.stack([span, begin], 1).astype(np.int32)).to(self.device)
+        return self._blocks[size]
 
-@dataclass(frozen=True, eq=False)
-class Bounds:
-    """Packed sequences for a kernel: which tokens are keys, and where queries and keys of each sequence begin and end."""
+    def prompt_blocks(self, size: int) -> int:
+        """How many of the blocks belong to prompts; they come first."""
+        return sum(-(-length // size) for length in self.prompts)
 
-    keys: Tensor
-    q: Tensor
-    k: Tensor
-    q_longest: int
-    k_longest: int
-
-    @staticmethod
-    def of(keys: Tensor, queries: list[int], seen: list[int], device: torch.device) -> Bounds:
-        pairs = [(q, k) for q, k in zip(queries, seen, strict=True) if q]
-        q, k = ([length for length, _ in pairs], [length for _, length in pairs])
-        return Bounds(keys.to(device), _bounds(q, device), _bounds(k, device), max(q, default=0), max(k, default=0))
+    @cached_property
+    def _blocks(self) -> dict[int, Tensor]:
+        return {}
 
 
 def lay_out(prompt: Tensor, prompt_mask: Tensor, action: Tensor, extent: Tensor) -> Layout:
@@ -132,8 +126,3 @@ def _padded_places(lengths: list[int], device: torch.device) -> Tensor | None:
     if all(length == longest for length in lengths):
         return None
     return torch.cat([torch.arange(row * longest, row * longest + length) for row, length in enumerate(lengths)]).to(device)
-
-
-def _bounds(lengths: list[int], device: torch.device) -> Tensor:
-    total = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    return total.to(device)

@@ -186,14 +186,12 @@ class TorchEngine:
 
         Our own decoding keeps a prompt once and lets rows wait for their turn; `transformers` keeps all rows, each with its prompt.
         """
+        memory, token_bytes, whole_rows = self._memory(), self._token_bytes(), self.policy.body is None
         start = longest = total = 0
         for number, prompt in enumerate(prompts):
             longest, total = max(longest, len(prompt)), total + len(prompt)
-            if self.policy.body is not None:
-                size = total * self._token_bytes()
-            else:
-                size = (number + 1 - start) * n * self._row_bytes(longest + room)
-            if number > start and size > self._memory():
+            size = (number + 1 - start) * n * self._row_bytes(longest + room) if whole_rows else total * token_bytes
+            if number > start and size > memory:
                 yield start, number
                 start, longest, total = number, len(prompt), len(prompt)
         yield start, len(prompts)

@@ -75,8 +75,8 @@ def answers_of(engine: Engine, policy: LanguageModel) -> Answerer:
     """The answers of a policy through an engine."""
 
     def answer(prompts: Sequence[str], samples: int, sampling: Sampling, numbers: Tensor) -> tuple[list[str], int]:
-        completions = engine.generate([policy.encode(prompt) for prompt in prompts], samples, sampling, numbers)
-        return [policy.decode(ids) for ids in sampled_ids(completions)], int(completions.sampled.sum())
+        completions = engine.generate(policy.encode_all(prompts), samples, sampling, numbers)
+        return policy.decode_all(sampled_ids(completions)), int(completions.sampled.sum())
 
     return answer
 

@@ -6,7 +6,6 @@ serve step after step of a run; larger work makes a new stepper with larger buff
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from upslope.policies.blocks import Block
 from upslope.policies.columns import head_logits
+from upslope.policies.fused import GATE_BLOCK, GATE_WARPS, power, triton_found
 from upslope.policies.nodes import Matrix
 from upslope.rollout.record import Job, Record
 from upslope.rollout.sampling import Sampling
@@ -32,18 +32,9 @@ TURN_WARPS = 2
 """How kernels are cut."""
 
 
-@functools.cache
-def _triton_found() -> bool:
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 def graphs_help(device: torch.device) -> bool:
     """Whether this stepper can run here."""
-    return device.type == "cuda" and _triton_found()
+    return device.type == "cuda" and triton_found()
 
 
 class GraphStepper(Stepper):
@@ -131,6 +122,7 @@ class GraphStepper(Stepper):
             column.copy_(own[:rows, : column.shape[1]])
 
     def logits(self, count: int) -> Tensor:
+        from upslope.policies.kernels import gated
         from upslope.rollout import kernels
 
         weights, slots, kept = self.weights, self.slots, self._kept
@@ -139,19 +131,19 @@ class GraphStepper(Stepper):
         torch.index_select(weights.embedding, 0, slots.token[:count], out=self._embedded(count))
         x = self._x[:count].copy_(self._embedded(count))
         delta: Tensor | None = None
-        repeat, wide = body.heads // body.kv_heads, _power(max(16, body.width))
+        repeat, wide = body.heads // body.kv_heads, power(max(16, body.width))
         for number, block in enumerate(weights.blocks):
             seen = self._normed(x, delta, block.before)
             qkv = F.linear(seen, block.qkv.low, _low(block.qkv_bias))
             keys, values = self.cache[number]
             kernels.turn_and_store[(count,)](
                 qkv, self._q, keys, values, weights.cos, weights.sin, *self._head_norms(block), slots.prompt, kept.length,
-                slots.step, body.eps, self.room, body.heads, body.kv_heads, _power(body.heads + 2 * body.kv_heads), body.width,
-                _power(body.width // 2), block.q_norm is not None, num_warps=TURN_WARPS,
+                slots.step, body.eps, self.room, body.heads, body.kv_heads, power(body.heads + 2 * body.kv_heads), body.width,
+                power(body.width // 2), block.q_norm is not None, num_warps=TURN_WARPS,
             )  # fmt: skip
             kernels.attend[(count, body.kv_heads)](
                 self._q, kept.keys[number], kept.values[number], keys, values, self._out, slots.prompt, kept.start, kept.length,
-                slots.step, body.scale, self.room, body.kv_heads, repeat, max(16, _power(repeat)), body.width, wide,
+                slots.step, body.scale, self.room, body.kv_heads, repeat, max(16, power(repeat)), body.width, wide,
                 ATTEND_BLOCK, "ieee" if weights.dtype == torch.float32 else "tf32", num_warps=ATTEND_WARPS,
                 num_stages=ATTEND_STAGES,
             )  # fmt: skip
@@ -159,9 +151,8 @@ class GraphStepper(Stepper):
             seen = self._normed(x, delta, block.between)
             both = F.linear(seen, block.gate_up.low)
             features = self._active.shape[1]
-            kernels.gated[(-(-count * features // 1024),)](
-                both, self._active, features, count * features, body.activation, 1024, num_warps=4
-            )
+            grid = (count, -(-features // GATE_BLOCK))
+            gated[grid](both, self._active, features, body.activation, GATE_BLOCK, num_warps=GATE_WARPS)
             delta = F.linear(self._active[:count], block.down.low)
         return head_logits(self._normed(x, delta, weights.last_norm), weights.head)
 
@@ -169,13 +160,11 @@ class GraphStepper(Stepper):
         return self._seen[:count]
 
     def _normed(self, x: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor:
-        from upslope.rollout import kernels
+        from upslope.policies.kernels import add_norm
 
         seen = self._seen[: len(x)]
-        given = x if delta is None else delta
-        kernels.add_norm[(len(x),)](
-            x, given, weight, seen, self.weights.body.eps, x.shape[1], _power(x.shape[1]), delta is not None, num_warps=4
-        )
+        given, wide = x if delta is None else delta, x.shape[1]
+        add_norm[(len(x),)](x, given, weight, x, seen, self.weights.body.eps, wide, power(wide), delta is not None, num_warps=4)
         return seen
 
     @staticmethod
@@ -195,7 +184,7 @@ class GraphStepper(Stepper):
             kept.limits, vocabulary, kept.uniforms.shape[1], self.room, 1 / (sampling.temperature or 1.0), float(sampling.top_k),
             sampling.top_p, math.log(sampling.min_p) if sampling.min_p else 0.0, len(kept.stops), sampling.temperature == 0,
             0 < sampling.top_k < vocabulary, sampling.top_p < 1, sampling.min_p > 0, ROUNDS,
-            min(DRAW_BLOCK, _power(vocabulary)), num_warps=DRAW_WARPS,
+            min(DRAW_BLOCK, power(vocabulary)), num_warps=DRAW_WARPS,
         )  # fmt: skip
 
 
@@ -204,16 +193,16 @@ class _Kept:
 
     def __init__(self, weights: Weights, prompts: Prompts, job: Job | None):
         body, device = weights.body, weights.device
-        tokens, texts = _power(max(1, sum(prompts.lengths))), _power(len(prompts.lengths))
+        tokens, texts = power(max(1, sum(prompts.lengths))), power(len(prompts.lengths))
         shape = (len(weights.blocks), tokens, body.kv_heads, body.width)
         self.keys = torch.zeros(shape, dtype=weights.dtype, device=device)
         self.values = torch.zeros_like(self.keys)
         self.length, self.start = (torch.zeros(texts, dtype=torch.long, device=device) for _ in range(2))
         rows, room = (1, 1) if job is None else job.uniforms.shape
-        self.uniforms = torch.zeros(_power(rows), room, device=device)
-        self.limits = torch.zeros(_power(rows), dtype=torch.long, device=device)
+        self.uniforms = torch.zeros(power(rows), room, device=device)
+        self.limits = torch.zeros(power(rows), dtype=torch.long, device=device)
         self.stops = torch.full((max(1, 0 if job is None else len(job.stops)),), -1, dtype=torch.long, device=device)
-        self.record = Record.blank(_power(rows), room, 0, device)
+        self.record = Record.blank(power(rows), room, 0, device)
 
     def fits(self, prompts: Prompts, job: Job) -> bool:
         return (
@@ -226,8 +215,8 @@ class _Kept:
 
     def take(self, prompts: Prompts, job: Job | None) -> None:
         tokens, texts = sum(prompts.lengths), len(prompts.lengths)
-        for number, (k, v) in enumerate(prompts.memory):
-            self.keys[number, :tokens], self.values[number, :tokens] = k, v
+        for kept, read in zip((self.keys, self.values), zip(*prompts.memory, strict=True), strict=True):
+            torch._foreach_copy_([layer[:tokens] for layer in kept], list(read))
         self.length[:texts] = prompts.length
         self.start[:texts] = prompts.length.cumsum(0) - prompts.length
         if job is None:
@@ -244,10 +233,6 @@ def _low(bias: Matrix | None) -> Tensor | None:
     return None if bias is None else bias.low
 
 
-def _power(size: int) -> int:
-    return 1 << max(0, size - 1).bit_length()
-
-
 def _up_to(count: int, sizes: tuple[int, ...]) -> int:
     """The smallest of the sizes that holds so many."""
-    return next((size for size in sizes if size >= count), _power(count))
+    return next((size for size in sizes if size >= count), power(count))

@@ -1,27 +1,14 @@
 """Triton kernels of one decoding step. Each does what its namesake in `upslope.rollout.stepper` does in plain torch.
 
-What they save is trips to memory and launches: a layer is four products and five of these. A row's prompt is read where it lies,
-packed and shared by all its rows; the vocabulary is read twice to draw a token, once more per halving where draws are truncated.
+What they save is trips to memory and launches: a layer is four products and five kernels, three of them learning's own
+(`upslope.policies.kernels`). A row's prompt is read where it lies, packed and shared by all its rows; the vocabulary is read twice
+to draw a token, once more per halving where draws are truncated.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-
-
-@triton.jit
-def add_norm(x, delta, weight, out, eps, D: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr):
-    """``x += delta`` in float32, and its norm in the precision of products; one program a row."""
-    at = tl.arange(0, BLOCK)
-    inside = at < D
-    place = tl.program_id(0).to(tl.int64) * D + at
-    value = tl.load(x + place, inside, 0.0)
-    if ADD:
-        value += tl.load(delta + place, inside, 0.0).to(tl.float32)
-        tl.store(x + place, value, inside)
-    scale = 1.0 / tl.sqrt(tl.sum(value * value) / D + eps)
-    tl.store(out + place, (value * scale * tl.load(weight + at, inside, 0.0)).to(out.dtype.element_ty), inside)
 
 
 @triton.jit
@@ -112,23 +99,6 @@ def attend(
     found = found / total[:, None]
     target = out + (mine + query[:, None]) * W + feature[None, :]
     tl.store(target, found.to(out.dtype.element_ty), (query[:, None] < REPEAT) & real)
-
-
-@triton.jit
-def gated(both, out, F, TOTAL, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """``activation(gate) * up`` of ``[B, 2 F]``."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < TOTAL
-    place = at // F * 2 * F + at % F
-    gate = tl.load(both + place, inside, 0.0).to(tl.float32)
-    up = tl.load(both + place + F, inside, 0.0).to(tl.float32)
-    if KIND == "silu":
-        gate = gate * tl.sigmoid(gate)
-    elif KIND == "tanh":  # tanh(z) = 2 sigmoid(2 z) - 1
-        gate = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
-    else:
-        gate = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
-    tl.store(out + at, (gate * up).to(out.dtype.element_ty), inside)
 
 
 @triton.jit

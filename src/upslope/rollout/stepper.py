@@ -18,6 +18,7 @@ from upslope.policies.blocks import after, projected
 from upslope.policies.columns import head_logits
 from upslope.policies.decoder import prompt_memory
 from upslope.policies.layout import Layout
+from upslope.policies.nodes import turned
 from upslope.rollout.record import Job, Record
 from upslope.rollout.sampling import draw_tokens
 from upslope.rollout.weights import Weights
@@ -159,16 +160,20 @@ class Stepper:
             hidden = (torch.arange(latest, device=at.device) > at.unsqueeze(1)).view(count, 1, 1, latest)
         slot = torch.arange(count, device=at.device)
         x = weights.embedding[slots.token[:count]].to(torch.promote_types(weights.dtype, torch.float32))
+        delta, turning = None, body.heads + body.kv_heads
         for number, block in enumerate(weights.blocks):
-            q, k, v = projected(body, block, x, turn)
-            keys, values = self.cache[number]
+            x, packed = projected(body, block, x, delta)
+            packed = turned(packed, *turn, turning)
+            said = packed[:, body.heads :].unflatten(1, (2, body.kv_heads)).transpose(0, 1)
+            keys, values = cache = self.cache[number]
             if hidden is None:  # all rows are equally far
-                keys[:count, :, latest - 1], values[:count, :, latest - 1] = k, v
+                cache[:, :count, :, latest - 1] = said
             else:
-                keys[slot, :, at], values[slot, :, at] = k, v
-            q = q.view(count, body.kv_heads, -1, body.width)
+                cache[:, slot, :, at] = said.transpose(0, 1)
+            q = packed[:, : body.heads].unflatten(1, (body.kv_heads, -1))
             out = look(q, keys[:count, :, :latest], values[:count, :, :latest], hidden, number)
-            x = after(body, block, x, out.reshape(count, -1))
+            x, delta = after(body, block, x, out.reshape(count, -1))
+        x = x if delta is None else x + delta
         last = F.rms_norm(x, x.shape[-1:], weights.last_norm, body.eps).to(weights.dtype)
         return head_logits(last, weights.head)
 

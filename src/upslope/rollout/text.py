@@ -68,7 +68,7 @@ class TextRollout:
     def answers(self, problems: list[Problem], step: int, attempt: int) -> Trajectories:
         """A group of sampled and scored answers to each of these problems."""
         self.asked |= {problem.id: problem for problem in problems}
-        prompts = [self.policy.encode(problem.prompt) for problem in problems]
+        prompts = self.policy.encode_all([problem.prompt for problem in problems])
         numbers = uniforms((len(prompts) * self.samples, self.sampling.max_tokens), self.seed, "tokens", step, attempt)
         completions = self.engine.generate(prompts, self.samples, self.sampling, numbers)
         repeated = [problem for problem in problems for _ in range(self.samples)]
@@ -84,7 +84,7 @@ class TextRollout:
         Args:
             answers: the ids of each whole answer. A row may hold only the end of it; what stands before is in its prompt.
         """
-        responses = [self.policy.decode(ids) for ids in answers]
+        responses = self.policy.decode_all(answers)
         scores = self.task.score(problems, responses)
         reward = torch.tensor(scores.reward, dtype=torch.float32)
         components = {name: torch.tensor(values) for name, values in scores.components.items() if name != "task"}
@@ -243,7 +243,7 @@ def _last(sampled: Tensor) -> Tensor:
 
 def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajectories:
     """The reference answers as if they had been sampled, for supervised learning; nobody sampled them, so `behavior` is NaN."""
-    prompts = [policy.encode(problem.prompt) for problem in problems]
+    prompts = policy.encode_all([problem.prompt for problem in problems])
     stop = min(policy.stop_ids)
     answers = [[*policy.tokenizer(problem.answer, add_special_tokens=False).input_ids, stop] for problem in problems]
     width = max(map(len, answers))

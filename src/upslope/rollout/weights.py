@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -40,18 +41,18 @@ class Weights:
                 body.head.weight.to(self.dtype),
             )
             if self.device.type != "cuda":
-                self.blocks, self._ends = list(blocks_of(body, self.dtype)), ends
+                self.blocks, self._ends = blocks_of(body, self.dtype), ends
             elif not self.blocks:
                 self.blocks, self._ends = [_copied(block) for block in blocks_of(body, self.dtype)], tuple(map(_copied, ends))
             else:
-                for own, new in zip([*self.blocks, self._ends], [*blocks_of(body, self.dtype), ends], strict=True):
-                    torch._foreach_copy_(list(_tensors(own)), list(_tensors(new)))
+                own, new = [*self.blocks, self._ends], [*blocks_of(body, self.dtype), ends]
+                torch._foreach_copy_([*_tensors(own)], [*_tensors(new)])
         self.embedding, self.last_norm, self.head = self._ends
 
 
-def _tensors(found: Any) -> Iterator[Tensor]:
-    """What products read of a block or of some tensors."""
-    for part in found:
+def _tensors(several: Iterable[Any]) -> Iterator[Tensor]:
+    """What products read of some blocks and tuples of tensors."""
+    for part in itertools.chain.from_iterable(several):
         if part is not None:
             yield part.low if isinstance(part, Matrix) else part
 

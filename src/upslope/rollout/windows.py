@@ -97,7 +97,7 @@ class WindowRollout(TextRollout):
         answers = self._filled(step)
         problems = [self._problem(live) for live in answers]
         self.asked = {problem.id: problem for problem in problems}
-        prompts = [self.policy.encode(problem.prompt) for problem in problems]
+        prompts = self.policy.encode_all([problem.prompt for problem in problems])
         self._extend(answers, prompts, step)
         rows = self._rows(answers, problems, prompts)
         names = sorted({(live.step, live.number) for live in answers})
@@ -163,7 +163,7 @@ class WindowRollout(TextRollout):
     def _unscored(self, rows: Trajectories, problems: Sequence[Problem], answers: Sequence[list[int]], names: Any) -> Trajectories:
         """Rows of answers that go on: nothing is earned yet."""
         nothing = torch.zeros(rows.rows)
-        responses = [self.policy.decode(ids) for ids in answers]
+        responses = self.policy.decode_all(answers)
         return rows.replace(
             components=dict.fromkeys(names, nothing),
             task=torch.tensor([problem.id for problem in problems], dtype=torch.int64),
