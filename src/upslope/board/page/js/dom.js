@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element: `h("button", {class: "quiet", onclick: go}, "Go")`. A child is a node, a text, or nothing (null, undefined, false). */
+/** An element: `h("button", {class: "quiet", onclick: go}, "Go")`. A child is a node, a text, or nothing (null, false). */
 export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }

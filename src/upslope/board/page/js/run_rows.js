@@ -12,7 +12,7 @@ const CELLS = 10;
 // Rows once made are kept: scrolling back costs nothing.
 const MOST_KEPT = 2000;
 
-/** Keeps a table's body filled with the lines in sight of `scroller`. `actions` are tick(id, shift), fold(name), tickAll(runs, on), focus(at). */
+/** Keeps a table's body filled with the lines in sight of `scroller`. `actions`: tick(id, shift), fold, tickAll(runs, on), focus(at). */
 export class Rows {
   constructor(scroller, body, actions) {
     Object.assign(this, { scroller, body, actions, lines: [], active: 0, made: new Map() });

@@ -1,4 +1,4 @@
-// The chosen measure along an answer as bars, to see where something happens; a click goes to the token. The tokens say it all in words.
+// The chosen measure along an answer as bars, to see where something happens; a click goes to the token.
 
 import { h } from "./dom.js";
 import { colour, onTheme } from "./theme.js";

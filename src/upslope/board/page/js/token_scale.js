@@ -1,4 +1,4 @@
-// What tokens are coloured by: each measure's list, its scale and its legend. Strength and side are set here, colours in the style sheet.
+// What tokens are coloured by: each measure's list, scale and legend. The colours themselves are in the style sheet.
 
 import { h } from "./dom.js";
 import { number } from "./format.js";

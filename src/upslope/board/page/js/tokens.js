@@ -100,8 +100,8 @@ export class Strip {
         { class: "token", role: "option", "aria-selected": "false", tabindex: at === 0 ? 0 : -1, "data-at": at, dir: "auto" },
         ...nodes,
       );
-      if (clipped?.[at] > 0) token.classList.add("clip-high");
-      if (clipped?.[at] < 0) token.classList.add("clip-low");
+      if (!theirs && clipped?.[at] > 0) token.classList.add("clip-high");
+      if (!theirs && clipped?.[at] < 0) token.classList.add("clip-low");
       this.tokens.push(token);
       holder.append(token, ...(ends ? [ends] : []));
     });
@@ -222,7 +222,8 @@ export class Card {
     const box = token.getBoundingClientRect();
     const [wide, high] = [this.element.offsetWidth, this.element.offsetHeight];
     const top = box.bottom + 8 + high > innerHeight ? Math.max(8, box.top - high - 8) : box.bottom + 8;
-    this.element.style.transform = `translate(${Math.round(Math.max(8, Math.min(box.left, innerWidth - wide - 8)))}px, ${Math.round(top)}px)`;
+    const left = Math.max(8, Math.min(box.left, innerWidth - wide - 8));
+    this.element.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
   }
 
   hide() {
