@@ -390,3 +390,23 @@ def test_smollm2_answers_and_agrees_with_its_full_forward_pass():
     view = policy.evaluate(rows_of(policy, prompts, 2, done, 0.7), frozenset({"entropy"}))
     torch.testing.assert_close(done.logp, view.logp, atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(done.entropy, view.entropy, atol=1e-3, rtol=1e-3)
+
+
+def test_rows_of_other_engines_are_cut_where_our_own_stops():
+    from upslope.rollout.foreign import Recorded, as_completions, cut_at_stops
+
+    policy, uniforms = policy_of("llama"), seeding.uniforms((30, 14), 13)
+    policy.stop_ids = frozenset({2})
+    free = TorchEngine(policy).generate(PROMPTS, 6, Sampling(14), uniforms)
+    lengths = [int(length) for length in free.sampled.sum(1)]
+    texts = [policy.decode(row[:length]) for row, length in zip(free.tokens, lengths, strict=True)]
+    stop = next(text[i : i + 2] for text in texts for i in range(2, len(text) - 4))
+    rows = [
+        Recorded(free.tokens[row, :length].tolist(), free.logp[row, :length].tolist(), None, free.finish[row])
+        for row, length in enumerate(lengths)
+    ]
+    held = TorchEngine(policy).generate(PROMPTS, 6, Sampling(14, stop=(stop,)), uniforms)
+    cut = as_completions(cut_at_stops(rows, policy, Sampling(14, stop=(stop,))), policy)
+    assert cut.finish == held.finish and sum(len(row.tokens) for row in rows) > int(cut.sampled.sum())
+    assert torch.equal(cut.tokens, held.tokens) and torch.equal(cut.sampled, held.sampled)
+    assert cut_at_stops(rows, policy, Sampling(14)) == rows

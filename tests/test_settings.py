@@ -48,3 +48,30 @@ def test_an_environment_without_its_family_is_recognised():
 
 def test_names_of_the_package_can_be_completed():
     assert {"train", "method", "list_methods"} <= set(dir(up))
+
+
+def test_a_stop_text_ends_answers_in_training_and_in_evaluation(tmp_path, monkeypatch):
+    from upslope.report.checkup import Speaker
+    from upslope.rollout import evaluation
+
+    run = up.train(
+        "grpo", "reverse", model="tiny:layers=1,width=32", stop="a", steps=2, tasks_per_step=8, samples_per_task=8, max_tokens=12,
+        warm_start=0.0, eval_problems=40, record="all", out=tmp_path / "run",
+    )  # fmt: skip
+    rows = [row for step in (1, 2) for group in run.folder.read_rollouts(step)["groups"] for row in group["samples"]]
+    said = [row for row in rows if "a" in row["response"]]
+    assert said and all(row["response"].index("a") == len(row["response"]) - 1 and row["finish"] == "stop" for row in said)
+    answers = [Speaker(run, temperature=1.0, seed=seed).answer("abc=") for seed in range(20)]
+    assert any("a" in text for text in answers) and all("a" not in text[:-1] for text in answers)
+    seen = []
+    monkeypatch.setattr(evaluation, "evaluate_answers", lambda *_, **asked: seen.append(asked["stop"]))
+    with pytest.raises(AttributeError):
+        run.bench.evaluate()
+    assert seen == [("a",)]
+
+
+def test_a_servers_answer_is_cut_behind_the_first_stop_text():
+    from upslope.rollout.server_answers import _cut
+
+    assert _cut("one, two; three", (";", ",")) == "one,"
+    assert _cut("one two", (";",)) == "one two"

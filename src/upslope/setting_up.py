@@ -94,6 +94,7 @@ class TextBench(Bench):
             top_k=settings.top_k,
             top_p=settings.top_p,
             min_p=settings.min_p,
+            stop=settings.stops,
         )
         make = TextRollout if method.rollout is None else method.rollout.build
         self.rollout = make(
@@ -127,6 +128,7 @@ class TextBench(Bench):
             self.policy,
             problems=settings.eval_problems or 100,
             max_tokens=tokens,
+            stop=settings.stops,
             engine=engine if follows else None,
             progress=progress,
         )

@@ -91,9 +91,9 @@ def _measure_text(task: Any, answer: Answerer, settings: Settings, asked: Asked,
     samples, temperature = asked.samples or k, settings.temperature if asked.temperature is None else asked.temperature
     if temperature == 0 and samples > 1:
         raise UserError(f"--temperature 0 gives {samples} times the same answer; pass@{k} needs it above 0.")
-    greedy = evaluate_answers(task, answer, problems=problems, max_tokens=tokens, progress=progress)
+    greedy = evaluate_answers(task, answer, problems=problems, max_tokens=tokens, stop=settings.stops, progress=progress)
     drawn = evaluate_answers(task, answer, problems=problems, max_tokens=tokens, samples=samples,
-                             temperature=temperature, progress=progress)  # fmt: skip
+                             temperature=temperature, stop=settings.stops, progress=progress)  # fmt: skip
     if asked.engine is not None and samples > 1 and all(len(set(said)) == 1 for said in drawn.responses):
         print(f"upslope: {asked.engine} gave the same answer {samples} times to every problem. Does it heed the temperature?",
               file=sys.stderr)  # fmt: skip
@@ -165,7 +165,7 @@ class Speaker:
 
         bench, tokens = self.bench, self._tokens()
         self.asked += 1
-        sampling = Sampling(max_tokens=tokens, temperature=self.temperature)
+        sampling = Sampling(max_tokens=tokens, temperature=self.temperature, stop=bench.settings.stops)
         numbers = uniforms((1, tokens), self.seed, "try", self.asked)
         completions = TorchEngine(bench.policy).generate([bench.policy.encode(prompt)], 1, sampling, numbers)
         return str(bench.policy.decode(sampled_ids(completions)[0]))
@@ -176,7 +176,7 @@ class Speaker:
 
         found = evaluate_text(
             self.bench.task, self.bench.policy, problems=problems, max_tokens=self._tokens(), temperature=self.temperature,
-            seed=EVALUATION_SEED + self.seed,
+            stop=self.bench.settings.stops, seed=EVALUATION_SEED + self.seed,
         )  # fmt: skip
         lines = []
         for problem, (said,), (right,) in zip(found.problems, found.responses, found.correct, strict=True):

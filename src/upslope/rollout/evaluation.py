@@ -59,6 +59,7 @@ def evaluate_text(
     max_tokens: int,
     samples: int = 1,
     temperature: float = 0.0,
+    stop: tuple[str, ...] = (),
     split: Split = "test",
     seed: int = EVALUATION_SEED,
     engine: Engine | None = None,
@@ -67,7 +68,7 @@ def evaluate_text(
     """Answers to distinct held-out problems, one greedy answer each unless ``samples`` and ``temperature`` say otherwise."""
     return evaluate_answers(
         task, answers_of(engine or TorchEngine(policy), policy), problems=problems, max_tokens=max_tokens, samples=samples,
-        temperature=temperature, split=split, seed=seed, progress=progress,
+        temperature=temperature, stop=stop, split=split, seed=seed, progress=progress,
     )  # fmt: skip
 
 
@@ -89,12 +90,13 @@ def evaluate_answers(
     max_tokens: int,
     samples: int = 1,
     temperature: float = 0.0,
+    stop: tuple[str, ...] = (),
     split: Split = "test",
     seed: int = EVALUATION_SEED,
     progress: Callable[[int, int], None] | None = None,
 ) -> TextEvaluation:
     """As `evaluate_text`, whoever answers."""
-    sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
+    sampling = Sampling(max_tokens=max_tokens, temperature=temperature, stop=stop)
     # A small split has fewer problems than were asked for; asking one twice would only make the interval look narrower.
     chosen = list(
         {problem.id: problem for problem in task.sample(problems, split, numpy_generator(seed, "evaluation", split))}.values()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from upslope.policies.language_model import LanguageModel
+from upslope.rollout.record import StopStrings
 from upslope.rollout.sampling import Completions, Finish, Sampling
 from upslope.rollout.text import sampled_rows
 from upslope.runtime.seeding import stable_hash
@@ -29,6 +30,22 @@ class Recorded(NamedTuple):
 def ended(tokens: Sequence[int], stops: frozenset[int]) -> int:
     """How many of the tokens there are up to and including the first stop token."""
     return next((place + 1 for place, token in enumerate(tokens) if token in stops), len(tokens))
+
+
+def cut_at_stops(rows: Sequence[Recorded], policy: LanguageModel, sampling: Sampling) -> list[Recorded]:
+    """The rows as if each had been stopped where it had first said one of the sampling's stop texts.
+
+    What an engine says before that does not depend on it, so cutting afterwards is exact; only the rest was sampled in vain.
+    """
+    if not sampling.stop:
+        return list(rows)
+    heard = StopStrings(sampling.stop, policy.decode, policy.pad_id)
+    found = []
+    for row in rows:
+        end = heard.end(row.tokens)
+        entropy = None if row.entropy is None else row.entropy[:end]
+        found.append(Recorded(row.tokens[:end], row.logp[:end], entropy, "stop") if end else row)
+    return found
 
 
 def as_completions(rows: Sequence[Recorded], policy: LanguageModel) -> Completions:

@@ -76,20 +76,24 @@ class StopStrings:
         self.rows: set[int] = set()
         """Those that have been stopped."""
         self._heard: dict[int, int] = {}
-        self._reach = max(map(len, stop)) + 8  # tokens of less than a character: bytes, marks that decode to nothing
+        self._reach = max(map(len, stop), default=0) + 8  # tokens of less than a character: bytes, marks that decode to nothing
 
     def listen(self, record: Record, rows: list[int]) -> list[bool]:
         """Which of these rows have said one; they are cut right behind it."""
         found = []
         lengths = record.sampled[rows].sum(1).long().tolist()
         for row, length, ids in zip(rows, lengths, record.tokens[rows].tolist(), strict=True):
-            end = next((end for end in range(self._heard.get(row, 0) + 1, length + 1) if self._ends(ids[:end])), 0)
+            end = self.end(ids[:length], self._heard.get(row, 0))
             self._heard[row] = length
             if end:
                 self.rows.add(row)
                 record.cut(row, end, self.pad)
             found.append(bool(end))
         return found
+
+    def end(self, ids: list[int], heard: int = 0) -> int:
+        """With how many tokens one of the texts is complete, 0 if none is; the first ``heard`` are known to hold none."""
+        return next((end for end in range(heard + 1, len(ids) + 1) if self._ends(ids[:end])), 0)
 
     def _ends(self, ids: list[int]) -> bool:
         text = self.decode(ids[-self._reach :])

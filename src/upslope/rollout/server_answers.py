@@ -46,7 +46,7 @@ class ServerAnswers:
             found, asked = [self._first(asked[0][0], asked[0][1], sampling)], asked[1:]
         with ThreadPoolExecutor(max_workers=self.parallel) as pool:
             found += pool.map(lambda each: self._answer(each[0], each[1], sampling), asked)
-        return [text for text, _ in found], sum(tokens for _, tokens in found)
+        return [_cut(text, sampling.stop) for text, _ in found], sum(tokens for _, tokens in found)
 
     def _first(self, prompt: str, seed: int, sampling: Sampling) -> tuple[str, int]:
         """The first answer also shows which of the two ways the server has."""
@@ -72,3 +72,9 @@ class ServerAnswers:
             raise UserError(f"{self.url} gave no 'choices' with an answer. Is it an OpenAI-compatible server?") from None
         usage = answer.get("usage") or {}
         return text or "", int(usage.get("completion_tokens") or 0)
+
+
+def _cut(text: str, stop: tuple[str, ...]) -> str:
+    """The text up to and with the first of the stop texts to be complete in it."""
+    ends = [text.index(each) + len(each) for each in stop if each in text]
+    return text[: min(ends)] if ends else text

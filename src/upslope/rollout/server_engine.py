@@ -18,7 +18,7 @@ from torch import Tensor
 from upslope.errors import UserError
 from upslope.policies.adapters import folded
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.foreign import Recorded, as_completions, ended, gap, seed_of, untruncated
+from upslope.rollout.foreign import Recorded, as_completions, cut_at_stops, ended, gap, seed_of, untruncated
 from upslope.rollout.sampling import Completions, Finish, Sampling
 from upslope.runtime.http_client import Client, ServerError, server_address
 from upslope.runtime.seeding import uniforms as draw_uniforms
@@ -197,7 +197,7 @@ class ServerEngine:
             self.sync(self.policy)
         rows = self.ask(prompts, n, sampling, uniforms, limits)
         self._measure(prompts, n, sampling, rows)
-        return as_completions(rows, self.policy)
+        return as_completions(cut_at_stops(rows, self.policy, sampling), self.policy)
 
     def metrics(self) -> Metrics:
         """Of the last call: how far the server's log-probabilities are from the policy's (``engine_gap``)."""

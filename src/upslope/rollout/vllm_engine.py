@@ -19,7 +19,7 @@ from torch import Tensor
 from upslope.errors import MissingExtra, UserError, pip_install
 from upslope.policies.adapters import folded
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.foreign import Recorded, as_completions, ended, gap, seed_of, untruncated
+from upslope.rollout.foreign import Recorded, as_completions, cut_at_stops, ended, gap, seed_of, untruncated
 from upslope.rollout.sampling import Completions, Sampling
 from upslope.types import Metrics
 
@@ -107,7 +107,7 @@ class VLLMEngine:
         if untruncated(sampling):
             apart = gap(self.policy, prompts, n, sampling, rows)
             self._told = {"engine_gap": float(apart.mean()), "engine_gap_worst": float(apart.max())}
-        return as_completions(rows, self.policy)
+        return as_completions(cut_at_stops(rows, self.policy, sampling), self.policy)
 
     def metrics(self) -> Metrics:
         """Of the last call: how far vLLM's log-probabilities are from the policy's (``engine_gap``)."""

@@ -69,6 +69,8 @@ class Settings:
     """Text: sample only from this many likeliest tokens; 0 is all."""
     min_p: float = 0.0
     """Text: sample only tokens at least this likely relative to the likeliest."""
+    stop: str = ""
+    """Text: an answer ends where it has said this, such as a line end or a closing tag."""
     warm_start: float | None = None
     """Text, `tiny` only: train on solutions until this greedy accuracy before RL begins; 0 is none. (0.4)"""
     normalise_observations: bool | None = None
@@ -123,6 +125,11 @@ class Settings:
         if not 0 < self.top_p <= 1 or not 0 <= self.min_p < 1:
             raise UserError(f"--top-p is {self.top_p} and --min-p {self.min_p}; top-p is in (0, 1], min-p in [0, 1).")
 
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """`stop` as sampling takes it."""
+        return (self.stop,) if self.stop else ()
+
     def resolved(self, domain: str, model: str, *, max_tokens: int = 0, continuous: bool = False) -> Settings:
         """These settings with every open one filled in for this kind of task and model."""
         text, tiny = domain == "text", model.split(":")[0] == "tiny"
@@ -151,8 +158,8 @@ class Settings:
 
 ONLY_FOR: dict[str, tuple[str, ...]] = {
     "text": (
-        "tasks_per_step", "samples_per_task", "max_tokens", "temperature", "top_p", "top_k", "min_p", "warm_start", "engine",
-        "precision", "recompute", "lora",
+        "tasks_per_step", "samples_per_task", "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "warm_start",
+        "engine", "precision", "recompute", "lora",
     ),
     "control": ("envs", "env_workers", "horizon", "minibatch", "normalise_observations", "normalise_rewards"),
 }  # fmt: skip

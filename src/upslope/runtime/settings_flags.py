@@ -112,7 +112,13 @@ def _options(kind: Any, meaning: str, default: Any) -> dict[str, Any]:
         kinds = [kind]
     told = re.sub(r"`+(\w+)`+", lambda name: _flag(name[1]) if name[1] in Settings.__dataclass_fields__ else name[1], meaning)
     told = re.sub(r"`+([^`]+)`+", r"\1", told).replace("%", "%%")
-    told += "" if default is None else f" ({default if isinstance(default, str) else format(default, 'g')})"
+    told += (
+        ""
+        if default is None
+        else " (none)"
+        if default == ""
+        else f" ({default if isinstance(default, str) else format(default, 'g')})"
+    )
     options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": told}
     if kinds == [bool]:
         return options | {"action": argparse.BooleanOptionalAction}
@@ -120,5 +126,5 @@ def _options(kind: Any, meaning: str, default: Any) -> dict[str, Any]:
         choices = typing.get_args(kinds[0])
         return options | {"type": _one_of(choices), "metavar": "|".join(choices)}
     if kinds == [str]:
-        return options | {"metavar": "NAME"}
+        return options | {"metavar": "NAME" if default else "TEXT"}
     return options | ({"type": whole(), "metavar": "N"} if kinds == [int] else {"type": number(), "metavar": "X"})

@@ -82,7 +82,7 @@ def sample(path: Path, k: int, problems: int = PROBLEMS) -> dict[str, Any]:
     assert run.bench is not None
     found = evaluate_text(
         run.bench.task, policy, problems=problems, max_tokens=settings.max_tokens or run.bench.task.max_tokens, samples=k,
-        temperature=settings.temperature,
+        temperature=settings.temperature, stop=settings.stops,
     )  # fmt: skip
     kept = {
         "checkpoint": folder.latest().name,
