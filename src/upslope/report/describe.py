@@ -13,6 +13,7 @@ from importlib import resources
 from typing import Any
 
 from upslope.methods import catalogue
+from upslope.report.math_words import plain_math
 from upslope.types import SLOTS, Method, Part
 
 WHEN = {
@@ -179,7 +180,7 @@ def read_docstring(kind: type) -> tuple[str, list[str], dict[str, str]]:
     formulas = []
     for paragraph in paragraphs:
         if paragraph.lstrip().startswith(".. math::"):
-            formulas.append(" ".join(paragraph.replace(".. math::", "").split()))
+            formulas.append(" ".join(plain_math(paragraph.replace(".. math::", "")).split()))
     return _plain(paragraphs[0]), formulas, _field_texts(fields)
 
 
@@ -194,5 +195,5 @@ def _field_texts(section: str) -> dict[str, str]:
 
 def _plain(text: str) -> str:
     """Without the marks of reStructuredText."""
-    text = re.sub(r":math:`([^`]*)`", r"\1", text)
+    text = re.sub(r":math:`([^`]*)`", lambda found: plain_math(found[1]), text)
     return " ".join(text.replace("``", "").replace("`", "").split())
