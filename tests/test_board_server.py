@@ -207,6 +207,7 @@ def test_halves_of_characters_and_numbers_that_are_none_reach_the_page_as_json(t
         (b"", 422, "ends in the middle"),
         (gzip.compress(b'{"a": ' + b"[" * 200_000), 422, "not JSON"),
     ],
+    ids=["bytes", "list", "cut", "plain", "empty", "deep"],  # what gzip writes holds the time: processes must agree on names
 )
 def test_a_recording_that_cannot_be_read_says_why(tmp_path: Path, packed: bytes, status: int, said: str):
     run = write_run(tmp_path / "a")

@@ -224,6 +224,7 @@ def test_measures():
     assert drawdown("J")(result) == pytest.approx(0.4) and average("J")(result) == pytest.approx(0.4)
 
 
+@pytest.mark.slow
 def test_a_claim_runs_from_declaration_to_page(tmp_path, capsys):
     main(example(), ["--workers", "1", "--out", str(tmp_path)])
     page = (tmp_path / "example.md").read_text()

@@ -99,6 +99,7 @@ def test_an_error_in_a_process_is_told_with_its_cause():
     assert [process.returncode for process in processes(envs)] == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("death", ["by itself", "from outside"])
 def test_a_process_that_is_gone_is_told(death):
     envs = GymTask("Fragile-v0", how="dies").make(2, 2)

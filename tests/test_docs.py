@@ -35,6 +35,8 @@ SMALL = {
     "--eval-problems 8 --checkpoint-every 1",
     "control": "--steps 1 --envs 2 --horizon 32 --passes 1 --eval-problems 2",
 }
+TRAINING = {"README.md", "comparing.md", "your-own-method.md"}
+"""Pages whose examples train for several seconds."""
 SAME_EVERY_TIME = ("show", "methods", "tasks")
 """Commands whose output on a page must be what they print."""
 FENCE = re.compile(r"(?P<before>[^\n]*)\n```(?P<kind>\w+)\n(?P<body>.*?)\n```", re.S)
@@ -108,7 +110,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [*PAGES, *METHOD_PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+def with_examples() -> list:
+    """All pages, those that train marked slow."""
+    slow = (pytest.mark.slow,)
+    return [pytest.param(page, marks=slow if page.name in TRAINING else ()) for page in (*PAGES, *METHOD_PAGES)]
+
+
+@pytest.mark.parametrize("page", with_examples(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples_run_and_print_what_the_page_says(page: Path, folder: Path) -> None:
     namespace: dict = {"__name__": "page"}
     for block in blocks(page):

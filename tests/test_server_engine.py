@@ -115,7 +115,7 @@ def test_weights_that_do_not_arrive_are_noticed(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("method", ["grpo", "t-ppo", "polychromic"])
 def test_a_run_through_our_server_is_the_run_without_it(method: str, tmp_path: Path) -> None:
     """Plain groups, windows with limits of their own, and vines."""
-    settings = SMALL | {"warm_start": 0.4 if method == "grpo" else 0.0}
+    settings = SMALL | {"warm_start": 0.1 if method == "grpo" else 0.0}
     local = up.train(method, "reverse:length=2", out=tmp_path / "local", **settings)
     with Server(policy(7), port=0) as server:
         remote = up.train(method, "reverse:length=2", out=tmp_path / "remote", engine=server.url, **settings)
@@ -201,7 +201,7 @@ def test_ids_that_are_kept_back_are_noticed() -> None:
 
 def test_a_run_on_fixed_weights_tells_the_gap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeServer(like_vllm(policy(0))) as server:
-        run = up.train("grpo", "reverse:length=2", out=tmp_path / "run", engine=server.url, **SMALL | {"warm_start": 0.4})
+        run = up.train("grpo", "reverse:length=2", out=tmp_path / "run", engine=server.url, **SMALL | {"warm_start": 0.1})
     assert all("entropy" not in step and step["engine_gap"] > 0.01 for step in run.metrics)
     assert "samples come from those it has" in capsys.readouterr().err
 

@@ -128,6 +128,7 @@ def drifting(tracker: SuccessTracker, seed: int) -> tuple[float, float]:
     return float(torch.stack(errors[30:50]).mean()), float(torch.stack(errors[55:]).mean())
 
 
+@pytest.mark.slow
 def test_it_is_as_steady_as_the_slowest_memory_at_rest_and_nearly_as_quick_as_the_fastest_when_the_policy_moves():
     for seed in range(3):
         rest, moving = drifting(SuccessTracker(), seed)

@@ -20,8 +20,8 @@ SYMBOLS = {
 }  # fmt: skip
 """Other commands are their own names: ``log``, ``min``, ``exp``."""
 APART = frozenset({
-    "cdot", "times", "leftarrow", "rightarrow", "to", "mapsto", "in", "notin", "ge", "geq", "le", "leq", "ne", "neq", "approx", "propto",
-    "ni", "Rightarrow", "sim", "pm", "mid", "cup", "cap", "setminus", "gets", "succ", "prec", "wedge", "vee", "odot", "circ",
+    "cdot", "times", "leftarrow", "rightarrow", "to", "mapsto", "in", "notin", "ge", "geq", "le", "leq", "ne", "neq", "approx",
+    "propto", "ni", "Rightarrow", "sim", "pm", "mid", "cup", "cap", "setminus", "gets", "succ", "prec", "wedge", "vee", "odot", "circ",
 })  # fmt: skip
 """Stand between blanks."""
 ACCENTS = {"bar": "\u0304", "hat": "\u0302", "tilde": "\u0303", "overline": "\u0304", "dot": "\u0307"}
@@ -69,5 +69,5 @@ def _symbol(found: re.Match[str]) -> str:
         return f" {text} "
     if name in SYMBOLS and name not in ("sum", "prod"):
         return text + found[2]
-    front = " " if before.isalnum() or before in ")]\u0304\u0302\u0303" and before else ""
+    front = " " if before.isalnum() or (before and before in ")]\u0304\u0302\u0303") else ""
     return front + text + (" " if found[2] or after == "\\" or after.isalnum() else "")
