@@ -21,7 +21,8 @@ SYMBOLS = {
 """Other commands are their own names: ``log``, ``min``, ``exp``."""
 APART = frozenset({
     "cdot", "times", "leftarrow", "rightarrow", "to", "mapsto", "in", "notin", "ge", "geq", "le", "leq", "ne", "neq", "approx",
-    "propto", "ni", "Rightarrow", "sim", "pm", "mid", "cup", "cap", "setminus", "gets", "succ", "prec", "wedge", "vee", "odot", "circ",
+    "propto", "ni", "Rightarrow", "sim", "pm", "mid", "cup", "cap", "setminus", "gets", "succ", "prec", "wedge", "vee",
+    "odot", "circ",
 })  # fmt: skip
 """Stand between blanks."""
 ACCENTS = {"bar": "\u0304", "hat": "\u0302", "tilde": "\u0303", "overline": "\u0304", "dot": "\u0307"}
