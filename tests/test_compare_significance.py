@@ -56,6 +56,7 @@ def test_the_figures_are_rliables(runs: int, tasks: int, digits: int) -> None:
 
 
 @pytest.mark.oracle("rliable")
+@pytest.mark.slow
 def test_bootstrap_intervals_are_rliables_but_for_the_draws() -> None:
     x, y = scores(1, 10, 2, 0.8), scores(2, 10, 2)
     state = np.random.RandomState(0)

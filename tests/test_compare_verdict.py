@@ -28,6 +28,7 @@ def drawn(kind: str, rng: np.random.Generator, methods: int, seeds: int) -> list
     return [np.minimum(1.0, np.round(0.97 + 0.02 * (start + rng.normal(0, 1, seeds)), 2)) for _ in range(methods)]  # many ties
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["independent", "paired", "heavy tails", "ties"])
 @pytest.mark.parametrize(("methods", "seeds"), [(3, 5), (2, 5), (3, 10), (4, 6)])
 def test_equal_methods_have_a_winner_in_at_most_a_twentieth_of_families(kind: str, methods: int, seeds: int) -> None:

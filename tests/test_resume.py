@@ -21,6 +21,11 @@ TEXT = {
     "max_tokens": 4, "warm_start": 0.0, "eval_problems": 4, "checkpoint_every": 2, "eval_every": 3,
 }  # fmt: skip
 CONTROL = {"task": "gym:CartPole-v1", "steps": 4, "envs": 2, "horizon": 24, "passes": 2, "eval_problems": 2, "checkpoint_every": 2}
+QUICK = ("grpo", "dhpo", "ppo", "bpo", "remix", "spo-single-stream", "t-ppo", "polychromic", "safe", "minirl-r2")
+"""Methods with every kind of thing to carry over; `make test-fast` tries these."""
+every_method = pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in catalogue()]
+)
 CLOCK = {"seconds", "seconds_sampling", "tokens_per_second", "memory"}
 
 
@@ -72,7 +77,7 @@ class Breaks(Watcher):
             raise RuntimeError("crash")
 
 
-@pytest.mark.parametrize("method", list(catalogue()))
+@every_method
 def test_resuming_equals_never_stopping(method, arguments, tmp_path):
     settings = arguments(method)
     whole = up.train(method, **settings, out=tmp_path / "whole")
@@ -86,7 +91,7 @@ def test_resuming_equals_never_stopping(method, arguments, tmp_path):
         assert_same(whole.path, out)
 
 
-@pytest.mark.parametrize("method", list(catalogue()))
+@every_method
 def test_the_same_seed_gives_the_same_curve_and_another_does_not(method, arguments, tmp_path):
     settings = {**arguments(method), "steps": 2, "eval_every": 0}
     for name, seed in (("one", 1), ("same", 1), ("other", 2)):
