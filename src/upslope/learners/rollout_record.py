@@ -124,7 +124,7 @@ def _task_reward(batch: Trajectories) -> Tensor:
 
 def _dropped(sampled: Trajectories, learned: Trajectories) -> Tensor:
     """Numbers of the sampled rows that were not learned from."""
-    if sampled.key is None or learned.key is None:
+    if sampled.key is None or learned.key is None or int(learned.fresh().sum()) == sampled.rows:
         return torch.arange(0)
     return (~torch.isin(sampled.key[:, 0], learned.key[:, 0])).nonzero().squeeze(1)
 
@@ -137,35 +137,39 @@ def _samples(seen: Seen, spell: Spell, rows: list[_Row]) -> dict[int, dict[str, 
         if not here:
             continue
         index = torch.tensor([row.place for row in here], device=batch.sampled.device)
-        columns = _columns(batch, seen.columns if kept else {}, index)
-        assert batch.action is not None
-        ids, on = batch.action[index].tolist(), batch.sampled[index].cpu().numpy() > 0
-        turn = batch.segment["turn"][index].tolist() if "turn" in batch.segment else None
+        lists = _lists(batch, seen.columns if kept else {}, index)
         source = batch.label["source"][index].tolist() if "source" in batch.label else [int(Source.FRESH)] * len(here)
         components = {name: values[index].tolist() for name, values in batch.components.items()}
-        for place, row in enumerate(here):
-            length = int(on[place].nonzero()[0].max(initial=-1)) + 1
+        for order, row in enumerate(here):
+            own = {name: values[order] for name, values in lists.items()}
+            pieces = spell(own["ids"])
             note = batch.info[row.place] if row.place < len(batch.info) else {}
-            pieces = spell(ids[place][:length])
-            sample = {
+            found[row.number] = {
                 "row": row.number,
                 "reward": _short(row.reward),
-                "components": {name: _short(values[place]) for name, values in components.items()},
+                "components": {name: _short(values[order]) for name, values in components.items()},
                 "advantage": _short(row.advantage) if kept else None,
                 "finish": note.get("finish", ""),
                 "kept": kept,
-                "source": Source(source[place]).name.lower(),
+                "source": Source(source[order]).name.lower(),
                 "response": note.get("response", "".join(pieces)),
                 "pieces": pieces,
-                "ids": ids[place][:length],
-                "sampled": on[place, :length].astype(int).tolist(),
+                **own,
             }
-            if turn is not None:
-                sample["turn"] = turn[place][:length]
-            for name, values in columns.items():
-                sample[name] = [None if value != value else value for value in values[place, :length].tolist()]
-            found[row.number] = sample
     return found
+
+
+def _lists(batch: Trajectories, update: dict[str, Tensor], index: Tensor) -> dict[str, list[list[Any]]]:
+    """What there is of each token of these rows, by name, each row as long as its answer."""
+    assert batch.action is not None
+    on = batch.sampled[index].cpu().numpy() > 0
+    lengths = (on * np.arange(1, on.shape[1] + 1)).max(1, initial=0).tolist()
+    whole: dict[str, list[list[Any]]] = {"ids": batch.action[index].tolist(), "sampled": on.astype(int).tolist()}
+    if "turn" in batch.segment:
+        whole["turn"] = batch.segment["turn"][index].tolist()
+    for name, values in _columns(batch, update, index).items():
+        whole[name] = np.where(np.isnan(values), None, values).tolist()  # type: ignore[call-overload]
+    return {name: [row[:length] for row, length in zip(rows, lengths, strict=True)] for name, rows in whole.items()}
 
 
 def _columns(batch: Trajectories, update: dict[str, Tensor], index: Tensor) -> dict[str, np.ndarray]:

@@ -17,9 +17,11 @@ class Pieces:
         self.known: dict[int, str] = {}
 
     def __call__(self, ids: Sequence[int]) -> list[str]:
-        for token in set(ids) - self.known.keys():
-            self.known[token] = self._piece(token)
-        return [self.known[token] for token in ids]
+        known = self.known
+        for token in ids:
+            if token not in known:
+                known[token] = self._piece(token)
+        return [known[token] for token in ids]
 
     def _piece(self, token: int) -> str:
         text = self.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
