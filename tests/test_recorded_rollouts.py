@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import upslope as up
+from upslope import setting_up
 from upslope.errors import UserError
 from upslope.learners.rollout_record import GROUPS, SAMPLES, rounded
 from upslope.policies.pieces import Pieces
@@ -97,6 +98,14 @@ def test_some_holds_the_rows_worth_looking_at(tmp_path):
         best = max(sample["advantage"] for sample in samples_of(everything, one["step"]))
         assert rows[one["highest_advantage"]["row"]]["advantage"] == best == one["highest_advantage"]["value"]
         assert len(rows[one["longest"]["row"]]["pieces"]) == one["longest"]["value"]
+
+
+def test_recording_some_takes_a_bounded_share_of_the_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(setting_up, "FREE_RECORDING", 0.0)
+    monkeypatch.setattr(setting_up, "RECORDING", 0.0)
+    some, everything = (trained(tmp_path, name=record, record=record, steps=5) for record in ("some", "all"))
+    assert some.folder.rollout_steps() == [1, 5], "the first, which nothing was known of, and the last"
+    assert everything.folder.rollout_steps() == [1, 2, 3, 4, 5]
 
 
 def test_rows_that_a_filter_dropped_are_shown_without_an_update(tmp_path):

@@ -209,7 +209,7 @@ def _train(run: Run, watcher: Watcher) -> Run:
             progress["step"], progress["tokens"] = step, progress["tokens"] + metrics["tokens"]
             folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics, "memory": peak_memory()})
             _log_samples(run, learner, step)
-            bench.record_step(folder, learner, step)
+            bench.record_step(folder, learner, step, metrics["seconds"])
             watcher.stepped(step, metrics)
             for tracker in trackers:
                 tracker.log(step, metrics)

@@ -6,6 +6,7 @@ The two kinds of task meet here and in nothing above: both give a `Bench`, and t
 from __future__ import annotations
 
 import dataclasses
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,6 +26,8 @@ from upslope.tasks import load_task
 from upslope.types import Method
 
 Progress = Callable[[int, int], None]
+RECORDING, FREE_RECORDING = 0.02, 1.0
+"""Share of the time of the steps that recording some rollouts may take, and seconds that are not counted."""
 WATCHED_EPISODE = 7
 """Seed of the episode that is kept at each evaluation."""
 
@@ -49,8 +52,8 @@ class Bench(ABC):
         """``score`` on problems or episodes never learned from, with its 95% interval ``low`` and ``high``."""
 
     @abstractmethod
-    def record_step(self, folder: RunFolder, learner: PolicyGradient, step: int) -> None:
-        """Keeps what a step can show for the inspector, if the settings ask for it."""
+    def record_step(self, folder: RunFolder, learner: PolicyGradient, step: int, seconds: float) -> None:
+        """Keeps what a step, which took so many seconds, can show for the inspector, if the settings ask for it."""
 
     @abstractmethod
     def record_evaluation(self, folder: RunFolder, step: int) -> None:
@@ -88,6 +91,7 @@ class TextBench(Bench):
             self.policy.add_lora(settings.lora, settings.seed)
         self.give_heads()
         self.pieces = Pieces(self.policy.tokenizer)
+        self.stepping = self.recording = 0.0
         sampling = Sampling(
             max_tokens=settings.max_tokens or task.max_tokens,
             temperature=settings.temperature,
@@ -136,12 +140,17 @@ class TextBench(Bench):
         reward = sum(map(sum, found.reward)) / len(found.problems)
         return {"score": found.accuracy, "low": low, "high": high, "problems": len(found.problems), "reward": reward}
 
-    def record_step(self, folder: RunFolder, learner: PolicyGradient, step: int) -> None:
-        """The step's rollouts, token by token."""
+    def record_step(self, folder: RunFolder, learner: PolicyGradient, step: int, seconds: float) -> None:
+        """The step's rollouts, token by token. Steps are left out where recording some would take more than `RECORDING` of the time."""
         from upslope.learners.rollout_record import rollout_record
 
-        if learner.seen is not None:
-            folder.write_rollouts(*rollout_record(learner.seen, self.pieces, step, everything=self.settings.record == "all"))
+        self.stepping += seconds
+        everything, last = self.settings.record == "all", step == self.settings.steps
+        if learner.seen is None or not (everything or last or self.recording <= FREE_RECORDING + RECORDING * self.stepping):
+            return
+        began = time.perf_counter()
+        folder.write_rollouts(*rollout_record(learner.seen, self.pieces, step, everything))
+        self.recording += time.perf_counter() - began
 
     def record_evaluation(self, folder: RunFolder, step: int) -> None:
         """Nothing: the steps have shown how it answers."""
@@ -203,7 +212,7 @@ class ControlBench(Bench):
         low, high = bootstrap_interval(returns)
         return {"score": float(np.mean(returns)), "low": low, "high": high, "episodes": episodes, "spread": float(np.std(returns))}
 
-    def record_step(self, folder: RunFolder, learner: PolicyGradient, step: int) -> None:
+    def record_step(self, folder: RunFolder, learner: PolicyGradient, step: int, seconds: float) -> None:
         """Nothing: single decisions of many environments tell little."""
 
     def record_evaluation(self, folder: RunFolder, step: int) -> None:
