@@ -141,7 +141,7 @@ class TextBench(Bench):
         return {"score": found.accuracy, "low": low, "high": high, "problems": len(found.problems), "reward": reward}
 
     def record_step(self, folder: RunFolder, learner: PolicyGradient, step: int, seconds: float) -> None:
-        """The step's rollouts, token by token. Steps are left out where recording some would take more than `RECORDING` of the time."""
+        """The step's rollouts, token by token; steps are left out where some would take more than `RECORDING` of the time."""
         from upslope.learners.rollout_record import rollout_record
 
         self.stepping += seconds

@@ -101,7 +101,7 @@ class Settings:
     watch_kl: bool | None = None
     """Measure the KL to the start each step even if the method does not need it: one more forward pass. (on for tiny)"""
     record: Literal["all", "some", "none"] = "some"
-    """What is kept to be looked at on the board. Of a step in text, token by token: `some` groups, as long as that takes less than a
+    """What is kept to be looked at on the board. Of a step in text, token by token: `some` groups, while that takes less than a
     fiftieth of the time; `all` of them; or `none`. In control an episode at each evaluation, unless it is `none`."""
     samples_logged: int = 4
     """Rollouts written to ``samples.jsonl`` each step."""
