@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 from batches import random_batch
@@ -9,6 +11,8 @@ from batches import random_batch
 from upslope.types import Batch
 
 torch.set_num_threads(1)
+# A shell that starts the tests in the background has them and their processes ignore interrupts; some tests send one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

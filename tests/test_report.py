@@ -227,7 +227,7 @@ def test_the_docstring_of_a_part_gives_meaning_formula_and_knobs() -> None:
     assert meanings["low"] == meanings["high"] and meanings["low"].startswith("how far the ratio may move")
     assert "Infinite: none." in meanings["dual"]
     _, formulas, _ = describe.read_docstring(type(catalogue()["grpo"].advantage))
-    assert formulas == [r"A_i = \frac{r_i - \bar r_{g(i)}}{s_{g(i)} + \epsilon}"]
+    assert formulas == ["A_i = (r_i - r̄_(g(i)))/(s_(g(i)) + ε)"]
 
 
 # -- the view of a run -----------------------------------------------------------------------------------------------------
@@ -270,8 +270,35 @@ def test_a_view_survives_metrics_it_does_not_know_and_misses_none(run: Run, caps
 
 def test_the_end_names_commands_that_work(run: Run) -> None:
     named = re.findall(r"upslope (\w+) (\S+)", "\n".join(closing(run, run.summary)))
-    assert {command for command, _ in named} == {"try", "eval", "show", "train"}
+    assert {command for command, _ in named} == {"try", "eval", "show", "board"}
     for command, word in named:
-        assert (word in catalogue()) if command in ("show", "train") else (Path(word) == run.path)
+        assert (word in catalogue()) if command == "show" else Path(word) == (run.path.parent if command == "board" else run.path)
     mine = dataclasses.replace(run, plan=dataclasses.replace(run.plan, method=run.plan.method.derive(name="mine")))
     assert "upslope show" not in "\n".join(closing(mine, run.summary))
+
+
+@pytest.mark.parametrize(("earned", "said"), [(0.0, "never earned"), (1.0, "always earned"), (0.5, "never differs")])
+def test_a_run_that_learns_nothing_says_so_once(run: Run, capsys: pytest.CaptureFixture[str], earned: float, said: str) -> None:
+    watcher = LiveTable()
+    watcher.steps = 100
+    silent = {"reward": earned, "constant_groups": 1.0, "learning": 0.0}
+    for step in range(1, 5):
+        watcher.stepped(step, silent)
+    watcher.stepped(5, {"reward": 0.3, "constant_groups": 0.9, "learning": 0.1})
+    for step in range(6, 10):
+        watcher.stepped(step, silent)
+    assert "note" not in capsys.readouterr().err, "four steps, a signal, four steps"
+    for step in range(10, 20):
+        watcher.stepped(step, silent)
+    told = capsys.readouterr().err
+    assert told.count("note: nothing was learned in the last 5 steps") == 1 and said in told
+
+
+def test_a_warm_start_that_falls_short_says_so(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    watcher = LiveTable()
+    watcher.warming(100, 0.12, 0.4)
+    watcher.evaluated(0, run.evaluations[0])
+    assert "note: the warm start ended after 100 steps at accuracy 0.12; 0.40 was wanted." in capsys.readouterr().err
+    watcher.warming(100, 0.41, 0.4)
+    watcher.evaluated(0, run.evaluations[0])
+    assert "note" not in capsys.readouterr().err

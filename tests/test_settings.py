@@ -41,6 +41,16 @@ def test_a_run_with_a_foreign_setting_does_not_begin(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_model_on_an_environment_is_refused(tmp_path):
+    with pytest.raises(UserError, match="--model smollm2 goes with text; gym:CartPole-v1 is an environment"):
+        up.train("ppo", "gym:CartPole-v1", model="smollm2", out=tmp_path / "run")
+
+
+def test_swapped_letters_are_the_first_guess():
+    with pytest.raises(UserError, match="Did you mean 'grpo'"):
+        up.method("gpro")
+
+
 def test_an_environment_without_its_family_is_recognised():
     with pytest.raises(TaskError, match="written gym:CartPole-v1"):
         load_task("CartPole-v1")

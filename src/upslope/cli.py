@@ -27,7 +27,7 @@ EXAMPLES = """examples:
   upslope train grpo --task reverse --steps 100 --set surrogate.high=0.3
   upslope train ppo --task gym:CartPole-v1
   upslope train my_method.py --task problems.jsonl --reward my_reward.py:score --model smollm2
-  upslope compare grpo gspo dhpo --task reverse       which is better, with five seeds each and error bars
+  upslope compare grpo dapo --task reverse            which is better, with five seeds each and error bars
   upslope board                                       runs, curves and rollouts in a browser, live
   upslope show dhpo                                   what a method changes, its formula, its paper
   upslope eval runs/dhpo-reverse-0 --k 16             pass@k with intervals
@@ -282,7 +282,9 @@ def _how_to_go_on(run: Run | None) -> str:
         return ""
     saved = run.folder.checkpoints()
     where = f"goes on from its checkpoint {saved[-1].name}" if saved else "begins it again: it had no checkpoint yet"
-    return f"'upslope resume {run.path}' {where}."
+    copied = run.path / "code"
+    own = f" It runs its own copy of your code ({copied}): a mended file needs a new run." if copied.is_dir() else ""
+    return f"'upslope resume {run.path}' {where}.{own}"
 
 
 # -- commands that look at a run -------------------------------------------------------------------------------------------

@@ -40,5 +40,7 @@ def install_extra(extra: str) -> str:
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` or nothing, ready to be appended to a message."""
-    near = difflib.get_close_matches(given, list(known), n=2, cutoff=0.5)
+    known = list(known)
+    swapped = [name for name in known if sorted(name) == sorted(given)]  # the commonest slip, which difflib ranks low
+    near = list(dict.fromkeys([*swapped, *difflib.get_close_matches(given, known, n=2, cutoff=0.5)]))[:2]
     return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

@@ -151,7 +151,7 @@ def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | 
     check_trackers(plan.trackers)
     check_can_be_found_again(plan.method)
     bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs)
-    check_domain(plan.settings, bench.task.domain, plan.task)
+    check_domain(plan.settings, bench.task.domain, plan.task, plan.model)
     plan = dataclasses.replace(plan, settings=bench.settings, method=bench.method)
     name = re.sub(r"[^\w.+-]+", "-", f"{plan.method.name}-{bench.task.name}-{plan.settings.seed}".replace("=", ""))
     folder = RunFolder.create(Path(out) if out is not None else None, name)

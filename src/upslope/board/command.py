@@ -75,7 +75,7 @@ def listen(host: str, port: int) -> socket.socket:
         made.bind((host, port))
         made.listen(128)
     except (OSError, OverflowError) as problem:
-        reason = getattr(problem, "strerror", None) or problem
+        reason = str(getattr(problem, "strerror", None) or problem).rstrip(".")
         raise UserError(f"cannot listen at {host}, port {port}: {reason}. Take another --port, 0 for any.") from None
     return made
 

@@ -5,10 +5,12 @@ Progress goes to standard error, the result to standard output, so that either c
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
@@ -29,6 +31,8 @@ PLAIN_LINES = 10
 """Lines a run without a terminal writes between its beginning and its end."""
 SMOOTHED = 8
 """Steps of which a mean is shown: a reward of few samples jumps."""
+SILENT = 5
+"""Steps without any difference in reward after which it is said: by chance that is rare, and such a run learns nothing."""
 
 
 class Shown(NamedTuple):
@@ -71,6 +75,8 @@ class LiveTable(Watcher):
         self._live: Live | None = None
         self._stepping_since, self._first_step = 0.0, 0
         self._said = 0.0
+        self._warmed: tuple[int, float, float] | None = None
+        self._silent = 0
 
     def __enter__(self) -> LiveTable:
         return self
@@ -89,15 +95,37 @@ class LiveTable(Watcher):
     def warming(self, step: int, accuracy: float, target: float) -> None:
         told = f"warm start  step {step:>4}  accuracy {accuracy:.2f}, until {target:.2f}"
         reached = accuracy >= target
+        self._warmed = None if reached else (step, accuracy, target)
         self._draw(None if reached else _bar_line(told, accuracy, target))
         if reached or (not self.drawing and self._is_time()):
             self._line(told)
+
+    def _say_if_cold(self) -> None:
+        """A warm start that ended short of its target."""
+        if self._warmed is not None:
+            step, accuracy, target = self._warmed
+            self._line(f"note: the warm start ended after {step} steps at accuracy {accuracy:.2f}; {target:.2f} was wanted.")
+            self._warmed = None
+
+    def _say_if_silent(self, metrics: Metrics) -> None:
+        """Nothing learned for a while, and why: rewards that never differ within a group have no advantage."""
+        self._silent = self._silent + 1 if metrics.get("constant_groups") == 1 and metrics.get("learning") == 0 else 0
+        if self._silent == SILENT:
+            earned = self.history["reward"][-1]
+            why = "is never earned" if earned == 0 else "is always earned" if earned == 1 else "never differs"
+            cure = "Try easier problems, a better start (--warm-start, --model) or a reward for parts of an answer"
+            harder = "Try harder problems, or a lower --warm-start"
+            self._line(
+                f"note: nothing was learned in the last {SILENT} steps: the reward {why}, so the answers of a group do not differ. "
+                f"{harder if earned == 1 else cure}."
+            )
 
     def evaluating(self, done: int, of: int = 0) -> None:
         self._draw(_bar_line(f"evaluating  {done}{f' of {of}' if of else ''}", done, max(of, 1)))
 
     def evaluated(self, step: int, result: dict[str, Any]) -> None:
         self._draw(None)
+        self._say_if_cold()
         when = "at the start" if step == 0 else f"after step {step}"
         self._line(f"evaluation  {measured(result)}  {counted(result)}, {when}")
 
@@ -109,6 +137,7 @@ class LiveTable(Watcher):
             if isinstance(value, (int, float)) and value == value:
                 self.history[key].append(float(value))
         self._draw(None)
+        self._say_if_silent(metrics)
         if not self.drawing and (step == self.steps or step * PLAIN_LINES // self.steps > (step - 1) * PLAIN_LINES // self.steps):
             self._line(self._plain())
 
@@ -202,21 +231,23 @@ def closing(run: Run, summary: Mapping[str, Any]) -> list[str]:
     evaluations = run.evaluations
     before, after = evaluations[0], evaluations[-1]
     verb = "never saw" if "problems" in after else "never learned from"
-    path = quote(str(run.path))
+    path, upslope = quote(str(run.path)), program()
     lines = [
         f"{summary['score']} {measured(before)} -> {measured(after)} on {counted(after)} it {verb}, in {clock(summary['seconds'])}",
         f"report  {run.path / 'report.html'}",
-        f"next    upslope try {path}",
-        f"        upslope eval {path}" + (" --k 8" if "problems" in after else ""),
+        f"next    {upslope} try {path}",
+        f"        {upslope} eval {path}" + (" --k 8" if "problems" in after else ""),
     ]
-    plan = run.plan
-    if plan.method.name in catalogue():
-        lines.append(f"        upslope show {plan.method.name}")
-    if "problems" in after and not plan.reward:
-        other = "grpo" if plan.method.name == "gspo" else "gspo"
-        model = "" if plan.model == "tiny" else f" --model {quote(plan.model)}"
-        lines.append(f"        upslope train {other} --task {quote(plan.task)}{model} --seed {plan.settings.seed}")
+    if run.plan.method.name in catalogue():
+        lines.append(f"        {upslope} show {run.plan.method.name}")
+    lines.append(f"        {upslope} board{'' if run.path.parent.name == 'runs' else f' {quote(str(run.path.parent))}'}")
     return lines
+
+
+def program() -> str:
+    """What to type for this command: its name, or the path it was called by where the name is not found."""
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "upslope" and shutil.which("upslope") is None else "upslope"
 
 
 def _recent(values: list[float]) -> float:
@@ -226,5 +257,6 @@ def _recent(values: list[float]) -> float:
 
 def _bar_line(text: str, done: float, of: float, behind: str = "") -> RenderableType:
     grid = Table.grid(padding=(0, 2))
-    grid.add_row(Text(text), ProgressBar(total=of, completed=min(done, of), width=32), Text(behind))
+    bar = ProgressBar(total=of, completed=min(done, of), width=32, complete_style="cyan", finished_style="green")
+    grid.add_row(Text(text), bar, Text(behind))
     return grid

@@ -166,8 +166,10 @@ ONLY_FOR: dict[str, tuple[str, ...]] = {
 """Settings that mean something in one kind of task only."""
 
 
-def check_domain(settings: Settings, domain: str, task: str) -> None:
+def check_domain(settings: Settings, domain: str, task: str, model: str = "tiny") -> None:
     """Refuses settings, as a user gave them, that would be ignored on this kind of task."""
+    if domain == "control" and model != "tiny":
+        raise UserError(f"--model {model} goes with text; {task} is an environment, whose policy is a small network. Leave it out.")
     plain = Settings()
     for other, names in ONLY_FOR.items():
         for name in names:

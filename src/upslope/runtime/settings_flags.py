@@ -105,6 +105,12 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def _shown(default: bool | float | str) -> str:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return default or "none" if isinstance(default, str) else format(default, "g")
+
+
 def _options(kind: Any, meaning: str, default: Any) -> dict[str, Any]:
     """How argparse is told of a field; a flag that is not given leaves no trace."""
     kinds = [each for each in typing.get_args(kind) or (kind,) if each is not type(None)]
@@ -112,13 +118,8 @@ def _options(kind: Any, meaning: str, default: Any) -> dict[str, Any]:
         kinds = [kind]
     told = re.sub(r"`+(\w+)`+", lambda name: _flag(name[1]) if name[1] in Settings.__dataclass_fields__ else name[1], meaning)
     told = re.sub(r"`+([^`]+)`+", r"\1", told).replace("%", "%%")
-    told += (
-        ""
-        if default is None
-        else " (none)"
-        if default == ""
-        else f" ({default if isinstance(default, str) else format(default, 'g')})"
-    )
+    if default is not None:
+        told += f" ({_shown(default)})"
     options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": told}
     if kinds == [bool]:
         return options | {"action": argparse.BooleanOptionalAction}

@@ -94,8 +94,11 @@ def _asked(flags: argparse.Namespace) -> dict[str, Any]:
             raise UserError(f"--{given[0].replace('_', '-')} goes with methods; {runs[0]!r} is a run, which has its own.")
         return {"what": runs, **told}
     for word in flags.what:
-        if Path(word).is_dir() and "/" in word:
-            raise UserError(f"{word!r} is neither the folder of a run (it has no run.toml) nor of a comparison.")
+        if Path(word).is_dir():
+            inside = f" It holds runs: give those, as in {word}/*." if any(Path(word).glob("*/run.toml")) else ""
+            raise UserError(f"{word!r} is neither the folder of a run (it has no run.toml) nor of a comparison.{inside}")
+        if "/" in word and ".py" not in word:
+            raise UserError(f"there is no run {word!r}.")
     return {
         "what": flags.what, "task": flags.task or ["reverse"], "seeds": flags.seeds or 5, "model": flags.model or "tiny",
         "knobs": pairs("--set", flags.set, "PATH=VALUE, as in surrogate.high=0.3"), "grid": _grid(flags.grid),
