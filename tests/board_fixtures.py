@@ -14,8 +14,9 @@ from board_browser import CHROMIUM, SIZE, Browser, Page, driver
 EXPECTED = re.compile(r"ERR_CONNECTION_REFUSED|status of 40[04]")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Closed with its module: as long as it is open an event loop runs in this thread, in which nobody else could start one."""
     with driver.sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=CHROMIUM)
         yield opened
