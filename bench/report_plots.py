@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +45,23 @@ def plot_ratios(measured: Mapping[str, Mapping[str, Any]], file: Path) -> None:
 
 
 def plot_scaling(found: Mapping[str, Any], file: Path) -> None:
-    """Step time against each size, where the time goes, and memory against tokens."""
+    """Step time against each size, where the time goes, and memory against tokens: of what was measured."""
     plt = _pyplot()
-    figure, grid = plt.subplots(2, 3, figsize=(12, 6.6), layout="constrained")
-    places = dict(zip(SWEEPS, (grid[0, 0], grid[0, 1], grid[0, 2], grid[1, 0]), strict=True))
-    for sweep, axes in places.items():
-        _plot_sweep(axes, sweep, [point for point in found["points"] if point["sweep"] == sweep])
-    _plot_phases(grid[1, 1], [point for point in found["points"] if point["sweep"] == "model"])
-    _plot_memory(grid[1, 2], [point for point in found["points"] if point["sweep"] in ("batch", "length")])
-    for axes in grid.flat:
+    by = {sweep: [point for point in found["points"] if point["sweep"] == sweep] for sweep in SWEEPS}
+    panels = [partial(_plot_sweep, sweep=sweep, points=points) for sweep, points in by.items() if points]
+    split = next((sweep for sweep in ("model", "length", "batch", "vocabulary") if by[sweep]), "")
+    if split:
+        panels.append(partial(_plot_phases, sweep=split, points=by[split]))
+    if by["batch"] or by["length"]:
+        panels.append(partial(_plot_memory, points=[*by["batch"], *by["length"]]))
+    columns = 2 if len(panels) == 4 else min(3, len(panels))
+    lines = -(-len(panels) // columns)
+    figure, grid = plt.subplots(lines, columns, figsize=(4 * columns, 3.3 * lines), layout="constrained", squeeze=False)
+    for axes, draw in zip_longest(grid.flat, panels):
+        if draw is None:
+            axes.set_visible(False)
+            continue
+        draw(axes)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(file, dpi=150)
     plt.close(figure)
@@ -61,8 +71,6 @@ def _plot_sweep(axes: Any, sweep: str, points: list[Mapping[str, Any]]) -> None:
     axes.set_title(f"step time against {SWEEPS[sweep]}", fontsize=10)
     axes.set_xlabel(SWEEPS[sweep])
     axes.set_ylabel("seconds a step")
-    if not points:
-        return _blank(axes)
     at = [point["x"] for point in points]
     middle = [point["seconds"] for point in points]
     axes.fill_between(at, [p["seconds_low"] for p in points], [p["seconds_high"] for p in points], color=OURS, alpha=0.25, lw=0)
@@ -71,11 +79,9 @@ def _plot_sweep(axes: Any, sweep: str, points: list[Mapping[str, Any]]) -> None:
     axes.grid(alpha=0.3, which="major")
 
 
-def _plot_phases(axes: Any, points: list[Mapping[str, Any]]) -> None:
-    axes.set_title("where the time goes, by model size", fontsize=10)
+def _plot_phases(axes: Any, sweep: str, points: list[Mapping[str, Any]]) -> None:
+    axes.set_title(f"where the time goes, by {SWEEPS[sweep]}", fontsize=10)
     axes.set_ylabel("share of a step")
-    if not points:
-        return _blank(axes)
     labels, bottom = [point["label"] for point in points], [0.0] * len(points)
     for phase in PHASES:
         shares = [point["phases"][phase] / sum(point["phases"].values()) for point in points]
@@ -89,8 +95,6 @@ def _plot_memory(axes: Any, points: list[Mapping[str, Any]]) -> None:
     axes.set_title("peak memory against tokens", fontsize=10)
     axes.set_xlabel("tokens in a step, prompts included")
     axes.set_ylabel("MiB")
-    if not points:
-        return _blank(axes)
     for sweep, label, colour, marker in (("batch", "more answers", OURS, "o"), ("length", "longer answers", AIM, "s")):
         of = sorted((point["tokens"], point["memory"]) for point in points if point["sweep"] == sweep)
         if of:
@@ -103,12 +107,6 @@ def _ticks(axes: Any, at: list[float], labels: list[str]) -> None:
     """A tick for each measured size, and none between."""
     axes.set_xticks(at, labels, fontsize=8)
     axes.minorticks_off()
-
-
-def _blank(axes: Any) -> None:
-    axes.text(0.5, 0.5, "not measured yet", ha="center", va="center", transform=axes.transAxes, color=PEER)
-    axes.set_xticks([])
-    axes.set_yticks([])
 
 
 def _pyplot() -> Any:
