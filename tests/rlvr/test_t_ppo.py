@@ -318,7 +318,7 @@ def test_a_run_that_stopped_in_the_middle_of_answers_goes_on_exactly(tmp_path: P
         up.train("t-ppo", "reverse", **plan, out=tmp_path / "cut", watcher=Breaks())
     assert any(json.loads((tmp_path / "cut/checkpoints/step-000003/learner.json").read_text())["rollout"]["live"])
     again = up.resume(tmp_path / "cut")
-    clock = {"seconds", "seconds_sampling", "tokens_per_second"}
+    clock = {"seconds", "seconds_sampling", "tokens_per_second", "memory"}
     told = [[{key: value for key, value in line.items() if key not in clock} for line in run.metrics] for run in (whole, again)]
     assert told[0] == told[1] and any(0 < line["ended"] < 1 for line in told[0])
     for name, tensor in whole.policy.weights().items():
