@@ -89,6 +89,7 @@ def processes(envs) -> list[subprocess.Popen]:
     return [worker.process for worker in envs._workers]
 
 
+@pytest.mark.slow
 def test_an_error_in_a_process_is_told_with_its_cause():
     envs = GymTask("Fragile-v0", how="breaks").make(2, 2)
     envs.reset(0, 0), envs.reset(1, 1)

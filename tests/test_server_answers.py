@@ -48,6 +48,7 @@ def evaluated(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str
     return json.loads(told.out), told.err
 
 
+@pytest.mark.slow
 def test_a_served_run_scores_as_the_run_itself(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     local, _ = evaluated(capsys, str(run.path), "--k", "4")
     with Server(load_served(str(run.path)), port=0) as server:

@@ -172,7 +172,10 @@ BAD = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf}
 
 
 @pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("where", ["current", "proximal", "reference", "current and proximal"])
+@pytest.mark.parametrize(
+    "where",
+    ["current", *(pytest.param(each, marks=pytest.mark.slow) for each in ("proximal", "reference", "current and proximal"))],
+)
 @each_method
 def test_infinite_and_missing_log_probabilities_stay_finite(method: Method, where: str, bad: str):
     batch = random_batch(seed=11, groups=2, samples=3)
