@@ -117,6 +117,16 @@ def test_rows_that_a_filter_dropped_are_shown_without_an_update(tmp_path):
         assert row["advantage"] is None and "ratio" not in row and len(row["logp"]) == len(row["pieces"])
 
 
+def test_a_step_of_which_nothing_is_kept_shows_what_was_dropped_and_not_the_step_before(tmp_path):
+    (tmp_path / "same.py").write_text("def score(prompts, responses, answers):\n    return [0.0] * len(responses)\n")
+    run = trained(tmp_path, method="dapo", record="all", reward=f"{tmp_path / 'same.py'}:score", steps=2)
+    assert run.folder.rollout_steps() == [1, 2] and run.folder.read("samples.jsonl") == []
+    one, other = (samples_of(run, step) for step in (1, 2))
+    assert one and other and not any(row["kept"] for row in (*one, *other))
+    assert [row["ids"] for row in one] != [row["ids"] for row in other]
+    assert all(line["most_clipped"] is line["highest_advantage"] is None for line in run.folder.read("rollouts.jsonl"))
+
+
 def test_a_resumed_run_records_what_an_uninterrupted_one_does(tmp_path):
     whole = trained(tmp_path, name="whole")
 

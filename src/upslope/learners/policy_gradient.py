@@ -126,9 +126,12 @@ class PolicyGradient:
             rows = only(rows, estimator.kept(method, rows, late=True))
             metrics = component_metrics(rows) | metrics  # with those that had to wait for the policy's columns
             metrics |= self.sight.kl_to_start(rows, method)
-            witness = Witness(rows) if self.settings.record != "none" and self.policy.cut == "row" else None
+            witness = self._witness(rows)
             metrics |= self._learn(method, rows, step, witness)
-            self.last, self.seen = rows, Seen(sampled, rows, witness.columns) if witness else None
+            self.last = rows
+        else:
+            witness, self.last = self._witness(rows), None
+        self.seen = Seen(sampled, rows, witness.columns) if witness else None
         for path, part in estimator.remembering(method).items():
             self.states[path] = part.update(self.states[path], rows if isinstance(part, Data) else sampled, metrics)
         self.rollout.sync()
@@ -141,6 +144,9 @@ class PolicyGradient:
             "seconds_sampling": sampled_at - began,
             "tokens_per_second": tokens / max(ended - began, 1e-9),
         }
+
+    def _witness(self, rows: Trajectories) -> Witness | None:
+        return Witness(rows) if self.settings.record != "none" and self.policy.cut == "row" else None
 
     def _moves(self, method: Method, rows: Trajectories) -> bool:
         """Whether the policy leaves the proximal one before the step's last update."""

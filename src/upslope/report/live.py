@@ -240,7 +240,7 @@ def closing(run: Run, summary: Mapping[str, Any]) -> list[str]:
     ]
     if run.plan.method.name in catalogue():
         lines.append(f"        {upslope} show {run.plan.method.name}")
-    lines.append(f"        {upslope} board{'' if run.path.parent.name == 'runs' else f' {quote(str(run.path.parent))}'}")
+    lines.append(f"        {upslope} board{'' if run.path.parent == Path('runs') else f' {quote(str(run.path.parent))}'}")
     return lines
 
 
