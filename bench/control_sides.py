@@ -11,9 +11,9 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
-from sides import ONE_AND_TWO, Clock, Setting, Side, scratch_folder
+from sides import BORROWED, ONE_AND_TWO, Clock, Setting, Side, scratch_folder, set_threads
 
-SB3_SETTINGS = (*ONE_AND_TWO, Setting("1 thread, environments in processes", 1, {"processes": True}))
+SB3_SETTINGS = (*ONE_AND_TWO, Setting("1 thread, environments in processes", 1, {"processes": True}), *BORROWED)
 EVALUATION_SEED = 90_001
 
 
@@ -97,10 +97,9 @@ def make_sb3(given: ControlWork, processes: bool = False) -> Any:
 
 def run_sb3(clock: Clock, given: ControlWork, setting: Setting) -> None:
     """Iterations of SB3's `learn`, from the beginning of one rollout to that of the next."""
-    import torch
     from stable_baselines3.common.callbacks import BaseCallback
 
-    torch.set_num_threads(setting.threads)
+    set_threads(setting)
 
     class Ticking(BaseCallback):
         steps, updates = 0, 0

@@ -53,7 +53,9 @@ Each row is one piece of work done by this library and by another one, in turns,
 processes of its own; it counts at the better of its settings, such as one and two threads. A figure is the median over at least
 five windows of work, in brackets the quartiles; the ratio says how many times as fast we are, of the medians, with the quartiles
 over paired windows. Both sides count what they did (samples, tokens, tokens with a gradient, environment steps, updates), and
-no ratio is given unless the counts agree. Memory on a CPU is the peak of resident memory above what set-up left, on a GPU the
+no ratio is given unless the counts agree. "With our switches" is a second ratio, against the other library in a process set up as
+ours sets itself up on ARM (torch without oneDNN, its allocator keeping freed memory), which no user of it would think of: it tells
+what is our code's doing. Memory on a CPU is the peak of resident memory above what set-up left, on a GPU the
 peak that torch allocated."""
 
 
@@ -100,7 +102,8 @@ def _ratio(found: Mapping[str, Any]) -> str:
     if found["ratio"] is None:
         return "none"
     mark = "" if found["idle"] else ", machine not idle"
-    return f"**{found['ratio']:.2f}** ({found['ratio_low']:.2f} to {found['ratio_high']:.2f}{mark})"
+    borrowed = f"; {found['borrowed']['ratio']:.2f} with our switches" if "borrowed" in found else ""
+    return f"**{found['ratio']:.2f}** ({found['ratio_low']:.2f} to {found['ratio_high']:.2f}{mark}){borrowed}"
 
 
 def _memory(mebibytes: float | None) -> str:

@@ -4,6 +4,7 @@ A `Row` names the work and its two sides. Each side in each of its settings (one
 spawned once and kept alive, so that thread pools and peak memory do not mix. Windows of work alternate between the processes,
 one at a time; the first warm up and are dropped. A side counts at the setting with its best median; the ratio is that of the
 medians, its spread the quartiles over paired windows. Both sides report what they did: unless it was the same, there is no ratio.
+The other side is run with our library's switches too (`Setting.borrowed`), for a ratio of its own.
 
     ROW = Row(name="grpo_short", work="one GRPO step ...", ours=Side(...), peer=Side(...), exact=("samples", "updates"), ...)
     if __name__ == "__main__":
@@ -61,7 +62,8 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=work, args=(theirs, side.run, row.given, setting, row.device), daemon=False)
-        with _threads_in_environment(setting.threads):
+        # Ours begins without: it sets by itself what it needs.
+        with _environment({**setting.environment, **({"MIMALLOC_PURGE_DELAY": None} if role == "ours" else {})}):
             self.process.start()
         theirs.close()
 
@@ -105,6 +107,7 @@ class Worker:
         return {
             "label": self.setting.label,
             "threads": self.setting.threads,
+            "borrowed": self.setting.borrowed,
             "seconds": middle,
             "seconds_low": low,
             "seconds_high": high,
@@ -116,19 +119,22 @@ class Worker:
 
 
 @contextlib.contextmanager
-def _threads_in_environment(threads: int) -> Iterator[None]:
-    """BLAS libraries read their number of threads when they are loaded, before any function of a side runs."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update({name: str(threads) for name in names})
+def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """What a process that is started here finds in its environment; None: not there."""
+    before = {name: os.environ.get(name) for name in values}
     try:
+        _put(values)
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name)
-            else:
-                os.environ[name] = value
+        _put(before)
+
+
+def _put(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def measure(
@@ -174,8 +180,8 @@ def _run_windows(row: Row, workers: list[Worker], windows: int, warmup: int, set
 def result(row: Row, workers: Sequence[Worker], *, busy_before: float, company: machine.Company) -> dict[str, Any]:
     """Everything a result file holds, but for the command."""
     told = {role: [worker.told(row) for worker in workers if worker.role == role] for role in ("ours", "peer")}
-    best = {role: min(found, key=lambda each: each["seconds"]) for role, found in told.items() if found}
-    ours, peer = best["ours"], best.get("peer")
+    ours, peer, borrowed = _best(told["ours"]), _best(told["peer"]), _best(told["peer"], borrowed=True)
+    assert ours is not None
     if peer is not None and (apart := differences(row, ours["counts"], peer["counts"])):
         raise DifferentWork(
             f"{row.name}: no ratio, as {row.ours.name} and {row.peer.name} did not do the same work: {'; '.join(apart)}."
@@ -183,6 +189,8 @@ def result(row: Row, workers: Sequence[Worker], *, busy_before: float, company: 
     found: dict[str, Any] = {"row": row.name, "work": row.work, "unit": row.unit, "goal": row.goal, "wanted": row.wanted}
     found |= {"least": row.least, "most_memory": row.most_memory}
     found |= _figures(row, "ours", ours) | _figures(row, "peer", peer) | ratio(ours["windows"], peer["windows"] if peer else None)
+    if borrowed is not None:
+        found["borrowed"] = {"label": borrowed["label"], **ratio(ours["windows"], borrowed["windows"])}
     return found | {
         "memory_unit": "MiB allocated on the GPU at the peak" if row.device == "cuda" else "MiB resident above what set-up left",
         "counts": {"ours": ours["counts"], "peer": peer["counts"] if peer else None},
@@ -198,6 +206,11 @@ def result(row: Row, workers: Sequence[Worker], *, busy_before: float, company: 
         "versions": machine.versions(),
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def _best(found: list[dict[str, Any]], borrowed: bool = False) -> dict[str, Any] | None:
+    """The setting with the best median."""
+    return min((each for each in found if each["borrowed"] == borrowed), key=lambda each: each["seconds"], default=None)
 
 
 def _figures(row: Row, role: str, best: dict[str, Any] | None) -> dict[str, Any]:
@@ -323,6 +336,9 @@ def in_words(found: Mapping[str, Any]) -> str:
         lines.append(
             f"  {found['ratio']:.2f} times as fast ({found['ratio_low']:.2f} to {found['ratio_high']:.2f}); {found['goal']}"
         )
+    if "borrowed" in found:
+        told = found["borrowed"]
+        lines.append(f"  {told['ratio']:.2f} times as fast as the other side with our switches ({told['label']})")
     if not found["idle"]:
         lines.append(
             f"  WARNING: the machine was not idle. Others kept {found['others_before']:.2f} cores busy before and "

@@ -23,9 +23,20 @@ class Setting:
     threads: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
     """What else the side's function understands."""
+    borrowed: bool = False
+    """The other side with switches of the process that our library sets by itself and nobody else does: the best of these does not
+    count, and has a ratio of its own. It says how much of ours comes from the switches."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the process begins with. Libraries for arithmetic read their number of threads as they are loaded, and torch's
+        allocator how soon it hands memory back: 10 ms is its own default, which our library changes."""
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(self.threads))
+        return threads | {"MIMALLOC_PURGE_DELAY": "-1" if self.borrowed else "10"}
 
 
 ONE_AND_TWO = (Setting("1 thread", 1), Setting("2 threads", 2))
+BORROWED = (Setting("1 thread, our switches", 1, borrowed=True), Setting("2 threads, our switches", 2, borrowed=True))
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,17 @@ class Clock:
             raise Finished
         self._counts.clear()
         self._left, self._began = wanted, time.perf_counter()
+
+
+def set_threads(setting: Setting) -> None:
+    """The other side's threads; with our switches, torch also leaves oneDNN out on ARM, where it slows small products down."""
+    import torch
+
+    if setting.borrowed:
+        from upslope.runtime.threads import use_threads
+
+        return use_threads(setting.threads)
+    torch.set_num_threads(setting.threads)
 
 
 @contextlib.contextmanager

@@ -11,14 +11,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from sides import ONE_AND_TWO, Clock, Setting
+from sides import BORROWED, ONE_AND_TWO, Clock, Setting, set_threads
 from text_work import TextWork, worth
 
 from upslope.tasks.text import Problem, Scores, Split, TextTask
 
 LR = 1e-9
-TRL_SETTINGS = (*ONE_AND_TWO, Setting("1 thread, without oneDNN", 1, {"onednn": False}))
-"""Our side leaves oneDNN out on ARM, where it slows small products down; the other side may have that too if it helps it."""
+TRL_SETTINGS = (*ONE_AND_TWO, *BORROWED)
 EXACT = ("prompts", "samples", "updates")
 """Counts of a GRPO step that the work fixes."""
 
@@ -108,11 +107,7 @@ def _groups(prompts: Sequence[str]) -> int:
 def run_trl(clock: Clock, given: TextWork, setting: Setting) -> None:
     """Steps of TRL's trainer, from the end of one to the end of the next: sampling, reward, loss, backward, optimiser."""
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # it would ask the network
-    import torch
-
-    torch.set_num_threads(setting.threads)
-    if not setting.options.get("onednn", True):
-        torch.backends.mkldnn.enabled = False
+    set_threads(setting)
     make_trl(clock, given).train()
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from upslope.policies import attention, nodes
+from upslope.policies import attention, cpu_attention, nodes
 from upslope.policies.adapters import folded
 from upslope.policies.anatomy import anatomy
 from upslope.policies.attention import attend
@@ -108,15 +108,16 @@ def by_spans(packed, layout: Layout, heads, scale, rows_only):
     return out[layout.shared if rows_only else 0 :]
 
 
-@pytest.mark.parametrize("how", ["merged", "copied", "spans"])
+@pytest.mark.parametrize("how", ["merged", "copied", "spans", "torch"])
 def test_every_way_to_attend_is_attention_written_out(how, monkeypatch):
     layout, random = lay_out(*ragged()), torch.Generator().manual_seed(2)
     packed = torch.randn(len(layout.ids), 8, 8, generator=random, dtype=torch.float64, requires_grad=True)
-    monkeypatch.setattr(attention, "COPIED", 0 if how == "merged" else 99)
+    monkeypatch.setattr(cpu_attention, "COPIED", 0 if how == "merged" else 99)
+    ways = {"spans": by_spans, "torch": attention._by_torch}
     expected = dense(*packed.split([4, 2, 2], 1), layout, 0.3)
     slope = torch.randn(expected.shape, generator=random, dtype=torch.float64)
     for rows_only, own in ((False, slice(None)), (True, slice(layout.shared, None))):
-        found = (by_spans if how == "spans" else attend)(packed, layout, 4, 0.3, rows_only)
+        found = ways.get(how, attend)(packed, layout, 4, 0.3, rows_only)
         torch.testing.assert_close(found, expected[own])
         mine, plain = (torch.autograd.grad(x, packed, slope[own], retain_graph=True)[0] for x in (found, expected[own]))
         torch.testing.assert_close(mine, plain)
@@ -145,7 +146,7 @@ def test_the_nodes_backward_passes_are_the_derivatives_of_their_forward_passes(a
         bias = Matrix.of((bias[:4], bias[4:]), torch.float64)
         x, _ = nodes.normed_linear(x, None, norm, 1e-5, matrix, bias)
         x, both = nodes.normed_linear(x, delta, norm, 1e-5, matrix, bias)
-        out = nodes.gated_linear(both, activation, Matrix.of((down,), torch.float64))
+        out = nodes.gated_linear(both, nodes.opening(both, activation), activation, Matrix.of((down,), torch.float64))
         out = nodes.linear(out, Matrix.of((down,), torch.float64))
         return x, nodes.turned(both.view(5, 3, 4), cos, sin, 2), out
 

@@ -9,7 +9,12 @@ Nothing heavy is imported until it is used.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
+
+# On ARM torch brings mimalloc, which hands freed memory back after 10 ms: a training step then spends a tenth of its time on
+# getting the same pages again. It looks at this once, when torch is loaded; whoever sets it keeps what they set.
+os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "compare", "compose", "list_methods", "list_tasks", "load", "method", "resume", "train"]

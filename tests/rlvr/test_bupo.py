@@ -88,7 +88,7 @@ def _same(one, other) -> bool:
 
 
 @pytest.mark.checks("identity", "bupo")
-def test_a_run_at_the_last_layer_with_the_norm_is_a_run_of_the_whole_model(tmp_path):
+def test_a_run_at_the_last_layer_with_the_norm_is_a_run_of_the_whole_model(tmp_path, own_passes):
     whole = _train(base, tmp_path, "whole")
     last = _train(bupo.derive(policy=Layer(-1, final_norm=True), controller=ThenWhole(1.0)), tmp_path, "last")
     never = _train(bupo.derive(policy=Layer(1), controller=ThenWhole(0.0)), tmp_path, "never")

@@ -99,7 +99,7 @@ def _train(method, tmp_path, name: str, model: str):
 
 
 @pytest.mark.checks("identity", "minirl-r2")
-def test_a_dense_model_has_nothing_to_replay(tmp_path):
+def test_a_dense_model_has_nothing_to_replay(tmp_path, own_passes):
     one, other = (_train(method, tmp_path, method, "tiny:layers=1,width=32") for method in ("minirl", "minirl-r2"))
     weights, others = one.policy.weights(), other.policy.weights()
     assert all(torch.equal(weights[name], others[name]) for name in weights)

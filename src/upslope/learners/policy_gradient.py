@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from upslope.errors import UserError
 from upslope.learners.adam import Adam
@@ -276,6 +277,8 @@ class PolicyGradient:
             self._slice(method, batch if len(index) == batch.rows else batch.take_rows(index), needs, tally, witness)
         slopes = self._slopes()
         self._move(float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(slopes)))) if slopes else 0.0, tally)
+        # A fused optimiser does not say so itself, and what was computed with the old weights must not be used any more.
+        increment_version([parameter for group in self.optimizer.param_groups for parameter in group["params"]])
 
     def _update_decisions(self, judge: Judge, share: Share, draw: int, tally: Tally) -> Told:
         """One optimiser step on single decisions: few enough to need no slices, and so many times that the calls count."""

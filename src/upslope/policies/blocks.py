@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from upslope.policies.anatomy import Anatomy
-from upslope.policies.nodes import Matrix, gated_linear, gathered, linear, normed_linear
+from upslope.policies.cpu_attention import Attended
+from upslope.policies.nodes import Matrix, gated_linear, gathered, linear, normed_linear, opening, turned
 
 
 class Block(NamedTuple):
@@ -80,21 +82,69 @@ def matrix_of(module: Any) -> Tensor:
     return weight
 
 
-def projected(body: Anatomy, block: Block, x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
-    """``x + delta``, and a layer's queries, keys and values of it ``[S, heads + 2 * kv_heads, width]``, not turned yet."""
-    x, both = normed_linear(x, delta, block.before, body.eps, block.qkv, block.qkv_bias)
+class Products(NamedTuple):
+    """What a layer computed, of as many tokens as asked: all that a backward pass needs and that takes time to compute."""
+
+    heads: Tensor
+    """Queries, keys and values ``[S, heads + 2 * kv_heads, width]``, turned to their places."""
+    attended: Attended
+    """``[S, heads, width]`` and ``[S, heads]``."""
+    behind: Behind
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.heads, *self.attended, *self.behind
+
+    @staticmethod
+    def of(tensors: Iterable[Tensor]) -> Products:
+        heads, out, mass, *behind = tensors
+        return Products(heads, Attended(out, mass), Behind(*behind))
+
+
+class Behind(NamedTuple):
+    """What a layer computed behind its attention."""
+
+    mixed: Tensor
+    """``[S, features]``, to be added to the stream."""
+    both: Tensor
+    """Gate and up ``[S, 2 * inner]``."""
+    opening: Tensor
+    """Of the gate ``[S, inner]``: `upslope.policies.nodes.opening`; kernels on a GPU compute it anew and there is none."""
+    delta: Tensor
+    """``[S, features]``, to be added to the stream by the next layer."""
+
+
+NOTHING: Any = Behind(None, None, None, None)  # type: ignore[arg-type]
+
+
+def projected(
+    body: Anatomy, block: Block, x: Tensor, delta: Tensor | None, turn: tuple[Tensor, Tensor], known: Tensor | None = None,
+    into: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``x + delta``, and a layer's queries, keys and values of it ``[S, heads + 2 * kv_heads, width]``, turned to their places.
+
+    Args:
+        turn: cosines and sines of the places ``[S, 1, width]``.
+        known, into: the heads, if they were computed before, or where to compute them; only of models that do not norm them.
+    """
+    known, into = (None if heads is None else heads.flatten(1) for heads in (known, into))
+    x, both = normed_linear(x, delta, block.before, body.eps, block.qkv, block.qkv_bias, known, into)
     both = both.view(len(x), body.heads + 2 * body.kv_heads, body.width)
-    if block.q_norm is None or block.k_norm is None:
-        return x, both
-    q, k, v = both.split([body.heads, body.kv_heads, body.kv_heads], 1)
-    q, k = (
-        F.rms_norm(part.to(norm.dtype), part.shape[-1:], norm, body.eps).to(both.dtype)
-        for part, norm in ((q, block.q_norm), (k, block.k_norm))
-    )
-    return x, torch.cat([q, k, v], 1)
+    if block.q_norm is not None and block.k_norm is not None:
+        q, k, v = both.split([body.heads, body.kv_heads, body.kv_heads], 1)
+        q, k = (
+            F.rms_norm(part.to(norm.dtype), part.shape[-1:], norm, body.eps).to(both.dtype)
+            for part, norm in ((q, block.q_norm), (k, block.k_norm))
+        )
+        both = torch.cat([q, k, v], 1)
+    return x, turned(both, *turn, body.heads + body.kv_heads, known is not None)
 
 
-def after(body: Anatomy, block: Block, x: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    """The rest of a layer, behind its attention ``out [S, heads * width]``: two tensors whose sum is what the next one is given."""
-    x, both = normed_linear(x, linear(out, block.out, block.out_bias), block.between, body.eps, block.gate_up)
-    return x, gated_linear(both, body.activation, block.down)
+def after(
+    body: Anatomy, block: Block, x: Tensor, seen: Tensor, known: Behind | None = None, into: Behind | None = None
+) -> tuple[Tensor, Behind]:
+    """The rest of a layer, behind its attention ``seen [S, heads * width]``: the next one is given the stream and ``delta``."""
+    known, into = known or NOTHING, into or NOTHING
+    mixed = linear(seen, block.out, block.out_bias, known.mixed, into.mixed)
+    x, both = normed_linear(x, mixed, block.between, body.eps, block.gate_up, known=known.both, into=into.both)
+    opened: Any = opening(both, body.activation, into.opening) if known.opening is None else known.opening
+    return x, Behind(mixed, both, opened, gated_linear(both, opened, body.activation, block.down, known.delta, into.delta))

@@ -6,33 +6,37 @@ layer only keys and values are. Autograd runs through all of it, adapters includ
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from upslope.policies import cpu_attention
 from upslope.policies.anatomy import Anatomy
 from upslope.policies.attention import attend
-from upslope.policies.blocks import Block, after, blocks_of, norm_weight, projected
+from upslope.policies.blocks import Block, Products, after, blocks_of, norm_weight, projected
+from upslope.policies.kept_pass import KeptPass
 from upslope.policies.layout import Layout
-from upslope.policies.nodes import turned
 
 
-def hidden_states(body: Anatomy, layout: Layout, dtype: torch.dtype, recompute: bool = False) -> Tensor:
+def hidden_states(
+    body: Anatomy, layout: Layout, dtype: torch.dtype, recompute: bool = False, known: Sequence[Products] | None = None
+) -> Tensor:
     """What the head is given at the rows' own tokens ``[S_own, features]``, in float32 or better.
 
     Args:
         dtype: of the products.
         recompute: keep no activations inside layers; the backward pass computes them again.
+        known: what each layer computed of these tokens with these weights before; it is not computed again.
     """
     x = body.stack.embed_tokens(layout.ids)
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     turn, delta = turns(body, layout), None
     last = len(body.layers) - 1
     for number, block in enumerate(blocks_of(body, dtype)):
-        arguments = (body, block, x, delta, turn, layout, number == last)
+        arguments = (body, block, x, delta, turn, layout, number == last, None if known is None else known[number])
         if recompute and torch.is_grad_enabled():
             x, delta = checkpoint(_layer, *arguments, use_reentrant=False)
         else:
@@ -51,28 +55,44 @@ def turns(body: Anatomy, layout: Layout) -> tuple[Tensor, Tensor]:
     return cos[layout.places].unsqueeze(1), sin[layout.places].unsqueeze(1)
 
 
-def prompt_memory(body: Anatomy, blocks: Iterable[Block], embedded: Tensor, layout: Layout) -> list[tuple[Tensor, Tensor]]:
+def prompt_memory(
+    body: Anatomy, blocks: Iterable[Block], embedded: Tensor, layout: Layout, kept: KeptPass | None = None
+) -> list[tuple[Tensor, Tensor]]:
     """Keys and values of packed prompts, layer by layer; of the last layer nothing else is computed.
 
     Args:
         embedded: the tokens' embeddings ``[S, features]``.
+        kept: where what was computed is written down, on a CPU.
     """
     x = embedded.to(torch.promote_types(embedded.dtype, torch.float32))
     turn, found, delta = turns(body, layout), [], None
     turning = body.heads + body.kv_heads
     for number, block in enumerate(blocks):
-        x, packed = projected(body, block, x, delta)
-        packed = turned(packed, *turn, turning)
+        x, packed = projected(body, block, x, delta, turn)
         found.append((packed[:, body.heads : turning], packed[:, turning:]))
-        if number + 1 < len(body.layers) and len(x):
-            x, delta = after(body, block, x, attend(packed, layout, body.heads, body.scale).flatten(1))
+        if not len(x):
+            continue
+        if number + 1 == len(body.layers):
+            made: tuple[Tensor, ...] = (packed,)
+        elif kept is None:
+            x, behind = after(body, block, x, attend(packed, layout, body.heads, body.scale).flatten(1))
+            delta = behind.delta
+        else:
+            attended = cpu_attention.attend(packed, layout, body.heads, body.scale)
+            x, behind = after(body, block, x, attended.out.flatten(1))
+            made, delta = Products(packed, attended, behind).tensors(), behind.delta
+        if kept is not None:
+            kept.write_prompts(number, layout.ids, made)
     return found
 
 
 def _layer(
-    body: Anatomy, block: Block, x: Tensor, delta: Tensor | None, turn: tuple[Tensor, Tensor], layout: Layout, last: bool
-) -> tuple[Tensor, Tensor]:
+    body: Anatomy, block: Block, x: Tensor, delta: Tensor | None, turn: tuple[Tensor, Tensor], layout: Layout, last: bool,
+    known: Products | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """One layer; the last one gives the rows' own tokens only."""
-    x, packed = projected(body, block, x, delta)
-    packed = turned(packed, *turn, body.heads + body.kv_heads)
-    return after(body, block, x[layout.shared :] if last else x, attend(packed, layout, body.heads, body.scale, last).flatten(1))
+    heads, attended, behind = (None, None, None) if known is None else known
+    x, packed = projected(body, block, x, delta, turn, heads)
+    seen = attend(packed, layout, body.heads, body.scale, last, attended)
+    x, behind = after(body, block, x[layout.shared :] if last else x, seen.flatten(1), behind)
+    return x, behind.delta

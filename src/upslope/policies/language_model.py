@@ -9,7 +9,7 @@ import contextlib
 import copy
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from upslope.errors import UserError
 from upslope.policies.adapters import adapters, add_adapters, folded
 from upslope.policies.anatomy import Anatomy, anatomy
-from upslope.policies.attention import pad, unpad
 from upslope.policies.columns import chosen_logp, head_logits, heat_of, probed
 from upslope.policies.decoder import hidden_states
 from upslope.policies.heads import make_head
+from upslope.policies.kept_pass import KeptPass
 from upslope.policies.layout import lay_out
 from upslope.policies.padded import extent_of, padded_columns
 from upslope.policies.wording import decoded, encoded, stop_ids
@@ -45,9 +45,12 @@ class TextInputs:
     """``[N, P]``, 1 on the tokens of the prompt."""
     experts: Tensor | None = None
     """``[N, P + T - 1, layers, k]``: which experts a pass took for each token, to take them again."""
+    kept: Tensor | None = None
+    """``[N]``: what the pass that sampled the rows calls them (`upslope.policies.kept_pass.KeptPass`), if it was kept."""
 
     def take(self, pick) -> TextInputs:
-        return TextInputs(pick(self.prompt), pick(self.prompt_mask), None if self.experts is None else pick(self.experts))
+        experts, kept = (None if column is None else pick(column) for column in (self.experts, self.kept))
+        return TextInputs(pick(self.prompt), pick(self.prompt_mask), experts, kept)
 
     def hidden(self, where: Tensor, token: int) -> TextInputs:
         """The same with another token at these places ``[N, P]``."""
@@ -87,6 +90,8 @@ class LanguageModel:
         """Whether adapters learn in place of the model's own weights."""
         self.recompute = False
         """Keep no activations inside layers while learning: less memory for about one more forward pass."""
+        self.kept: KeptPass | None = None
+        """What was computed while sampling, until weights change."""
         self.precise = False
         """Compute in the weights' own precision on a GPU too."""
 
@@ -168,7 +173,12 @@ class LanguageModel:
         advantage = None if rows.advantage is None else rows.advantage[chunk, :positions]
         if self.body is not None:
             with contextlib.nullcontext() if through is None else through.inside(self.model):
-                columns = self._packed(rows.inputs.take(lambda x: x[chunk]), action, extent, temperature, advantage, names, probes)
+                inputs = rows.inputs.take(lambda x: x[chunk])
+                # Rows that are compared with another policy's view of them are looked at in the way that one looked at them: of
+                # two policies with the same weights the difference is zero then, and not rounding, which Adam would follow.
+                if through is not None or rows.reference:
+                    inputs = replace(inputs, kept=None)
+                columns = self._packed(inputs, action, extent, temperature, advantage, names, probes)
         else:
             heads = {name: self.heads[name] for name in names if name in self.heads}
             inputs = rows.inputs.take(lambda x: x[chunk])
@@ -190,20 +200,28 @@ class LanguageModel:
         """Columns ``[N, T]`` by our own decoder: packed tokens, logits in chunks that are never kept."""
         body, dtype = self.body, self.compute_dtype
         assert body is not None
-        layout = lay_out(inputs.prompt, inputs.prompt_mask, action, extent)
-        places, longest = layout.own_places, max(layout.owns)
-        hidden = hidden_states(body, layout, dtype, self.recompute)
-        ids = unpad(action, places)
+        kept, numbers = self._kept(body, inputs), inputs.kept
+        by_step = kept is not None and numbers is not None and kept.whole(numbers, extent)
+        layout = lay_out(inputs.prompt, inputs.prompt_mask, action, extent, by_step)
+        known = None if kept is None or numbers is None else kept.products(numbers, layout)
+        hidden = hidden_states(body, layout, dtype, self.recompute, known)
+        ids = layout.packed(action)
         heat = heat_of(temperature)
-        heat = None if heat is None else unpad(heat, places)
+        heat = None if heat is None else layout.packed(heat)
         found = chosen_logp(hidden, body.head.weight, ids, heat, "entropy" in names, dtype)
         for name, head in ((name, self.heads[name]) for name in names if name in self.heads):
             found[name] = head(hidden.to(next(head.parameters()).dtype)).squeeze(-1)
         if probes:
-            gain = torch.zeros_like(ids, dtype=torch.float32) if advantage is None else unpad(advantage, places)
+            gain = torch.zeros_like(ids, dtype=torch.float32) if advantage is None else layout.packed(advantage)
             low, matrix = hidden.detach().to(dtype), body.head.weight.detach().to(dtype)
             found |= probed(probes, lambda piece: head_logits(low[piece], matrix), len(matrix), hidden, ids, heat, gain)
-        return {name: pad(found[name], [longest] * len(action) if places is None else layout.owns, places) for name in names}
+        return {name: layout.rows(found[name]) for name in names}
+
+    def _kept(self, body: Anatomy, inputs: TextInputs) -> KeptPass | None:
+        """What sampling has computed of these rows, if it was kept and the weights have not changed since."""
+        if self.kept is not None and not self.kept.fresh(body):
+            self.kept = None
+        return None if self.kept is None or inputs.kept is None or not self.kept.holds(inputs.kept) else self.kept
 
     @property
     def pads(self) -> bool:
@@ -286,6 +304,7 @@ class LanguageModel:
     def frozen_copy(self) -> LanguageModel:
         """The policy as it is now, without gradient: a reference."""
         frozen = copy.copy(self)
+        frozen.kept = None
         frozen.model = copy.deepcopy(self.model).requires_grad_(False).eval()
         frozen.heads = {name: copy.deepcopy(head).requires_grad_(False) for name, head in self.heads.items()}
         return frozen

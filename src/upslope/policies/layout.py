@@ -28,6 +28,8 @@ class Layout:
     which: list[int]
     """The prompt of each row; rows of one prompt stand together."""
     device: torch.device
+    by_step: bool = False
+    """The rows' own tokens stand step by step, not row by row; all rows have as many. For a CPU."""
 
     @cached_property
     def shared(self) -> int:
@@ -39,8 +41,18 @@ class Layout:
         """Where the prompts' tokens stand in a padded ``[G * P]``; None if there is no padding."""
         return _padded_places(self.prompts, self.device)
 
+    def rows(self, own: Tensor) -> Tensor:
+        """Own tokens ``[S_own, ...]`` as rows ``[N, longest, ...]``, zero behind their ends."""
+        if self.by_step:
+            return own.view(-1, len(self.owns), *own.shape[1:]).transpose(0, 1)
+        return pad(own, self.owns, self._own_places)
+
+    def packed(self, rows: Tensor) -> Tensor:
+        """The way back."""
+        return rows.transpose(0, 1).flatten(0, 1) if self.by_step else unpad(rows, self._own_places)
+
     @cached_property
-    def own_places(self) -> Tensor | None:
+    def _own_places(self) -> Tensor | None:
         """Where the own tokens stand in a padded ``[N * T]``; None if there is no padding."""
         return _padded_places(self.owns, self.device)
 
@@ -89,13 +101,14 @@ class Layout:
         return {}
 
 
-def lay_out(prompt: Tensor, prompt_mask: Tensor, action: Tensor, extent: Tensor) -> Layout:
+def lay_out(prompt: Tensor, prompt_mask: Tensor, action: Tensor, extent: Tensor, by_step: bool = False) -> Layout:
     """The layout of rows.
 
     Args:
         prompt: ids ``[N, P]``, padded on the left.
         action: the response's ids ``[N, T]``.
         extent: how many positions of each row's response are wanted ``[N]``, at least 1.
+        by_step: the own tokens step by step; only of rows with the same extent.
     """
     device, rows, width = prompt.device, *prompt.shape
     new = torch.ones(rows, dtype=torch.bool, device=device)
@@ -111,6 +124,8 @@ def lay_out(prompt: Tensor, prompt_mask: Tensor, action: Tensor, extent: Tensor)
     step = torch.arange(own.shape[1], device=device)
     wanted = step < extent.unsqueeze(1)
     own_places = (lengths - 1).unsqueeze(1) + step
+    if by_step:
+        own, own_places, wanted = own.t(), own_places.t(), wanted.t()
     return Layout(
         torch.cat([prompt[first][inside], own[wanted]]),
         torch.cat([place[inside], own_places[wanted]]),
@@ -118,7 +133,22 @@ def lay_out(prompt: Tensor, prompt_mask: Tensor, action: Tensor, extent: Tensor)
         extent.tolist(),
         which.tolist(),
         device,
+        by_step,
     )
+
+
+def pad(packed: Tensor, lengths: list[int], places: Tensor | None) -> Tensor:
+    """Packed tokens ``[S, ...]`` as rows ``[N, longest, ...]``, zero behind their ends."""
+    longest = max(lengths, default=0)
+    if places is None:
+        return packed.reshape(len(lengths), longest, *packed.shape[1:])
+    blank = packed.new_zeros(len(lengths) * longest, *packed.shape[1:])
+    return blank.index_copy(0, places, packed).view(len(lengths), longest, *packed.shape[1:])
+
+
+def unpad(rows: Tensor, places: Tensor | None) -> Tensor:
+    flat = rows.flatten(0, 1)
+    return flat if places is None else flat[places]
 
 
 def _padded_places(lengths: list[int], device: torch.device) -> Tensor | None:

@@ -2,6 +2,9 @@
 
 Fewer and larger nodes save time where launching costs more than computing, and memory everywhere: what is cheap to compute again
 (norms, activations, weights in half precision) is not kept. Gradients of weights come out in the weights' own precision.
+
+A product that another pass has computed before can be given as ``known``: it is taken as it is, and the backward pass is the same.
+Without gradient a product can be written ``into`` a tensor at hand.
 """
 
 from __future__ import annotations
@@ -47,43 +50,64 @@ def gathered(several: list[tuple[Tensor, ...]], dtype: torch.dtype) -> list[Matr
     return [Matrix(lows[id(parts)] if id(parts) in lows else parts[0].detach(), parts) for parts in several]
 
 
-def linear(x: Tensor, matrix: Matrix, bias: Matrix | None = None) -> Tensor:
+def linear(
+    x: Tensor, matrix: Matrix, bias: Matrix | None = None, known: Tensor | None = None, into: Tensor | None = None
+) -> Tensor:
     """``x @ matrix.T + bias``."""
     low_bias = None if bias is None else bias.low
     if not torch.is_grad_enabled():
-        return F.linear(x, matrix.low, low_bias)
-    return _Linear.apply(x, matrix.low, low_bias, len(matrix.parts), *_parts(matrix, bias))
+        return _product(x, matrix.low, low_bias, into) if known is None else known
+    return _Linear.apply(x, matrix.low, low_bias, known, len(matrix.parts), *_parts(matrix, bias))
 
 
 def normed_linear(
-    x: Tensor, delta: Tensor | None, norm: Tensor, eps: float, matrix: Matrix, bias: Matrix | None = None
-) -> tuple[Tensor, Tensor]:
+    x: Tensor, delta: Tensor | None, norm: Tensor, eps: float, matrix: Matrix, bias: Matrix | None = None,
+    known: Tensor | None = None, into: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """``x + delta``, and ``norm(x + delta) @ matrix.T + bias``; sum and norm in float32 or better."""
     low_bias = None if bias is None else bias.low
     if not torch.is_grad_enabled():
+        if known is not None:
+            return x if delta is None else x + delta, known
         if fused.helps(x):
             total, seen = fused.add_norm(x, delta, norm, eps, matrix.low.dtype)
         else:
             total = x if delta is None else x + delta
-            seen = F.rms_norm(total, x.shape[-1:], norm, eps).to(matrix.low.dtype)
-        return total, F.linear(seen, matrix.low, low_bias)
-    return _NormedLinear.apply(x, delta, norm, eps, matrix.low, low_bias, len(matrix.parts), *_parts(matrix, bias))
+            seen = normed(total, norm, eps).to(matrix.low.dtype)
+        return total, _product(seen, matrix.low, low_bias, into)
+    return _NormedLinear.apply(x, delta, norm, eps, matrix.low, low_bias, known, len(matrix.parts), *_parts(matrix, bias))
 
 
-def gated_linear(both: Tensor, activation: str, matrix: Matrix) -> Tensor:
-    """``(activation(gate) * up) @ matrix.T`` of ``both = [gate, up]``."""
+def gated_linear(
+    both: Tensor, opening: Tensor | None, activation: str, matrix: Matrix, known: Tensor | None = None, into: Tensor | None = None
+) -> Tensor:
+    """``(activation(gate) * up) @ matrix.T`` of ``both = [gate, up]`` and the gate's `opening`."""
     if not torch.is_grad_enabled():
-        return F.linear(_gated(both, activation), matrix.low)
-    return _GatedLinear.apply(both, activation, matrix.low, *matrix.parts)
+        return _product(_gated(both, opening, activation), matrix.low, None, into) if known is None else known
+    return _GatedLinear.apply(both, opening, activation, matrix.low, known, *matrix.parts)
 
 
-def turned(packed: Tensor, cos: Tensor, sin: Tensor, turning: int) -> Tensor:
+@torch.no_grad()
+def opening(both: Tensor, activation: str, into: Tensor | None = None) -> Tensor | None:
+    """What takes longest to compute of a gate: its sigmoid for SiLU, else the activation. None where kernels compute it anew."""
+    if fused.helps(both):
+        return None
+    gate = both.chunk(2, -1)[0]
+    if activation == "silu":
+        return torch.sigmoid(gate, out=into)
+    found = F.gelu(gate, approximate=_approximation(activation))
+    return found if into is None else into.copy_(found)
+
+
+def turned(packed: Tensor, cos: Tensor, sin: Tensor, turning: int, known: bool = False) -> Tensor:
     """Heads ``[S, heads, width]``, the first ``turning`` turned by their places' angles ``[S, 1, width]``; the rest as they are.
 
-    The first half of the sines is negated. Without gradient the heads may be overwritten.
+    The first half of the sines is negated. Without gradient the heads may be overwritten. ``known``: they were turned before.
     """
     if torch.is_grad_enabled():
-        return _Turned.apply(packed, cos, sin, turning)
+        return _Turned.apply(packed, cos, sin, turning, known)
+    if known:
+        return packed
     if fused.helps(packed):
         return fused.turn(packed, cos, sin, turning)
     asked = packed[:, :turning]
@@ -91,21 +115,36 @@ def turned(packed: Tensor, cos: Tensor, sin: Tensor, turning: int) -> Tensor:
     return packed
 
 
+def normed(x: Tensor, norm: Tensor, eps: float) -> Tensor:
+    """An RMS norm, without gradient."""
+    return (x * _evening(x, eps)).mul_(norm)
+
+
+def _evening(x: Tensor, eps: float) -> Tensor:
+    """What an RMS norm multiplies each row with ``[S, 1]``, before its weights."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return torch.addcmul(length.new_full((), eps), length, length, value=1 / x.shape[-1]).rsqrt_()
+
+
+def _product(x: Tensor, low: Tensor, bias: Tensor | None, into: Tensor | None) -> Tensor:
+    if into is None:
+        return F.linear(x, low, bias)
+    return torch.mm(x, low.t(), out=into) if bias is None else torch.addmm(bias, x, low.t(), out=into)
+
+
 def _turned(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
     torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin, out=out)
 
 
-def _gated(both: Tensor, activation: str) -> Tensor:
-    if fused.helps(both):
+def _gated(both: Tensor, opening: Tensor | None, activation: str) -> Tensor:
+    if opening is None:
         return fused.gated(both, activation)
     gate, up = both.chunk(2, -1)
-    return active(gate, activation).mul_(up)
+    return (gate * opening).mul_(up) if activation == "silu" else opening * up
 
 
-def active(gate: Tensor, activation: str) -> Tensor:
-    if activation == "silu":
-        return F.silu(gate)
-    return F.gelu(gate, approximate="tanh" if activation == "tanh" else "none")
+def _approximation(activation: str) -> str:
+    return "tanh" if activation == "tanh" else "none"
 
 
 def _parts(matrix: Matrix, bias: Matrix | None) -> tuple[Tensor, ...]:
@@ -120,13 +159,23 @@ def precise_product(a: Tensor, b: Tensor) -> Tensor:
     return product.to(torch.promote_types(product.dtype, torch.float32))
 
 
-def _weight_slopes(ctx: Any, slope: Tensor, seen: Tensor, rows: list[int], first: int) -> list[Tensor | None]:
-    """Gradients of the parts of a matrix and of a bias, as far as anybody wants them; ``first`` is the place of the first part."""
+def _weight_slopes(
+    ctx: Any, slope: Tensor, seen: Tensor | None, rows: list[int], first: int, matrix_slope: Tensor | None = None
+) -> list[Tensor | None]:
+    """Gradients of the parts of a matrix and of a bias, as far as anybody wants them.
+
+    Args:
+        seen: what the matrix multiplied; not needed if the slope of the whole matrix is given.
+        first: the place of the first part.
+    """
     count = len(rows)
     wanted = ctx.needs_input_grad[first:]
     found: list[Tensor | None] = [None] * len(wanted)
     if any(wanted[:count]):
-        whole = precise_product(slope.t(), seen).split(rows)
+        if matrix_slope is None:
+            assert seen is not None
+            matrix_slope = precise_product(slope.t(), seen)
+        whole = matrix_slope.split(rows)
         found[:count] = [part.to(ctx.dtypes[i]) if wanted[i] else None for i, part in enumerate(whole)]
     if any(wanted[count:]):
         whole = slope.sum(0, dtype=torch.promote_types(slope.dtype, torch.float32)).split(rows)
@@ -136,103 +185,99 @@ def _weight_slopes(ctx: Any, slope: Tensor, seen: Tensor, rows: list[int], first
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, low: Tensor, bias: Tensor | None, count: int, *parts: Tensor):
+    def forward(ctx: Any, x: Tensor, low: Tensor, bias: Tensor | None, known: Tensor | None, count: int, *parts: Tensor):
         ctx.save_for_backward(x, low)
         ctx.rows, ctx.dtypes = [len(part) for part in parts[:count]], [part.dtype for part in parts]
-        return F.linear(x, low, bias)
+        return F.linear(x, low, bias) if known is None else known
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor):  # type: ignore[override]
         x, low = ctx.saved_tensors
         slope = slope.to(low.dtype)
-        return slope @ low, None, None, None, *_weight_slopes(ctx, slope, x, ctx.rows, 4)
+        return slope @ low, None, None, None, None, *_weight_slopes(ctx, slope, x, ctx.rows, 5)
 
 
 class _NormedLinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, delta: Tensor | None, norm: Tensor, eps: float, low: Tensor, bias: Tensor | None, count: int,
-        *parts: Tensor,
+        ctx: Any, x: Tensor, delta: Tensor | None, norm: Tensor, eps: float, low: Tensor, bias: Tensor | None,
+        known: Tensor | None, count: int, *parts: Tensor,
     ):  # fmt: skip
         scale = None
         if fused.helps(x):
             total, seen = fused.add_norm(x, delta, norm, eps, low.dtype)
         else:
             total = x if delta is None else x + delta
-            length = torch.linalg.vector_norm(total, dim=-1, keepdim=True)
-            scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-            seen = (total * scale).mul_(norm).to(low.dtype)
+            scale = _evening(total, eps)
+            seen = total if known is not None else (total * scale).mul_(norm).to(low.dtype)
         ctx.save_for_backward(total, norm, scale, low)
         ctx.eps, ctx.delta = eps, None if delta is None else delta.dtype
         ctx.rows, ctx.dtypes = [len(part) for part in parts[:count]], [part.dtype for part in parts]
-        return total, F.linear(seen, low, bias)
+        return total, F.linear(seen, low, bias) if known is None else known
 
     @staticmethod
     def backward(ctx: Any, to_total: Tensor, slope: Tensor):  # type: ignore[override]
         total, norm, scale, low = ctx.saved_tensors
-        to_seen = slope @ low
         if scale is None:
-            to_x, to_delta, to_norm, seen = fused.norm_back(to_seen, total, norm, to_total, ctx.eps, ctx.delta)
+            to_x, to_delta, to_norm, seen = fused.norm_back(slope @ low, total, norm, to_total, ctx.eps, ctx.delta)
+            slopes = _weight_slopes(ctx, slope, seen, ctx.rows, 8)
         else:
-            to_seen = to_seen.to(total.dtype)
             even = total * scale  # what the norm's weights multiply
-            to_norm = (to_seen * even).sum(0)
-            to_even = to_seen.mul_(norm)
-            share = (to_even * even).mean(-1, keepdim=True)
-            to_x = torch.addcmul(to_even, even, share, value=-1).mul_(scale).add_(to_total)
+            to_even = (slope @ (low * norm).to(low.dtype)).to(total.dtype)
+            share = torch.linalg.vecdot(to_even, even).div_(-even.shape[-1]).unsqueeze(-1)
+            to_x = to_even.addcmul_(even, share).mul_(scale).add_(to_total)
             to_delta = None if ctx.delta is None else to_x.to(ctx.delta)
-            seen = even.mul_(norm).to(low.dtype)
-        return to_x, to_delta, to_norm, None, None, None, None, *_weight_slopes(ctx, slope, seen, ctx.rows, 7)
+            product = to_norm = None
+            # The norm's weights scale columns of the matrix as well as they scale inputs: one product over all tokens serves both.
+            if any(ctx.needs_input_grad[i] for i in (2, *range(8, 8 + len(ctx.rows)))):
+                product = precise_product(slope.t(), even.to(low.dtype))
+                to_norm = (product * low).sum(0)
+                product *= norm
+            slopes = _weight_slopes(ctx, slope, None, ctx.rows, 8, product)
+        return to_x, to_delta, to_norm, None, None, None, None, None, *slopes
 
 
 class _GatedLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, both: Tensor, activation: str, low: Tensor, *parts: Tensor):
-        share = None
-        if activation == "silu" and not fused.helps(both):
-            gate, up = both.chunk(2, -1)
-            share = gate.sigmoid()  # kept, as exponentials take longest of all that is not a product
-            product = (gate * share).mul_(up)
-        else:
-            product = _gated(both, activation)
-        ctx.save_for_backward(both, share, low)
+    def forward(ctx: Any, both: Tensor, opening: Tensor | None, activation: str, low: Tensor, known: Tensor | None, *parts: Tensor):
+        ctx.save_for_backward(both, opening, low)
         ctx.activation, ctx.dtypes = activation, [part.dtype for part in parts]
-        return F.linear(product, low)
+        return F.linear(_gated(both, opening, activation), low) if known is None else known
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor):  # type: ignore[override]
-        both, share, low = ctx.saved_tensors
+        both, opening, low = ctx.saved_tensors
         slope = slope.to(low.dtype)
         to_product = slope @ low
-        if fused.helps(both):
+        if opening is None:
             to_both, product = fused.gated_back(both, to_product, ctx.activation)
         else:
-            to_both, product = _gated_back(both, share, to_product, ctx.activation)
-        return to_both, None, None, *_weight_slopes(ctx, slope, product, [len(low)], 3)
+            to_both, product = _gated_back(both, opening, to_product, ctx.activation)
+        return to_both, None, None, None, None, *_weight_slopes(ctx, slope, product, [len(low)], 5)
 
 
-def _gated_back(both: Tensor, share: Tensor | None, to_product: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+def _gated_back(both: Tensor, opening: Tensor, to_product: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     """The slope of ``both``, and the product once more."""
     gate, up = both.chunk(2, -1)
-    open_gate = active(gate, activation) if share is None else gate * share
+    active = gate * opening if activation == "silu" else opening
     to_both = torch.empty_like(both)
     to_gate, to_up = to_both.chunk(2, -1)
-    torch.mul(to_product, open_gate, out=to_up)
+    torch.mul(to_product, active, out=to_up)
     to_product *= up
-    if share is not None:  # share + open_gate (1 - share)
-        steep = torch.addcmul(open_gate, open_gate, share, value=-1).add_(share)
-        torch.mul(to_product, steep, out=to_gate)
+    if activation == "silu":  # its slope is opening + active (1 - opening)
+        torch.mul(to_product, torch.lerp(opening, opening.new_ones(()), active), out=to_gate)
     else:
-        kind = "tanh" if activation == "tanh" else "none"
-        to_gate.copy_(torch.ops.aten.gelu_backward(to_product, gate, approximate=kind))
-    return to_both, open_gate.mul_(up)
+        to_gate.copy_(torch.ops.aten.gelu_backward(to_product, gate, approximate=_approximation(activation)))
+    return to_both, active.mul_(up) if activation == "silu" else active * up
 
 
 class _Turned(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, packed: Tensor, cos: Tensor, sin: Tensor, turning: int):
+    def forward(ctx: Any, packed: Tensor, cos: Tensor, sin: Tensor, turning: int, known: bool):
         ctx.save_for_backward(cos, sin)
         ctx.turning = turning
+        if known:
+            return packed
         if fused.helps(packed):
             return fused.turn(packed, cos, sin, turning)
         out = torch.empty_like(packed)
@@ -244,8 +289,8 @@ class _Turned(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor):  # type: ignore[override]
         (cos, sin), turning = ctx.saved_tensors, ctx.turning
         if fused.helps(slope):
-            return fused.turn(slope, cos, sin, turning, back=True), None, None, None
+            return fused.turn(slope, cos, sin, turning, back=True), None, None, None, None
         asked, back = slope[:, :turning], torch.empty_like(slope)
         back[:, turning:] = slope[:, turning:]
         torch.addcmul((asked * sin).roll(slope.shape[-1] // 2, -1), asked, cos, out=back[:, :turning])
-        return back, None, None, None
+        return back, None, None, None, None

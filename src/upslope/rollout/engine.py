@@ -14,6 +14,7 @@ from torch import Tensor
 
 from upslope.errors import UserError
 from upslope.policies.anatomy import Anatomy
+from upslope.policies.kept_pass import KeptPass
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.graph_stepper import GraphStepper, graphs_help
 from upslope.rollout.record import Job, Record, StopStrings
@@ -42,7 +43,8 @@ class TorchEngine:
     def __init__(self, policy: LanguageModel):
         self.policy = policy
         self._weights: Weights | None = None
-        self._stepper: GraphStepper | None = None
+        self._stepper: Stepper | None = None
+        self._former: KeptPass | None = None
 
     def sync(self, policy: LanguageModel) -> None:
         """Continue with this policy's weights from now on."""
@@ -55,6 +57,7 @@ class TorchEngine:
         sampling: Sampling,
         uniforms: Tensor,
         limits: Sequence[int] | None = None,
+        keep: bool = False,
     ) -> Completions:
         """Continues each prompt ``n`` times.
 
@@ -64,6 +67,7 @@ class TorchEngine:
             sampling: How tokens are drawn.
             uniforms: ``[R, max_tokens]`` numbers in [0, 1), ``R = len(prompts) * n``: the only randomness there is.
             limits: The most tokens the completions of each prompt may have, where some have less room than ``max_tokens``.
+            keep: Whether the policy is to keep what is computed, for learning from these completions: it does if memory allows.
 
         Raises:
             UserError: if a prompt is empty or, with its completion, longer than the model's positions; or if the model
@@ -71,6 +75,7 @@ class TorchEngine:
         """
         limits = [sampling.max_tokens] * len(prompts) if limits is None else [min(own, sampling.max_tokens) for own in limits]
         self._refuse(prompts, n, sampling, uniforms, limits)
+        self.policy.kept = None
         # Tensors made in inference mode could never enter a loss, hence out of it even if the caller is in it.
         with torch.inference_mode(False), torch.no_grad():
             device = self.policy.device
@@ -79,17 +84,20 @@ class TorchEngine:
             room = torch.tensor(limits, device=device).repeat_interleave(n)
             record = Record.blank(len(uniforms), sampling.max_tokens, self.policy.pad_id, device)
             stopped: set[int] = set()
-            for first, last in self._chunks(prompts, n, sampling.max_tokens):
+            chunks = [*self._chunks(prompts, n, sampling.max_tokens)]
+            for first, last in chunks:
                 rows = slice(first * n, last * n)
                 heard = StopStrings(sampling.stop, self.policy.decode, self.policy.pad_id) if sampling.stop else None
-                self._continue(prompts[first:last], n, Job(sampling, uniforms[rows], stops, room[rows], record.part(rows), heard))
+                job = Job(sampling, uniforms[rows], stops, room[rows], record.part(rows), heard)
+                self._continue(prompts[first:last], n, job, keep and len(chunks) == 1)
                 stopped |= set() if heard is None else {first * n + row for row in heard.rows}
             if not record.logp.isfinite().all():
+                self._stepper = None  # what it keeps may be no numbers either
                 raise UserError(f"{self.policy.name!r} gives log-probabilities that are not numbers: its weights have blown up. "
                                 "A smaller learning rate or a tighter gradient norm keeps them.")  # fmt: skip
             return record.completions(stops, stopped)
 
-    def _continue(self, prompts: Sequence[list[int]], n: int, job: Job) -> None:
+    def _continue(self, prompts: Sequence[list[int]], n: int, job: Job, keep: bool) -> None:
         """Continues the rows of some prompts until all have ended."""
         body, room = self.policy.body, job.sampling.max_tokens
         if body is None:
@@ -98,10 +106,26 @@ class TorchEngine:
         number: dict[tuple[int, ...], int] = {}
         owner = [number.setdefault(tuple(prompt), len(number)) for prompt in prompts for _ in range(n)]
         at_once = max(1, min(len(owner), self.max_rows, self._memory() // self._row_bytes(room)))
-        stepper = self._ready(body, list(number), at_once, room, job)
+        if keep:
+            self.policy.kept = self._kept(body, [len(prompt) - 1 for prompt in number], owner, room)
+        stepper = self._ready(body, list(number), at_once, room, job, self.policy.kept)
         _converse(stepper, torch.tensor(owner, device=self.policy.device))
 
-    def _ready(self, body: Anatomy, prompts: list[tuple[int, ...]], count: int, room: int, job: Job | None = None) -> Stepper:
+    def _kept(self, body: Anatomy, lengths: list[int], owner: list[int], room: int) -> KeptPass | None:
+        """Where to keep what is computed, unless that is more than learning itself may take."""
+        policy, dtype = self.policy, self.policy.compute_dtype
+        former, self._former = self._former, None
+        if policy.recompute or not KeptPass.serves(body):
+            return None
+        if KeptPass.size(body, dtype, sum(lengths), len(owner) * room) > policy.slice_bytes // 2:
+            return None
+        self._former = KeptPass(body, dtype, lengths, torch.tensor(owner), room, former)
+        return self._former
+
+    def _ready(
+        self, body: Anatomy, prompts: list[tuple[int, ...]], count: int, room: int, job: Job | None = None,
+        kept: KeptPass | None = None,
+    ) -> Stepper:  # fmt: skip
         """A stepper with the weights of now that has read the prompts."""
         positions, dtype = max(map(len, prompts)) + room, self.policy.compute_dtype
         known = self._weights
@@ -110,16 +134,12 @@ class TorchEngine:
             known = self._weights
         else:
             known.refresh()
-        read = Prompts(known, prompts)
-        if not graphs_help(known.device):
-            stepper = Stepper(known, count, room)
-        else:
-            if self._stepper is None or not self._stepper.fits(read, count, room, job):
-                self._stepper = None  # its memory is free before the new one takes some
-                self._stepper = GraphStepper(known, count, room)
-            stepper = self._stepper
-        stepper.begin(read, job)
-        return stepper
+        read = Prompts(known, prompts, kept)
+        if self._stepper is None or not self._stepper.fits(read, count, room, job):
+            self._stepper = None  # its memory is free before the new one takes some
+            self._stepper = (GraphStepper if graphs_help(known.device) else Stepper)(known, count, room)
+        self._stepper.begin(read, job)
+        return self._stepper
 
     def probe(self, rows: Trajectories) -> float:
         """The largest difference between this engine's log-probabilities of sampled tokens and the policy's own.

@@ -40,6 +40,7 @@ def graphs_help(device: torch.device) -> bool:
 class GraphStepper(Stepper):
     """As `Stepper`, several steps at a time without waiting for the GPU."""
 
+    slot_axis = 2
     steps = 8
     """How many tokens `advance` draws in each slot before it is asked which rows have ended."""
 

@@ -85,8 +85,12 @@ class Engine(Protocol):
         sampling: Sampling,
         uniforms: Tensor,
         limits: Sequence[int] | None = None,
+        keep: bool = False,
     ) -> Completions:
-        """Continues each prompt ``n`` times; see `upslope.rollout.engine.TorchEngine.generate`."""
+        """Continues each prompt ``n`` times; see `upslope.rollout.engine.TorchEngine.generate`.
+
+        ``keep`` says that the policy will learn from these answers as they are: what it computed may be kept for that.
+        """
 
     def sync(self, policy: LanguageModel) -> None:
         """Continue with this policy's weights from now on."""

@@ -190,8 +190,9 @@ class ServerEngine:
         self._fresh = True
 
     def generate(
-        self, prompts: Sequence[list[int]], n: int, sampling: Sampling, uniforms: Tensor, limits: Sequence[int] | None = None
-    ) -> Completions:
+        self, prompts: Sequence[list[int]], n: int, sampling: Sampling, uniforms: Tensor, limits: Sequence[int] | None = None,
+        keep: bool = False,
+    ) -> Completions:  # fmt: skip
         """As `upslope.rollout.engine.TorchEngine.generate`; only our own server draws with ``uniforms`` themselves."""
         if not self._fresh:
             self.sync(self.policy)

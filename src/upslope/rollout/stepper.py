@@ -13,12 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from upslope.policies.attention import attend_with_mass, hiding, pad
-from upslope.policies.blocks import after, projected
+from upslope.policies.blocks import Products, after, projected
 from upslope.policies.columns import head_logits
+from upslope.policies.cpu_attention import Attended, attend_some, attend_with_mass, hiding, merged
 from upslope.policies.decoder import prompt_memory
-from upslope.policies.layout import Layout
-from upslope.policies.nodes import turned
+from upslope.policies.kept_pass import KeptPass, Places
+from upslope.policies.layout import Layout, pad
+from upslope.policies.nodes import normed
 from upslope.rollout.record import Job, Record
 from upslope.rollout.sampling import draw_tokens
 from upslope.rollout.weights import Weights
@@ -28,9 +29,13 @@ COPIED = 48
 
 
 class Prompts:
-    """Keys and values of all prompts but their last tokens, packed: per layer two of ``[S, kv_heads, width]``."""
+    """Keys and values of all prompts but their last tokens, packed: per layer two of ``[S, kv_heads, width]``.
 
-    def __init__(self, weights: Weights, prompts: Sequence[Sequence[int]]):
+    Args:
+        kept: where what is computed is written down, for learning.
+    """
+
+    def __init__(self, weights: Weights, prompts: Sequence[Sequence[int]], kept: KeptPass | None = None):
         device = weights.device
         self.lengths = [len(prompt) - 1 for prompt in prompts]
         self.last = torch.tensor([prompt[-1] for prompt in prompts], device=device)
@@ -38,7 +43,8 @@ class Prompts:
         ids = torch.tensor([token for prompt in prompts for token in prompt[:-1]], dtype=torch.long, device=device)
         places = torch.tensor([place for length in self.lengths for place in range(length)], dtype=torch.long, device=device)
         self.layout = Layout(ids, places, self.lengths, [], [], device)
-        self.memory = prompt_memory(weights.body, weights.blocks, weights.embedding[ids], self.layout)
+        self.kept = kept
+        self.memory = prompt_memory(weights.body, weights.blocks, weights.embedding[ids], self.layout, kept)
 
     def padded(self) -> list[tuple[Tensor, Tensor]]:
         """The same as ``[G, kv_heads, longest, width]``."""
@@ -72,10 +78,17 @@ class Stepper:
 
     prompts: Prompts
     job: Job
+    slot_axis = 1
+    """Of the cache."""
 
     def __init__(self, weights: Weights, count: int, room: int):
         self.weights, self.room = weights, room
         self.slots = Slots(count, weights.device)
+        self.cache = torch.empty(0)
+
+    def fits(self, prompts: Prompts, count: int, room: int, job: Job | None) -> bool:
+        """Whether it can turn to this work: memory that is at hand costs no time."""
+        return len(self.slots.row) == count and self.room == room
 
     def begin(self, prompts: Prompts, job: Job | None = None) -> None:
         """Turn to new prompts, and to the rows that continue them."""
@@ -89,9 +102,11 @@ class Stepper:
         self._copies = longest <= COPIED or weights.device.type != "cpu"
         """Whether rows keep their prompts themselves."""
         keys = self.room + (longest if self._copies else 0)
-        shape = (len(weights.blocks), 2, count, body.kv_heads, keys, body.width)
-        self.cache = torch.zeros(shape, dtype=weights.dtype, device=weights.device)
-        """Keys and values of what the slots' rows have said, behind their prompts where these are copied."""
+        shape = (len(weights.blocks), count, 2 * body.kv_heads, keys, body.width)
+        if self.cache.shape != shape:
+            self.cache = torch.zeros(shape, dtype=weights.dtype, device=weights.device)
+            """Keys and values of what the slots' rows have said, behind their prompts where these are copied. What no row has
+            written may be anything that is a number."""
         self._grid: _Grid | None = None
 
     def fill(self, slots: Tensor, rows: Tensor, prompts: Tensor) -> None:
@@ -101,8 +116,7 @@ class Stepper:
         own.token[slots], own.ended[slots] = self.prompts.last[prompts], False
         if self._copies:
             for cache, (keys, values) in zip(self.cache, self._padded, strict=False):
-                longest = keys.shape[2]
-                cache[0, slots, :, :longest], cache[1, slots, :, :longest] = keys[prompts], values[prompts]
+                cache[slots, :, : keys.shape[2]] = torch.cat([keys, values], 1)[prompts]
         self._grid = None
 
     def move(self, source: Tensor, target: Tensor) -> None:
@@ -111,7 +125,8 @@ class Stepper:
             column[target] = column[source]
         self.slots.ended[source] = True
         if len(source):
-            self.cache[:, :, target] = self.cache[:, :, source]
+            slots = self.cache.movedim(self.slot_axis, 0)
+            slots[target] = slots[source]
         self._grid = None
 
     def advance(self, count: int) -> None:
@@ -119,9 +134,12 @@ class Stepper:
         slots, job = self.slots, self.job
         row, step, alive = slots.row[:count], slots.step[:count], ~slots.ended[:count]
         draw = draw_tokens(self.logits(count), job.sampling, job.uniforms[row, step])
-        where = (row, step) if bool(alive.all()) else (row[alive], step[alive])
-        for column, value in zip(job.record, (draw.token, torch.ones_like(draw.logp), draw.logp, draw.entropy), strict=True):
-            column[where] = value if len(where[0]) == count else value[alive]
+        written: tuple[Tensor, ...] = (draw.token, torch.ones_like(draw.logp), draw.logp, draw.entropy)
+        where = (row, step)
+        if not bool(alive.all()):
+            where, written = (row[alive], step[alive]), tuple(value[alive] for value in written)
+        for column, value in zip(job.record, written, strict=True):
+            column[where] = value
         slots.token[:count] = draw.token
         slots.step[:count] = step + alive
         slots.ended[:count] |= torch.isin(draw.token, job.stops) | (slots.step[:count] >= job.limits[row])
@@ -157,41 +175,54 @@ class Stepper:
         latest = int(at.max()) + 1
         hidden = None  # keys behind a row's own last one
         if bool((at != latest - 1).any()):
-            hidden = (torch.arange(latest, device=at.device) > at.unsqueeze(1)).view(count, 1, 1, latest)
+            ahead = torch.arange(latest, device=at.device) > at.unsqueeze(1)
+            hidden = hiding(ahead.view(count, 1, 1, latest), weights.dtype)
         slot = torch.arange(count, device=at.device)
+        newest = self.cache[:, :count, :, latest - 1].unbind(0)
+        keys, values = (part.unbind(0) for part in self.cache[:, :count, :, :latest].split(body.kv_heads, 2))
         x = weights.embedding[slots.token[:count]].to(torch.promote_types(weights.dtype, torch.float32))
-        delta, turning = None, body.heads + body.kv_heads
+        places, delta = self._places(count), None
         for number, block in enumerate(weights.blocks):
-            x, packed = projected(body, block, x, delta)
-            packed = turned(packed, *turn, turning)
-            said = packed[:, body.heads :].unflatten(1, (2, body.kv_heads)).transpose(0, 1)
-            keys, values = cache = self.cache[number]
+            into = None if places is None else places.into(number)
+            x, packed = projected(body, block, x, delta, turn, into=None if into is None else into.heads)
+            q, said = packed[:, : body.heads], packed[:, body.heads :]
             if hidden is None:  # all rows are equally far
-                cache[:, :count, :, latest - 1] = said
+                newest[number].copy_(said)
             else:
-                cache[:, slot, :, at] = said.transpose(0, 1)
-            q = packed[:, : body.heads].unflatten(1, (body.kv_heads, -1))
-            out = look(q, keys[:count, :, :latest], values[:count, :, :latest], hidden, number)
-            x, delta = after(body, block, x, out.reshape(count, -1))
+                self.cache[number, slot, :, at] = said
+            q = q.view(count, body.kv_heads, -1, body.width)
+            out, mass = look(q, keys[number], values[number], hidden, number)
+            x, behind = after(body, block, x, out.reshape(count, -1), into=None if into is None else into.behind)
+            if places is not None:
+                attended = Attended(out.reshape(count, body.heads, -1), mass.reshape(count, body.heads))
+                places.write(number, Products(packed, attended, behind), into)
+            delta = behind.delta
         x = x if delta is None else x + delta
-        last = F.rms_norm(x, x.shape[-1:], weights.last_norm, body.eps).to(weights.dtype)
-        return head_logits(last, weights.head)
+        return head_logits(normed(x, weights.last_norm, body.eps).to(weights.dtype), weights.head)
 
-    def _look_at_all(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, number: int) -> Tensor:
+    def _places(self, count: int) -> Places | None:
+        """Where what is computed of the tokens said last is written down, if it is."""
+        slots, kept = self.slots, self.prompts.kept
+        if kept is None:
+            return None
+        return Places(kept, slots.row[:count], slots.step[:count], slots.token[:count], ~slots.ended[:count])
+
+    def _look_at_all(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, number: int) -> Attended:
         """Attention ``[B, kv_heads, repeat, width]`` over the cache, which holds the prompts too."""
-        shown = None if hidden is None else ~hidden
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=shown, scale=self.weights.body.scale)
+        if q.device.type == "cpu":
+            return attend_with_mass(q, k, v, self.weights.body.scale, hidden)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=hidden, scale=self.weights.body.scale)
+        return Attended(out, out.new_empty(0))  # nothing is kept there
 
-    def _look_twice(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, number: int) -> Tensor:
+    def _look_twice(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, number: int) -> Attended:
         """The same over the cache and, all rows of a prompt together, over the prompt; two softmaxes made one."""
         grid, scale = self._grid, self.weights.body.scale
         assert grid is not None
         keys, values = (part if grid.used is None else part[grid.used] for part in self._padded[number])
-        own, own_mass = attend_with_mass(q, k, v, scale, None if hidden is None else hiding(hidden, q.dtype))
-        there, mass = attend_with_mass(grid.spread(q), keys, values, scale, grid.absent)
-        there, mass = grid.gather(there, q.shape[2]), grid.gather(mass.unsqueeze(-1), q.shape[2])
-        share = torch.sigmoid(mass - own_mass.unsqueeze(-1))
-        return torch.lerp(own, there, share.to(own.dtype))
+        own = attend_with_mass(q, k, v, scale, hidden)
+        there, mass = attend_some(grid.spread(q), keys, values, scale, grid.absent)
+        repeat = q.shape[2]
+        return merged(own, Attended(grid.gather(there, repeat), grid.gather(mass.unsqueeze(-1), repeat).squeeze(-1)))
 
 
 class _Grid:

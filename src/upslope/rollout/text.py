@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -70,10 +70,12 @@ class TextRollout:
         self.asked |= {problem.id: problem for problem in problems}
         prompts = self.policy.encode_all([problem.prompt for problem in problems])
         numbers = uniforms((len(prompts) * self.samples, self.sampling.max_tokens), self.seed, "tokens", step, attempt)
-        completions = self.engine.generate(prompts, self.samples, self.sampling, numbers)
+        completions = self.engine.generate(prompts, self.samples, self.sampling, numbers, keep=True)
         repeated = [problem for problem in problems for _ in range(self.samples)]
         group = torch.arange(len(problems)).repeat_interleave(self.samples) + attempt * ATTEMPT
         rows = sampled_rows(self.policy, prompts, self.samples, completions, self.sampling).replace(group=group)
+        if self.policy.kept is not None:
+            rows = rows.replace(inputs=replace(rows.inputs, kept=self.policy.kept.numbers))
         return self.scored(rows, repeated, sampled_ids(completions), completions.finish)
 
     def scored(

@@ -77,8 +77,9 @@ class VLLMEngine:
         self._fresh = True
 
     def generate(
-        self, prompts: Sequence[list[int]], n: int, sampling: Sampling, uniforms: Tensor, limits: Sequence[int] | None = None
-    ) -> Completions:
+        self, prompts: Sequence[list[int]], n: int, sampling: Sampling, uniforms: Tensor, limits: Sequence[int] | None = None,
+        keep: bool = False,
+    ) -> Completions:  # fmt: skip
         """As `upslope.rollout.engine.TorchEngine.generate`; ``uniforms`` only give the seeds."""
         if not self._fresh:
             self.sync(self.policy)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import torch
 from torch import Tensor
 
 from upslope.errors import UserError
@@ -109,8 +110,9 @@ class Server(ThreadingHTTPServer):
                 raise BadRequest(f"{name!r} has shape {list(value.shape)}; the model's is {list(own[name].shape)}.")
 
         def load() -> None:
-            for name, value in weights.items():
-                own[name].data.copy_(value)
+            with torch.no_grad():
+                for name, value in weights.items():
+                    own[name].copy_(value)
             self.batcher.engine.sync(self.policy)
             self.version += 1
 
