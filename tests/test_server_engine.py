@@ -115,7 +115,7 @@ def test_weights_that_do_not_arrive_are_noticed(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("method", ["grpo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("t-ppo", "polychromic"))])
 def test_a_run_through_our_server_is_the_run_without_it(method: str, tmp_path: Path) -> None:
     """Plain groups, windows with limits of their own, and vines."""
-    settings = SMALL | {"warm_start": 0.1 if method == "grpo" else 0.0}
+    settings = SMALL | {"warm_start": 0.3 if method == "grpo" else 0.0}
     local = up.train(method, "reverse:length=2", out=tmp_path / "local", **settings)
     with Server(policy(7), port=0) as server:
         remote = up.train(method, "reverse:length=2", out=tmp_path / "remote", engine=server.url, **settings)
