@@ -67,12 +67,17 @@ HOW = """## Where the time is saved
   chunks again (`policies/columns.py`). A layer is a handful of nodes with their backward passes written out (`policies/nodes.py`);
   on a GPU all between the products are Triton kernels (`policies/kernels.py`), and attention reads a prompt's keys where they lie,
   for all its rows, forward and back (`policies/attention_kernels.py`).
+- **Learning from fresh answers makes no forward pass** on a CPU: sampling has computed all of it with the same weights, and wrote
+  it down where learning reads it (`policies/kept_pass.py`); the backward pass begins at once. Not where answers are compared with
+  a reference policy: there both must be computed alike.
 - **Rows without a gradient are not computed**, nor are passes whose columns nobody reads or whose coefficient is 0.
 - **Answers that have ended leave**: the next one that waits takes the place, or the batch shrinks. On a GPU a decoding step is
   one CUDA graph with Triton kernels between the products; one of them draws (temperature, top-k, top-p, min-p) and gives the
   log-probability and the entropy (`rollout/kernels.py`).
 - **Control**: weights in one vector, network and its gradient in numpy, and a method's loss recorded once a step and repeated
   (`learners/recording.py`): thousands of updates on 64 decisions cost calls, not arithmetic.
+- **Switches of the process**, on ARM: torch without oneDNN (`runtime/threads.py`), and an allocator that keeps freed memory, where
+  its default hands pages back after 10 ms and gets them again in the next step (`__init__.py`).
 
 Other models than Llama, Mistral, Qwen2, Qwen3 and Gemma, and layers that attend to a window only, run through `transformers`:
 right, and slower; a warning says so once."""
@@ -127,6 +132,9 @@ def reached(results: Results) -> str:
             lines.append(f"- {words}: only our side was measured; there is no ratio.")
         elif found["wanted"] is not None and found["ratio"] < found["wanted"]:
             lines.append(f"- {words}: {found['ratio']:.2f} times as fast; {found['goal']}. Not reached.")
+        with_switches = (found or {}).get("borrowed", {}).get("ratio")
+        if found is not None and with_switches is not None and found["wanted"] is not None and with_switches < found["wanted"]:
+            lines.append(f"- {words}: beside the other library with our switches, {with_switches:.2f} times as fast.")
         if found is not None and found["least"] is not None and found["ours"] < found["least"]:
             lines.append(f"- {words}: {_number(found['ours'])} {found['unit']}; {found['goal']}. Not reached.")
         if found is not None and found["most_memory"] is not None and found["memory_ours"] > found["most_memory"]:

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import multiprocessing
+import os
 import sys
 import time
 from pathlib import Path
@@ -70,11 +71,12 @@ class Done:
     counts: dict[str, float]
     baseline: float = 100.0
     peak: float = 150.0
+    borrowed: bool = False
     told = Worker.told
 
     @property
     def setting(self) -> Setting:
-        return Setting(self.label)
+        return Setting(self.label, borrowed=self.borrowed)
 
 
 def judged(*workers: Done, **changes: Any) -> dict[str, Any]:
@@ -117,6 +119,32 @@ def test_a_side_counts_at_its_better_setting() -> None:
     found = judged(*OURS, PEER)
     assert (found["ours"], found["ours_setting"], found["peer"]) == (2.0, "short", 4.0)
     assert (found["ratio"], found["memory_ours"], found["memory_peer"]) == (2.0, 50.0, 300.0)
+
+
+def test_the_other_side_with_our_switches_has_a_ratio_of_its_own() -> None:
+    found = judged(*OURS, PEER, Done("peer", "switched", [3.0, 3.0, 3.0], SAME, borrowed=True))
+    assert (found["peer"], found["peer_setting"], found["ratio"]) == (4.0, "only", 2.0), "it does not count, though it is faster"
+    assert found["borrowed"]["label"] == "switched" and found["borrowed"]["ratio"] == 1.5
+    assert "1.50 times as fast as the other side with our switches" in in_words(found)
+    assert "borrowed" not in judged(*OURS, PEER)
+
+
+def environment(clock: Clock, given: Any, setting: Setting) -> None:
+    """A side that tells what it finds in its environment."""
+    clock.ready()
+    while True:
+        clock.tick(samples=float(os.environ.get("MIMALLOC_PURGE_DELAY", "nan")), threads=float(os.environ["OMP_NUM_THREADS"]))
+
+
+def test_only_a_process_with_our_switches_begins_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIMALLOC_PURGE_DELAY", "7")
+    peer = Side("peer", environment, (Setting("plain", 2), Setting("switched", 2, borrowed=True)))
+    ours = Side("ours", environment, (Setting("plain"),))
+    made = row(ours=ours, peer=peer, window=1, exact=(), near={})
+    found = measure(made, windows=1, settle=0.0, listen=0.05)["settings"]
+    assert [each["counts"] for each in found["peer"]] == [{"samples": 10.0, "threads": 2.0}, {"samples": -1.0, "threads": 2.0}]
+    assert found["ours"][0]["counts"] == {"samples": -1.0, "threads": 1.0}, "which importing our library has set"
+    assert os.environ["MIMALLOC_PURGE_DELAY"] == "7"
 
 
 def test_a_rate_is_the_count_over_the_seconds() -> None:
@@ -261,6 +289,7 @@ def sample_scaling() -> dict[str, Any]:
 
 def test_the_page_says_what_was_measured_and_what_was_not(measured: dict[str, Any], tmp_path: Path) -> None:
     short = measured | {"row": "grpo_short", "command": "python bench/grpo_short.py", "idle": True, "ratio": 1.5}
+    short["borrowed"] = {"label": "1 thread, our switches", "ratio": 1.25}
     returns = compare([10.0, 11.0], [50.0, 51.0]) | {"env_steps": 1000, "command": "python bench/ppo_cartpole.py --equal-return"}
     pole = measured | {"row": "ppo_cartpole", "command": "c", "idle": False, "ratio": 9.0, "equal_return": returns}
     alone = measured | {"row": "gpu_grpo", "command": "g", "idle": True} | {key: None for key in ("peer", "ratio", "memory_peer")}
@@ -271,6 +300,8 @@ def test_the_page_says_what_was_measured_and_what_was_not(measured: dict[str, An
     report.write(report.load(tmp_path), tmp_path)
     page = (tmp_path / "performance.md").read_text()
     assert "GRPO step, short prompts: 1.50 times as fast; at least 2 times the peer is wanted. Not reached." in page
+    assert "GRPO step, short prompts: beside the other library with our switches, 1.25 times as fast." in page
+    assert "; 1.25 with our switches |" in page
     assert "PPO, CartPole: measured while other processes" in page and "PPO, CartPole: the returns" in page
     assert "GPU: sampling, 135M: 10 s a nap" in page and "GPU: sampling, 135M: 13 MiB of memory" in page
     assert "GPU: GRPO step, 135M: only our side was measured" in page and "PPO, HalfCheetah: not measured yet" in page

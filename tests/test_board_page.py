@@ -219,7 +219,8 @@ def test_jumps_lead_to_what_stands_out(page: Page, address: str, runs: Path) -> 
     expect(page.locator(".sample")).to_have_attribute("data-row", str(best["highest_advantage"]["row"]))
     page.goto(address + "#/rollouts?run=sorting/dhpo-sort-0&step=1")
     expect(page.get_by_label("Run", exact=True)).to_have_value("sorting/dhpo-sort-0")
-    expect(page.locator(".group-head")).to_contain_text("Group 0")
+    first = board_runs.read_step(sorted((runs / "sorting" / "dhpo-sort-0" / "rollouts").glob("step-*.json.gz"))[0])["groups"][0]
+    expect(page.locator(".group-head")).to_contain_text(first["prompt"])  # and not the other run's group any more
     page.get_by_role("button", name="Zero variance").click()
     expect(page.locator(".group-head")).to_contain_text("Group 1")
     expect(page.locator(".group-head")).to_contain_text("zero variance")

@@ -11,7 +11,7 @@ from test_engine import PROMPTS, policy_of, rows_of
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.methods import find
 from upslope.policies import LanguageModel, language_model
-from upslope.policies.kept_pass import KeptPass
+from upslope.policies.kept_pass import KeptPass, Places
 from upslope.policies.tiny import tiny
 from upslope.rollout.engine import TorchEngine
 from upslope.rollout.sampling import Sampling
@@ -110,7 +110,7 @@ def test_a_weight_that_moved_a_token_that_changed_and_another_pass_are_noticed(p
     with torch.no_grad():
         policy.trainable()["policy"][3].mul_(1.01)
     policy.evaluate(again)
-    assert passes[-1] is False and policy.kept is None, "and the memory is free"
+    assert passes[-1] is False and policy.kept is None
 
 
 def test_rows_that_are_compared_are_looked_at_alike(passes):
@@ -154,6 +154,21 @@ def test_what_is_kept_is_bounded_and_only_for_learning():
     policy.recompute = False
     assert sampled(policy, PROMPTS).inputs.kept is not None
     assert sampled(policy_of("qwen3"), PROMPTS).inputs.kept is None, "its heads are normed between product and attention"
+
+
+def test_one_stretch_is_written_to_only_by_all_rows_in_order_and_equally_far():
+    body = policy_of("llama").body
+    assert body is not None
+    kept = KeptPass(body, torch.float32, [0], torch.zeros(4, dtype=torch.long), room=3)
+    every, alive = torch.arange(4), torch.ones(4, dtype=torch.bool)
+
+    def step(rows: torch.Tensor, steps: list[int], alive: torch.Tensor = alive) -> int | None:
+        return Places(kept, rows, torch.tensor(steps), every, alive[: len(rows)]).step
+
+    assert step(every, [1, 1, 1, 1]) == 1
+    assert step(every.roll(-2), [0, 0, 1, 1]) is None, "places side by side, of two steps"
+    assert step(every.flip(0), [1, 1, 1, 1]) is None and step(every, [1, 1, 1, 2]) is None and step(every[:3], [1, 1, 1]) is None
+    assert step(every, [1, 1, 1, 1], torch.tensor([True, True, True, False])) is None
 
 
 def test_memory_is_used_again():

@@ -109,9 +109,9 @@ class Places:
     def __init__(self, kept: KeptPass, rows: Tensor, steps: Tensor, ids: Tensor, alive: Tensor):
         self.kept, self.alive = kept, None if bool(alive.all()) else alive
         index = steps * kept.rows + rows
-        begin = int(index[0])
-        every = self.alive is None and torch.equal(index, torch.arange(begin, begin + kept.rows))
-        self.step = int(steps[0]) if every else None
+        step = int(steps[0])
+        every = self.alive is None and torch.equal(index, torch.arange(step * kept.rows, (step + 1) * kept.rows))
+        self.step = step if every else None
         """Of all rows, if none is missing and they are equally far."""
         self.index = self._written(index)
         kept.ids[kept.shared :].index_copy_(0, self.index, self._written(ids))

@@ -219,9 +219,11 @@ class LanguageModel:
 
     def _kept(self, body: Anatomy, inputs: TextInputs) -> KeptPass | None:
         """What sampling has computed of these rows, if it was kept and the weights have not changed since."""
-        if self.kept is not None and not self.kept.fresh(body):
+        if self.kept is None or inputs.kept is None or not self.kept.holds(inputs.kept):
+            return None
+        if not self.kept.fresh(body):
             self.kept = None
-        return None if self.kept is None or inputs.kept is None or not self.kept.holds(inputs.kept) else self.kept
+        return self.kept
 
     @property
     def pads(self) -> bool:
