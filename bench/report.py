@@ -53,10 +53,9 @@ Each row is one piece of work done by this library and by another one, in turns,
 processes of its own; it counts at the better of its settings, such as one and two threads. A figure is the median over at least
 five windows of work, in brackets the quartiles; the ratio says how many times as fast we are, of the medians, with the quartiles
 over paired windows. Both sides count what they did (samples, tokens, tokens with a gradient, environment steps, updates), and
-no ratio is given unless the counts agree. "With our switches" is a second ratio, against the other library in a process set up as
-ours sets itself up on ARM (torch without oneDNN, its allocator keeping freed memory), which no user of it would think of: it tells
-what is our code's doing. Memory on a CPU is the peak of resident memory above what set-up left, on a GPU the
-peak that torch allocated."""
+no ratio is given unless the counts agree. "With our switches" is a second ratio, against the other library in a process that was
+set up as ours sets itself up on ARM (torch without oneDNN, its allocator keeping freed memory): it tells how much comes from our
+code alone. Memory on a CPU is the peak of resident memory above what set-up left, on a GPU the peak that torch allocated."""
 
 
 HOW = """## Where the time is saved

@@ -198,6 +198,21 @@ def test_what_is_not_understood_is_left_to_transformers_and_said_once(family, ch
         assert anatomy(model) is None
 
 
+def test_gradients_of_adapters_are_those_of_transformers():
+    pytest.importorskip("peft", reason="LoRA needs the extra upslope[lora]")
+    policy = LanguageModel(model_of("Llama").double(), character_tokenizer("abc"), "llama")
+    policy.add_lora(4, seed=0)
+    parameters, random = policy.trainable()["policy"], torch.Generator().manual_seed(6)
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=random, dtype=torch.float64))
+    assert policy.body is not None
+    ours, theirs = hidden_states(policy.body, lay_out(*ragged()), torch.float64), by_transformers(policy.model, *ragged())
+    slope = torch.randn(ours.shape, generator=random, dtype=torch.float64)
+    for mine, plain in zip(*(torch.autograd.grad(x, parameters, slope) for x in (ours, theirs)), strict=True):
+        torch.testing.assert_close(mine, plain, atol=2e-5 * float(plain.abs().max()), rtol=1e-4)
+
+
 def test_adapters_are_sampled_and_learned_and_saved(tmp_path):
     pytest.importorskip("peft", reason="LoRA needs the extra upslope[lora]")
     from transformers import AutoModelForCausalLM

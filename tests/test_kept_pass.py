@@ -163,7 +163,7 @@ def test_one_stretch_is_written_to_only_by_all_rows_in_order_and_equally_far():
     every, alive = torch.arange(4), torch.ones(4, dtype=torch.bool)
 
     def step(rows: torch.Tensor, steps: list[int], alive: torch.Tensor = alive) -> int | None:
-        return Places(kept, rows, torch.tensor(steps), every, alive[: len(rows)]).step
+        return Places(kept, rows, torch.tensor(steps), rows, alive[: len(rows)]).step
 
     assert step(every, [1, 1, 1, 1]) == 1
     assert step(every.roll(-2), [0, 0, 1, 1]) is None, "places side by side, of two steps"
