@@ -83,6 +83,19 @@ def test_columns_and_gradients_are_those_of_a_pass_of_its_own(kind, prompts, mos
         torch.testing.assert_close(mine, plain, atol=1e-10, rtol=1e-9)
 
 
+@pytest.mark.parametrize("prompts", [PROMPTS, LONG, [[1, 5, 9], [1, 4, 4]]], ids=["ragged", "long", "equal"])
+def test_half_precision_is_as_near_as_a_pass_of_its_own(prompts, passes):
+    """Both against float32 with the same weights: what was kept is no further away than rounding to bfloat16 takes any pass."""
+    policy = policy_of("llama").to(dtype=torch.bfloat16)
+    rows = sampled(policy, prompts)
+    spared, made = learned(policy, rows), learned(policy, forgotten(rows))
+    assert passes == [True, False]
+    exact = learned(policy.to(dtype=torch.float32), forgotten(rows))
+    for mine, own, truth in zip(*([x.detach().float() for x in found] for found in (spared, made, exact)), strict=True):
+        allowed = 2 * (own - truth).norm() + 0.02 * truth.norm()
+        assert float((mine - truth).norm()) <= float(allowed)
+
+
 def test_a_part_of_the_rows_in_another_order(passes):
     policy = policy_of("llama").to(dtype=torch.float64)
     rows = sampled(policy, PROMPTS)

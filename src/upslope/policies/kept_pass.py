@@ -41,10 +41,10 @@ class KeptPass:
         self._prompt = (lengths.cumsum(0) - lengths)[owner]
         """Where the prompt of each row begins."""
         self._length = lengths[owner]
-        shapes = _shapes(body, self.shared, self.rows * room)
+        needed = _needed(body, dtype, self.shared, self.rows * room)
         self.layers: list[list[Tensor]] = [] if former is None else former.layers
-        if [[tensor.shape for tensor in layer] for layer in self.layers] != shapes or self.layers[0][0].dtype != dtype:
-            self.layers = [[torch.empty(shape, dtype=dtype) for shape in layer] for layer in shapes]
+        if [[(tensor.shape, tensor.dtype) for tensor in layer] for layer in self.layers] != needed:
+            self.layers = [[torch.empty(shape, dtype=kind) for shape, kind in layer] for layer in needed]
         """Of each layer `Products.tensors`, of all tokens: the prompts' first, then the rows' own, step by step."""
         self.own = [[tensor[-self.rows * room :] for tensor in layer] for layer in self.layers]
         """The rows' own tokens of it."""
@@ -60,7 +60,7 @@ class KeptPass:
     @staticmethod
     def size(body: Anatomy, dtype: torch.dtype, shared: int, own: int) -> int:
         """Memory in bytes of so many tokens."""
-        return dtype.itemsize * sum(torch.Size(shape).numel() for layer in _shapes(body, shared, own) for shape in layer)
+        return sum(shape.numel() * kind.itemsize for layer in _needed(body, dtype, shared, own) for shape, kind in layer)
 
     def write_prompts(self, number: int, ids: Tensor, products: Sequence[Tensor]) -> None:
         """What a layer computed of the prompts' shared tokens; of the last one only the heads are."""
@@ -133,13 +133,17 @@ class Places:
         return found if self.alive is None else found[self.alive]
 
 
-def _shapes(body: Anatomy, shared: int, own: int) -> list[list[tuple[int, ...]]]:
-    """Of each layer's `Products.tensors`; of prompts the last layer computes only heads."""
+def _needed(body: Anatomy, dtype: torch.dtype, shared: int, own: int) -> list[list[tuple[torch.Size, torch.dtype]]]:
+    """Shape and precision of each layer's `Products.tensors`; of prompts the last layer computes only heads."""
     features, inner = body.head.in_features, body.layers[0].mlp.gate_proj.out_features
     heads = (body.heads + 2 * body.kv_heads, body.width)
     others = ((body.heads, body.width), (body.heads,), (features,), (2 * inner,), (inner,), (features,))
-    counts = [shared + own] * (len(body.layers) - 1) + [own]
-    return [[(shared + own, *heads), *((count, *shape) for shape in others)] for count in counts]
+    kinds = [dtype, torch.promote_types(dtype, torch.float32), dtype, dtype, dtype, dtype]  # masses are never in half precision
+    found = []
+    for count in [shared + own] * (len(body.layers) - 1) + [own]:
+        sizes = [(torch.Size((count, *shape)), kind) for shape, kind in zip(others, kinds, strict=True)]
+        found.append([(torch.Size((shared + own, *heads)), dtype), *sizes])
+    return found
 
 
 class _Weights:
