@@ -33,7 +33,7 @@ class KeptPass:
     def __init__(
         self, body: Anatomy, dtype: torch.dtype, prompts: Sequence[int], owner: Tensor, room: int, former: KeptPass | None = None
     ):
-        self.shared, self.rows, self.room = sum(prompts), len(owner), room
+        self.shared, self.rows = sum(prompts), len(owner)
         self.numbers = torch.arange(self.rows) + (next(_passes) << 32)
         """What to call the rows: no two passes have the same."""
         self._weights = _Weights(body)
