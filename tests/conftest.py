@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 
 import pytest
 import torch
@@ -12,6 +14,8 @@ from upslope.policies.kept_pass import KeptPass
 from upslope.types import Batch
 
 torch.set_num_threads(1)
+# What tests trust is forgotten with them, and processes they start inherit it.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="upslope-tests-")
 # A shell that starts the tests in the background has them and their processes ignore interrupts; some tests send one.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

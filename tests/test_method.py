@@ -24,8 +24,8 @@ from upslope.objective.shape import Whiten
 from upslope.objective.surrogate import ClippedWeight, PessimisticClip, Unclipped
 from upslope.objective.value import ValueFunction
 from upslope.objective.weight import TopEntropy
-from upslope.runtime.method_file import dump_method, load_method, user_files
-from upslope.runtime.user_code import load_file
+from upslope.runtime.method_file import dump_method, load_method, user_bundles
+from upslope.runtime.user_code import keep, load_file
 from upslope.types import Batch, Method, Part, View
 
 grpo, dapo, dhpo, ppo = (find(name) for name in ("grpo", "dapo", "dhpo", "ppo"))
@@ -218,11 +218,13 @@ halved = find("grpo").derive(name="halved", differs="learns from every other tok
 def test_a_users_own_part_goes_through_toml_with_its_hash(tmp_path: Path):
     path = tmp_path / "my_method.py"
     path.write_text(USER_FILE)
-    method = load_file(path).halved
-    assert isinstance(method, Method) and user_files(method) == {path}
+    method, code = load_file(path).halved, tmp_path / "code"
+    (bundle,) = user_bundles(method)
+    assert isinstance(method, Method) and bundle.root / bundle.entry == path
+    keep({bundle}, code)
     text = dump_method(method)
-    assert "my_method.py:EveryOther@" in text
-    assert load_method(text, tmp_path) == method and hash(load_method(text, tmp_path)) == hash(method)
+    assert "/my_method.py:EveryOther@" in text
+    assert load_method(text, code) == method and hash(load_method(text, code)) == hash(method)
     found = gradient(method, random_batch(0))
     assert_same(gradient(method, random_batch(0), "rows"), found)
     assert not gradient(method.derive(regularize=None), random_batch(0)).logp[:, 1::2].any()
@@ -233,10 +235,13 @@ def test_a_users_own_part_goes_through_toml_with_its_hash(tmp_path: Path):
 def test_a_file_that_changed_is_refused_before_it_runs(tmp_path: Path):
     path = tmp_path / "my_method.py"
     path.write_text(USER_FILE)
-    text = dump_method(load_file(path).halved)
-    path.write_text(USER_FILE + f"\nopen({str(tmp_path / 'ran')!r}, 'w').close()\n")
-    with pytest.raises(UserError, match="not the file this run was started with"):
-        load_method(text, tmp_path)
+    method, code = load_file(path).halved, tmp_path / "code"
+    text = dump_method(method)
+    keep(user_bundles(method), code)
+    (copied,) = code.glob("*/my_method.py")
+    copied.write_text(USER_FILE + f"\nopen({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    with pytest.raises(UserError, match="not the code this run was started with"):
+        load_method(text, code)
     assert not (tmp_path / "ran").exists(), "a file that is refused must not have been executed"
 
 

@@ -150,7 +150,7 @@ def test_a_rewind_drops_rollouts_after_the_checkpoint(tmp_path):
     folder = RunFolder(tmp_path)
     for step in (1, 2, 3):
         folder.write_rollouts({"step": step}, {"step": step})
-    folder.rewind({"rollouts.jsonl": 2})
+    folder.rewind({"rollouts.jsonl": 2}, step=2)
     assert folder.rollout_steps() == [1, 2]
 
 

@@ -273,7 +273,7 @@ def test_the_end_names_commands_that_work(run: Run) -> None:
     assert {command for command, _ in named} == {"try", "eval", "show", "board"}
     for command, word in named:
         assert (word in catalogue()) if command == "show" else Path(word) == (run.path.parent if command == "board" else run.path)
-    mine = dataclasses.replace(run, plan=dataclasses.replace(run.plan, method=run.plan.method.derive(name="mine")))
+    mine = Run(run.folder, dataclasses.replace(run.plan, method=run.plan.method.derive(name="mine")))
     assert "upslope show" not in "\n".join(closing(mine, run.summary))
 
 

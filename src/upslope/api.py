@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from upslope.errors import MethodError, UserError, did_you_mean
 from upslope.methods import catalogue, compose, find
-from upslope.run import Plan, Run, Watcher
+from upslope.plan import Plan
+from upslope.run import Run, Watcher
 from upslope.run import resume as resume_run
 from upslope.run import start as start_run
 from upslope.runtime.run_folder import RunFolder
@@ -116,15 +117,26 @@ def train(
 _method = method
 
 
-def resume(path: str | Path, watcher: Watcher | None = None) -> Run:
-    """Goes on with a run that was stopped or killed, to the same end as if it had not been."""
-    return _reported(resume_run(path, watcher))
+def resume(path: str | Path, watcher: Watcher | None = None, trust: bool = False) -> Run:
+    """Goes on with a run that was stopped or killed, to the same end as if it had not been. A finished one is returned as it is.
+
+    Args:
+        trust: Code in the folder that this machine did not write may run, now and later.
+    """
+    finished = (RunFolder.open(path).path / "summary.json").exists()
+    run = resume_run(path, watcher, trust)
+    return run if finished else _reported(run)
 
 
-def load(path: str | Path) -> Run:
-    """A run from its folder, to look at: ``load(path).metrics``, ``.summary``, ``.policy``."""
-    folder = RunFolder.open(path)
-    return Run(folder, Plan.from_folder(folder))
+def load(path: str | Path, trust: bool = False) -> Run:
+    """A run from its folder, to look at: ``load(path).metrics``, ``.summary``, ``.table``.
+
+    Looking runs nothing. ``.plan`` and ``.policy`` load methods, tasks and rewards of the user's own, if the folder has any.
+
+    Args:
+        trust: Such code may run although this machine did not write it, now and later.
+    """
+    return Run(RunFolder.open(path), trust=trust)
 
 
 def compare(

@@ -193,6 +193,7 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     board.add_flags(command("board", board.run, "a web page on the runs, live, until interrupted"))
     for each in (evaluate, attempt, resume):
         each.add_argument("path", metavar="RUN", help="the folder of a run")
+        each.add_argument("--trust", action="store_true", help="run code in the folder that this machine did not write; remembered")
 
 
 def _take(flags: argparse.Namespace) -> dict[str, str]:
@@ -249,7 +250,7 @@ def _resume(flags: argparse.Namespace) -> int:
             print(f"finished already: {summary['steps']} steps, {score}. Look at it with 'upslope try {flags.path}'.")
         print(flags.path)
         return 0
-    return _watched(lambda watcher: resume(flags.path, watcher), flags.quiet)
+    return _watched(lambda watcher: resume(flags.path, watcher, flags.trust), flags.quiet)
 
 
 def _watched(start: Callable[[LiveTable], Run], quiet: bool) -> int:
@@ -294,7 +295,7 @@ def _evaluate(flags: argparse.Namespace) -> int:
     from upslope.api import load
     from upslope.report.checkup import Asked, evaluate, evaluation_text
 
-    found = evaluate(load(flags.path), Asked(flags.k, flags.samples, flags.problems, flags.temperature, flags.engine))
+    found = evaluate(load(flags.path, flags.trust), Asked(flags.k, flags.samples, flags.problems, flags.temperature, flags.engine))
     _print(found if flags.json else evaluation_text(found))
     return 0
 
@@ -303,15 +304,15 @@ def _try(flags: argparse.Namespace) -> int:
     from upslope.api import load
     from upslope.report import checkup
 
-    run = load(flags.path)
+    run = load(flags.path, flags.trust)
     if checkup.is_control(run):
         for name, given in (("--prompt", flags.prompt), ("--temperature", flags.temperature)):
             if given:
-                raise UserError(f"{name} goes with text; {run.plan.task} is an environment. Try --render or --seed.")
+                raise UserError(f"{name} goes with text; {run.table['task']} is an environment. Try --render or --seed.")
         print(checkup.episode(run, flags.seed, flags.render))
         return 0
     if flags.render:
-        raise UserError(f"--render goes with environments; {run.plan.task} is text.")
+        raise UserError(f"--render goes with environments; {run.table['task']} is text.")
     speaker = checkup.Speaker(run, flags.temperature, flags.seed)
     for prompt in flags.prompt:
         for line in sys.stdin if prompt == "-" else [prompt]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import platform
+import errno
+import json
 import re
-import shutil
 import signal
 import time
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,69 +21,22 @@ import torch
 
 from upslope.errors import UserError
 from upslope.learners.policy_gradient import PolicyGradient
-from upslope.runtime import user_code
-from upslope.runtime.alive import at_work
+from upslope.plan import Plan, checked_table
+from upslope.runtime import trust, user_code
+from upslope.runtime.checkpoint_files import CheckpointReader
 from upslope.runtime.files import load_state, save_state, whole_folder, write_json, write_text
 from upslope.runtime.memory import peak_memory
-from upslope.runtime.method_file import check_can_be_found_again, method_from_table, method_table, user_files
-from upslope.runtime.run_folder import RunFolder
-from upslope.runtime.settings import Settings, check_domain
+from upslope.runtime.method_file import check_can_be_found_again, user_bundles
+from upslope.runtime.run_folder import RunFolder, check_new
+from upslope.runtime.run_lock import owned
+from upslope.runtime.settings import check_domain
 from upslope.runtime.threads import use_threads
 from upslope.runtime.trackers import check_trackers, make_trackers
 from upslope.setting_up import Bench, set_up
-from upslope.types import Method, Metrics
+from upslope.types import Metrics
 
-
-@dataclass(frozen=True)
-class Plan:
-    """All that defines a run; the same plan gives the same run."""
-
-    method: Method
-    task: str
-    model: str = "tiny"
-    settings: Settings = field(default_factory=Settings)
-    reward: str = ""
-    test_data: str = ""
-    trackers: tuple[str, ...] = ()
-
-    def table(self) -> dict[str, Any]:
-        """As it stands in ``run.toml``."""
-        from upslope import __version__
-
-        return {
-            "upslope": __version__,
-            "task": self.task,
-            "model": self.model,
-            "reward": self.reward,
-            "test_data": self.test_data,
-            "trackers": list(self.trackers),
-            "build": {"python": platform.python_version(), "torch": torch.__version__},
-            "data": {path: _digest(Path(path)) for path in (self.task, self.test_data) if path.endswith(".jsonl")},
-            "settings": {key: value for key, value in dataclasses.asdict(self.settings).items() if value is not None},
-            "method": method_table(self.method),
-        }
-
-    @classmethod
-    def from_folder(cls, folder: RunFolder) -> Plan:
-        """The plan of an existing run. Data that changed since are refused: the run could not be the same."""
-        table = tomllib.loads((folder.path / "run.toml").read_text(encoding="utf-8"))
-        for path, digest in table["data"].items():
-            if not Path(path).is_file() or _digest(Path(path)) != digest:
-                raise UserError(f"{path} is missing or has changed since {folder.path} began; put the old file back to go on.")
-        code = folder.path / "code"
-        for key in ("task", "reward"):
-            if ".py:" in table[key]:
-                user_code.resolve(table[key], code)  # refuses a changed file
-                table[key] = str(code / table[key].partition("@")[0])
-        return cls(
-            method=method_from_table(table["method"], code),
-            task=table["task"],
-            model=table["model"],
-            settings=Settings(**table["settings"]),
-            reward=table["reward"],
-            test_data=table["test_data"],
-            trackers=tuple(table["trackers"]),
-        )
+MENDABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO, errno.EMFILE)
+"""What the system refuses for a reason that the user can mend."""
 
 
 class Watcher:
@@ -96,6 +49,10 @@ class Watcher:
     def stepped(self, step: int, metrics: Metrics) -> None: ...
     def ended(self, summary: dict[str, Any]) -> None: ...
 
+    def noted(self, remark: str) -> None:
+        """Something the user should know and need not act on at once."""
+        warnings.warn(remark, stacklevel=2)
+
 
 class Stopped(Exception):
     """The user asked the run to stop; a checkpoint holds it."""
@@ -103,43 +60,60 @@ class Stopped(Exception):
 
 @dataclass
 class Run:
-    """A run, under way or finished."""
+    """A run, under way or finished. To look at it runs nothing of the user's code that it holds; its `plan` and `policy` do."""
 
     folder: RunFolder
-    plan: Plan
+    given: Plan | None = None
+    """The plan, where it is known already."""
     bench: Bench | None = None
     """Task, policy and rollout, while they are in memory."""
+    trust: bool = False
+    """Whether code in its folder that this machine did not write may run."""
+    checkpoint: Path | None = None
+    """The checkpoint that the bench was loaded from."""
 
     @property
     def path(self) -> Path:
         return self.folder.path
 
+    @cached_property
+    def plan(self) -> Plan:
+        """Method, task, reward and settings as objects."""
+        return self.given or Plan.from_folder(self.folder, self.trust)
+
+    @cached_property
+    def table(self) -> dict[str, Any]:
+        """The same as plain data: what ``run.toml`` says."""
+        return checked_table(self.folder)
+
     @property
     def policy(self) -> Any:
         """The policy as the run left it."""
         if self.bench is None:
-            self.bench = load_bench(self.folder, self.plan)
+            self.bench = load_bench(self)
         return self.bench.policy
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """One record per step."""
-        return [record for record in self.folder.read("metrics.jsonl") if record["kind"] == "step"]
+        return [record for record in self.folder.read("metrics.jsonl") if record.get("kind") == "step"]
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
         """One record per evaluation on held-out problems."""
-        return [record for record in self.folder.read("metrics.jsonl") if record["kind"] == "evaluation"]
+        return [record for record in self.folder.read("metrics.jsonl") if record.get("kind") == "evaluation"]
 
     @property
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` says of a finished run."""
-        import json
-
         file = self.path / "summary.json"
         if not file.exists():
             raise UserError(f"{self.path} is not finished. 'upslope resume {self.path}' goes on with it.")
-        return json.loads(file.read_text())
+        try:
+            found = json.loads(file.read_bytes())
+        except (ValueError, RecursionError) as problem:
+            raise UserError(f"{file} is damaged: {problem}. Delete it, and 'upslope resume {self.path}' writes it again.") from None
+        return found
 
 
 def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | None = None, watcher: Watcher | None = None) -> Run:
@@ -148,47 +122,73 @@ def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | 
     Args:
         knobs: of the method, by path (``{"surrogate.high": 0.3}``).
     """
+    if out is not None:
+        check_new(out)
     check_trackers(plan.trackers)
     check_can_be_found_again(plan.method)
     bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs)
     check_domain(plan.settings, bench.task.domain, plan.task, plan.model)
     plan = dataclasses.replace(plan, settings=bench.settings, method=bench.method)
-    name = re.sub(r"[^\w.+-]+", "-", f"{plan.method.name}-{bench.task.name}-{plan.settings.seed}".replace("=", ""))
-    folder = RunFolder.create(Path(out) if out is not None else None, name)
-    table = plan.table()
-    files = user_files(plan.method)
+    table, bundles = plan.table(), user_bundles(plan.method)
     for key in ("task", "reward"):
         if ".py:" in table[key]:
             path, _, name = table[key].rpartition(":")
-            files.add(Path(path))
-            table[key] = user_code.reference(user_code.load_file(path).__name__, name)
-    for file in files:
-        (folder.path / "code").mkdir(exist_ok=True)
-        shutil.copy(file, folder.path / "code" / file.name)
-    write_text(folder.path / "run.toml", tomli_w.dumps(table))
-    with at_work(folder.path):
-        return _train(Run(folder, plan, bench), watcher or Watcher())
+            module = user_code.load_file(path).__name__
+            bundles.add(user_code.bundle_of(module))
+            table[key] = user_code.reference(module, name)
+    user_code.check_bundles_agree(bundles)
+    text = tomli_w.dumps(table)
+    name = re.sub(r"[^\w.+-]+", "-", f"{plan.method.name}-{bench.task.name}-{plan.settings.seed}".replace("=", ""))
+    with _mendable():
+        folder = RunFolder.create(out, name[-150:])
+        with owned(folder.path):
+            user_code.keep(bundles, folder.path / "code")
+            write_text(folder.path / "run.toml", text)
+            trust.remember(trust.code_of(table, folder.path / "code"))
+            return _train(Run(folder, plan, bench), watcher or Watcher())
 
 
-def resume(path: str | Path, watcher: Watcher | None = None) -> Run:
-    """Goes on with a run that was stopped, killed or crashed. A finished one is returned as it is."""
+def resume(path: str | Path, watcher: Watcher | None = None, trusted: bool = False) -> Run:
+    """Goes on with a run that was stopped, killed or crashed. A finished one is returned as it is.
+
+    Args:
+        trusted: code in the folder that this machine did not write may run (`upslope.runtime.trust`).
+    """
     folder = RunFolder.open(path)
-    plan = Plan.from_folder(folder)
     if (folder.path / "summary.json").exists():
-        return Run(folder, plan)
-    bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data)
-    with at_work(folder.path):
+        return Run(folder, trust=trusted)
+    with _mendable(), owned(folder.path):
+        plan = Plan.from_folder(folder, trusted)
+        bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data)
         return _train(Run(folder, plan, bench), watcher or Watcher())
 
 
-def load_bench(folder: RunFolder, plan: Plan) -> Bench:
-    """Task, policy and rollout of a run as its last checkpoint has them, for evaluation and use; its engine need not be there."""
+def load_bench(run: Run) -> Bench:
+    """Task, policy and rollout of a run as its last whole checkpoint has them, for evaluation and use, without its engine."""
+    plan = run.plan
     settings = dataclasses.replace(plan.settings, engine="torch")
     bench = set_up(plan.method, plan.task, plan.model, settings, plan.reward, plan.test_data)
-    latest = folder.latest()
-    bench.policy.load(latest)
-    bench.rollout.load_state(load_state(latest, "learner")["rollout"])
+
+    def load(files: CheckpointReader) -> None:
+        bench.policy.load(files)
+        bench.rollout.load_state(load_state(files, "learner")["rollout"])
+
+    _, run.checkpoint, remarks = run.folder.last_whole(load)
+    for remark in remarks:
+        warnings.warn(remark, stacklevel=2)
     return bench
+
+
+@contextmanager
+def _mendable() -> Iterator[None]:
+    """What the system refuses (a full disk, a folder that may not be written) as an error in words."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno not in MENDABLE:
+            raise
+        what = f"{problem.filename or 'the run'} cannot be written: {problem.strerror}"
+        raise UserError(f"{what}. What was saved before is safe.") from problem
 
 
 # -- the loop --------------------------------------------------------------------------------------------------------------
@@ -196,35 +196,30 @@ def load_bench(folder: RunFolder, plan: Plan) -> Bench:
 
 def _train(run: Run, watcher: Watcher) -> Run:
     bench, settings, folder = run.bench, run.plan.settings, run.folder
-    assert bench is not None and settings.steps is not None and settings.checkpoint_every is not None
+    assert bench is not None and settings.steps is not None
     use_threads(settings.threads or 1)
-    watcher.began(run, bench)
-    progress: dict[str, Any] = {"step": 0, "tokens": 0.0, "seconds": 0.0}
-    learner = _begin_or_restore(run, bench, watcher, progress)
-    trackers = make_trackers(run.plan.trackers, folder.path, run.plan.table())
-    clock = _Clock(progress["seconds"])
-    with _interruptible() as asked_to_stop:
-        for step in range(progress["step"] + 1, settings.steps + 1):
-            metrics = learner.step(step)
-            progress["step"], progress["tokens"] = step, progress["tokens"] + metrics["tokens"]
-            folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics, "memory": peak_memory()})
-            _log_samples(run, learner, step)
-            bench.record_step(folder, learner, step, metrics["seconds"])
-            watcher.stepped(step, metrics)
-            for tracker in trackers:
-                tracker.log(step, metrics)
-            if settings.eval_every and step % settings.eval_every == 0 and step < settings.steps:
-                _evaluate(run, bench, watcher, step)
-            due = step % settings.checkpoint_every == 0 or step == settings.steps
-            stopping = asked_to_stop() and step < settings.steps
-            if due or (stopping and learner.rollout.resumes_anywhere):
-                _save(run, bench, learner, progress | {"seconds": clock.total()})
-                learner.rollout.restart(step + 1)
-            if stopping:
-                raise Stopped(f"stopped after step {step}; 'upslope resume {run.path}' goes on from {folder.latest().name}.")
-    after = _evaluate(run, bench, watcher, settings.steps)
-    summary = _summary(run, bench, progress, after, clock.total())
-    write_json(folder.path / "summary.json", summary)
+    with _stop_signals() as signals:
+        watcher.began(run, bench)
+        progress: dict[str, Any] = {"step": 0, "tokens": 0.0, "seconds": 0.0}
+        learner = _begin_or_restore(run, bench, watcher, progress)
+        trackers = make_trackers(run.plan.trackers, folder.path, run.plan.table())
+        clock = _Clock(progress["seconds"])
+        with signals.waiting():
+            for step in range(progress["step"] + 1, settings.steps + 1):
+                metrics = learner.step(step)
+                progress["step"], progress["tokens"] = step, progress["tokens"] + metrics["tokens"]
+                folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics, "memory": peak_memory()})
+                _log_samples(run, learner, step)
+                bench.record_step(folder, learner, step, metrics["seconds"])
+                watcher.stepped(step, metrics)
+                for tracker in trackers:
+                    tracker.log(step, metrics)
+                if settings.eval_every and step % settings.eval_every == 0 and step < settings.steps:
+                    _evaluate(run, bench, watcher, step)
+                _save_if_due(run, bench, learner, progress | {"seconds": clock.total()}, signals.asked)
+        after = _evaluate(run, bench, watcher, settings.steps)
+        summary = _summary(run, bench, progress, after, clock.total())
+        write_json(folder.path / "summary.json", summary)
     for tracker in trackers:
         tracker.close()
     watcher.ended(summary)
@@ -232,30 +227,18 @@ def _train(run: Run, watcher: Watcher) -> Run:
 
 
 def _begin_or_restore(run: Run, bench: Bench, watcher: Watcher, progress: dict[str, Any]) -> PolicyGradient:
-    """The learner at the last checkpoint, or at the beginning: warm-started, evaluated, saved."""
+    """The learner at the last whole checkpoint, or at the beginning: warm-started, evaluated, saved."""
     folder, settings = run.folder, run.plan.settings
     keeps_start = PolicyGradient.needs_start(run.plan.method, settings)
     if folder.checkpoints():
-        latest = folder.latest()
-        start_policy = None
-        if keeps_start:
-            bench.policy.load(folder.start)
-            start_policy = bench.policy.frozen_copy()
-        bench.policy.load(latest)
-        learner = PolicyGradient(run.plan.method, bench.policy, bench.rollout, settings, start_policy)
-        learner.load_state(load_state(latest, "learner"))
-        saved = load_state(latest, "run")
-        folder.rewind(saved["lines"])
-        progress.update(saved["progress"])
-        learner.rollout.restart(progress["step"] + 1)
-        return learner
+        return _restore(run, bench, watcher, progress, keeps_start)
     began = time.perf_counter()
     folder.rewind({})
     bench.warm_start(lambda step, accuracy: watcher.warming(step, accuracy, float(settings.warm_start or 0)))
     start_policy = bench.policy.frozen_copy() if keeps_start else None
     if keeps_start:
-        with whole_folder(folder.start) as draft:
-            bench.policy.save(draft)
+        with whole_folder(folder.start) as files:
+            bench.policy.save(files)
     learner = PolicyGradient(run.plan.method, bench.policy, bench.rollout, settings, start_policy)
     progress["before"] = _evaluate(run, bench, watcher, 0)
     progress["seconds"] = time.perf_counter() - began
@@ -264,11 +247,55 @@ def _begin_or_restore(run: Run, bench: Bench, watcher: Watcher, progress: dict[s
     return learner
 
 
+def _restore(run: Run, bench: Bench, watcher: Watcher, progress: dict[str, Any], keeps_start: bool) -> PolicyGradient:
+    """The learner as the last whole checkpoint has it, and the logs as they were then."""
+    folder, start_policy = run.folder, None
+    if keeps_start:
+        bench.policy.load(folder.reader(folder.start))
+        start_policy = bench.policy.frozen_copy()
+
+    def load(files: CheckpointReader) -> tuple[Any, Any]:
+        states = load_state(files, "learner"), load_state(files, "run")
+        bench.policy.load(files)
+        return states
+
+    (state, saved), latest, remarks = folder.last_whole(load)
+    learner = PolicyGradient(run.plan.method, bench.policy, bench.rollout, run.plan.settings, start_policy)
+    learner.load_state(state)
+    folder.put_aside_after(latest)
+    progress.update(saved["progress"])
+    for remark in remarks + folder.rewind(saved["lines"], progress["step"]):
+        watcher.noted(remark)
+    learner.rollout.restart(progress["step"] + 1)
+    return learner
+
+
+def _save_if_due(run: Run, bench: Bench, learner: PolicyGradient, progress: dict[str, Any], asked: bool) -> None:
+    """A checkpoint where one is due, or where the run was asked to stop, which it does here."""
+    settings, folder, step = run.plan.settings, run.folder, progress["step"]
+    assert settings.steps is not None and settings.checkpoint_every is not None
+    due = step % settings.checkpoint_every == 0 or step == settings.steps
+    stopping = asked and step < settings.steps
+    if due or (stopping and learner.rollout.resumes_anywhere):
+        _save(run, bench, learner, progress)
+        learner.rollout.restart(step + 1)
+    if stopping:
+        last = folder.latest()
+        again = step - int(last.name[5:])
+        lost = (
+            f" The {again} step{'s'[: again > 1]} after it, which fall between two checkpoints, will be made again."
+            if again
+            else ""
+        )
+        raise Stopped(f"stopped after step {step}; 'upslope resume {run.path}' goes on from {last.name}.{lost}")
+
+
 def _save(run: Run, bench: Bench, learner: PolicyGradient, progress: dict[str, Any]) -> None:
-    with whole_folder(run.folder.checkpoint(progress["step"])) as draft:
-        bench.policy.save(draft)
-        save_state(draft, "learner", learner.state())
-        save_state(draft, "run", {"progress": progress, "lines": run.folder.lines})
+    run.folder.sync_logs()
+    with whole_folder(run.folder.checkpoint(progress["step"])) as files:
+        bench.policy.save(files)
+        save_state(files, "learner", learner.state())
+        save_state(files, "run", {"progress": progress, "lines": run.folder.lines})
     run.folder.prune(run.plan.settings.keep_checkpoints)
 
 
@@ -317,26 +344,39 @@ class _Clock:
         return self.before + time.perf_counter() - self.began
 
 
+class _StopSignals:
+    """What Ctrl-C and a scheduler's SIGTERM do: while steps are made, the first asks for a stop after the step, the second ends."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._waits = False
+
+    def __call__(self, number: int, frame: Any) -> None:
+        if self.asked or not self._waits:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While there is a step to finish and a checkpoint to write."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
+
+
 @contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C asks for a stop after the step; the second ends at once. Only the main thread can listen."""
-    asked = False
-
-    def ask(number: int, frame: Any) -> None:
-        nonlocal asked
-        asked = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
+def _stop_signals() -> Iterator[_StopSignals]:
+    """Listens as long as the block lasts. Only the main thread can."""
+    signals, old = _StopSignals(), dict[signal.Signals, Any]()
     try:
-        old = signal.signal(signal.SIGINT, ask)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            old[each] = signal.signal(each, signals)
     except ValueError:
-        yield lambda: False
-        return
+        pass
     try:
-        yield lambda: asked
+        yield signals
     finally:
-        signal.signal(signal.SIGINT, old)
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
+        for each, handler in old.items():
+            signal.signal(each, handler)

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from upslope.errors import UserError, did_you_mean
-from upslope.policies.language_model import LanguageModel, TextInputs, quiet_loading
+from upslope.policies.language_model import LanguageModel, TextInputs
+from upslope.policies.model_files import quiet_loading
 from upslope.policies.smollm2 import load_smollm2
 from upslope.policies.tiny import tiny_from_spec
 

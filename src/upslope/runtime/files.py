@@ -6,22 +6,34 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, Damaged, as_reader
+
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text file so that a reader sees the old one or the new one, never half of it."""
+    write_bytes(path, text.encode("utf-8", "surrogatepass"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """The same for bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -29,30 +41,42 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill that appears under its name only when the block ends without an error."""
+def whole_folder(path: Path) -> Iterator[CheckpointWriter]:
+    """A folder to fill that appears under its name, with the digests of its files, only when the block ends without an error."""
     draft = path.with_name(f".{path.name}.tmp")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    yield draft
-    for file in sorted(draft.rglob("*")):
-        if file.is_file():
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
+    try:
+        with CheckpointWriter(draft) as files:
+            yield files
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    _to_disk(draft)
     if path.exists():
         shutil.rmtree(path)
     draft.replace(path)
+    _to_disk(path.parent)
 
 
-def save_state(folder: Path, name: str, state: Any) -> None:
+def _to_disk(folder: Path) -> None:
+    """Makes names in a folder outlast a power cut, where the file system knows how."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def save_state(folder: Path | CheckpointWriter, name: str, state: Any) -> None:
     """A nested dict or list of tensors, numbers, text and None as ``name.json``, its tensors in ``name.safetensors``."""
-    from safetensors.torch import save_file
-
+    files = CheckpointWriter(folder) if isinstance(folder, Path) else folder
     tensors: dict[str, Tensor] = {}
 
     def plain(value: Any, path: str) -> Any:
         if isinstance(value, Tensor):
-            tensors[path] = value.detach().cpu().contiguous().clone()
+            tensors[path] = value.detach()
             return {"__tensor__": path}
         if isinstance(value, dict):
             return {str(key): plain(item, f"{path}/{key}") for key, item in value.items()}
@@ -60,17 +84,20 @@ def save_state(folder: Path, name: str, state: Any) -> None:
             return [plain(item, f"{path}/{position}") for position, item in enumerate(value)]
         return value
 
-    write_json(folder / f"{name}.json", plain(state, name))
+    files.write_json(f"{name}.json", plain(state, name))
     if tensors:
-        save_file(tensors, folder / f"{name}.safetensors")
+        files.write_tensors(f"{name}.safetensors", tensors)
 
 
-def load_state(folder: Path, name: str) -> Any:
-    """What `save_state` wrote."""
-    from safetensors.torch import load_file
+def load_state(folder: Path | CheckpointReader, name: str) -> Any:
+    """What `save_state` wrote.
 
-    file = folder / f"{name}.safetensors"
-    tensors = load_file(file) if file.exists() else {}
+    Raises:
+        Damaged: if it is not what was written.
+    """
+    files, packed = as_reader(folder), f"{name}.safetensors"
+    plain = files.read_json(f"{name}.json")
+    tensors = files.read_tensors(packed) if packed in files else {}
 
     def rebuilt(value: Any) -> Any:
         if isinstance(value, dict):
@@ -79,4 +106,7 @@ def load_state(folder: Path, name: str) -> Any:
             return {key: rebuilt(item) for key, item in value.items()}
         return [rebuilt(item) for item in value] if isinstance(value, list) else value
 
-    return rebuilt(json.loads((folder / f"{name}.json").read_text()))
+    try:
+        return rebuilt(plain)
+    except KeyError as missing:
+        raise Damaged(f"{files.folder / packed} is damaged: it has no {missing}.") from None

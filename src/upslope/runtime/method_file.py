@@ -12,7 +12,11 @@ import tomli_w
 
 from upslope.errors import MethodError
 from upslope.runtime import user_code
+from upslope.runtime.code_bundle import Bundle
 from upslope.types import NAMED_SLOTS, Method, Paper, Part
+
+HOMES = ("upslope.objective.", "upslope.policies.", "upslope.rollout.")
+"""Where parts of our own live; nothing else is imported because a file names it."""
 
 
 def dump_method(method: Method) -> str:
@@ -43,23 +47,36 @@ def method_table(method: Method) -> dict[str, Any]:
 
 def method_from_table(table: dict[str, Any], code: Path | None = None) -> Method:
     """The method that `method_table` described."""
-    table = dict(table)
+    table = _expected(table, dict, "a method")
     known = {f.name for f in dataclasses.fields(Method)}
     if unknown := sorted(set(table) - known):
         raise MethodError(f"this method has fields {', '.join(unknown)} that this version of upslope does not know.")
-    table["paper"] = Paper(**table["paper"])
-    for slot in NAMED_SLOTS:
-        table[slot] = {name: _value(part, code) for name, part in table.get(slot, {}).items()}
+    try:
+        table["paper"] = Paper(**table["paper"])
+        for slot in NAMED_SLOTS:
+            table[slot] = {name: _value(part, code) for name, part in _expected(table.get(slot, {}), dict, slot).items()}
+    except (KeyError, TypeError) as problem:
+        raise MethodError(f"this is no whole method: {problem}.") from None
     for name, value in table.items():
         if name not in ("paper", "on", *NAMED_SLOTS):
             table[name] = _value(value, code)
-    return Method(**table)
+    try:
+        return Method(**table)
+    except (TypeError, ValueError, AttributeError) as problem:
+        raise MethodError(f"this is no whole method: {problem}.") from None
 
 
-def user_files(method: Method) -> set[Path]:
-    """Files of the user's own that define parts of this method."""
+def _expected(value: Any, kind: type, what: str) -> Any:
+    """A copy of a table or list, if it is one."""
+    if not isinstance(value, kind):
+        raise MethodError(f"{what} is {str(value)[:60]!r}; it must be a {'table' if kind is dict else 'list'}.")
+    return kind(value)
+
+
+def user_bundles(method: Method) -> set[Bundle]:
+    """Code of the user's own that defines parts of this method."""
     modules = {type(part).__module__ for _, part in method.parts()}
-    return {user_code.source_of(name) for name in modules if user_code.is_user_module(name)}
+    return {user_code.bundle_of(name) for name in modules if user_code.is_user_module(name)}
 
 
 def check_can_be_found_again(method: Method) -> None:
@@ -96,11 +113,18 @@ def _value(value: Any, code: Path | None) -> Any:
         return tuple(_value(item, code) for item in value)
     if not isinstance(value, dict):
         return value
+    if not isinstance(value.get("part"), str):
+        raise MethodError(f"{str(value)[:60]!r} is no part: it does not say which.")
     kind = _part_class(value["part"], code)
     given = {name: _value(item, code) for name, item in value.items() if name != "part"}
     if unknown := sorted(set(given) - {f.name for f in dataclasses.fields(kind)}):
         raise MethodError(f"{value['part']} has no field {', '.join(unknown)} in this version of upslope.")
-    return kind(**given)
+    try:
+        return kind(**given)
+    except MethodError:
+        raise
+    except Exception as problem:  # the user's own part may raise anything
+        raise MethodError(f"{value['part']} cannot be made of {given}: {problem}.") from problem
 
 
 def _part_class(name: str, code: Path | None) -> type[Part]:
@@ -110,11 +134,11 @@ def _part_class(name: str, code: Path | None) -> type[Part]:
         found = user_code.resolve(name, code)
     else:
         module, _, attribute = name.partition(":")
-        if not module.startswith("upslope."):  # a run file must not be able to import whatever it likes
+        if not module.startswith(HOMES):  # a run file must not be able to import whatever it likes
             raise MethodError(f"{name!r} is not a part of upslope.")
         try:
             found = getattr(importlib.import_module(module), attribute, None)
-        except ModuleNotFoundError:
+        except (ImportError, ValueError):
             found = None
     if not (isinstance(found, type) and issubclass(found, Part)):
         raise MethodError(f"{name!r} is not a part.")

@@ -2,7 +2,7 @@
 
 ``run.toml`` is the whole plan; ``metrics.jsonl``, ``samples.jsonl`` and ``rollouts.jsonl`` grow a line at a time; a checkpoint
 remembers how many lines there were, so that going on from it drops exactly what came after. ``rollouts/`` has a file for each line
-of the last.
+of the last. A run begins in a folder that is new or empty: nothing in it is anybody else's to lose.
 """
 
 from __future__ import annotations
@@ -10,14 +10,21 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
+import re
 import shutil
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from upslope.errors import UserError
-from upslope.runtime.files import write_text
+from upslope.runtime import run_lock
+from upslope.runtime.checkpoint_files import CheckpointReader, Damaged
+from upslope.runtime.files import write_bytes, write_text
 
+FORMAT = 2
+"""Of the folder, in its ``run.toml``. From 2 on every checkpoint has digests; folders before that say nothing."""
 LOGS = ("metrics.jsonl", "samples.jsonl", "rollouts.jsonl")
 MOST_UNPACKED = 64 * 2**20
 """Bytes of a step's rollouts that are read: beyond that it is no record of ours, or one too large to look at."""
@@ -31,13 +38,12 @@ class RunFolder:
         self.lines = dict.fromkeys(LOGS, 0)
 
     @classmethod
-    def create(cls, path: Path | None, name: str) -> RunFolder:
-        """A new folder: the one asked for, or ``runs/name`` with a number behind it if that is taken."""
+    def create(cls, path: str | Path | None, name: str) -> RunFolder:
+        """A new folder: the one asked for, which must be new or empty, or ``runs/name``, numbered if that is taken."""
         if path is not None:
-            if (path / "run.toml").exists():
-                raise UserError(f"{path} already holds a run. Go on with 'upslope resume {path}', or choose another --out.")
-            path.mkdir(parents=True, exist_ok=True)
-            return cls(path)
+            folder = check_new(path)
+            folder.mkdir(parents=True, exist_ok=True)
+            return cls(folder)
         number = 1
         while True:
             candidate = Path("runs") / (name if number == 1 else f"{name}-{number}")
@@ -55,6 +61,15 @@ class RunFolder:
             raise UserError(f"{path} is not a run: it has no run.toml. A run is a folder that 'upslope train' made.")
         return folder
 
+    def table(self) -> dict[str, Any]:
+        """What ``run.toml`` says, as plain tables; nothing it names is loaded."""
+        file = self.path / "run.toml"
+        try:
+            return tomllib.loads(file.read_bytes().decode("utf-8"))
+        except (OSError, ValueError, RecursionError) as problem:
+            why = "it is nested too deep" if isinstance(problem, RecursionError) else str(problem)
+            raise UserError(f"{file} cannot be read: {why}. Put back the one the run was started with.") from None
+
     # -- logs ----------------------------------------------------------------------------------------------------------
 
     def append(self, log: str, record: dict[str, Any]) -> None:
@@ -63,30 +78,63 @@ class RunFolder:
             file.write(json.dumps(_finite(record)) + "\n")
         self.lines[log] += 1
 
+    def sync_logs(self) -> None:
+        """Makes sure the lines are on the disk, before a checkpoint counts on them."""
+        for log in LOGS:
+            if self.lines[log]:
+                with (self.path / log).open("ab") as file:
+                    os.fsync(file.fileno())
+
     def read(self, log: str) -> list[dict[str, Any]]:
         """All whole lines of a log."""
         return list(self._whole_lines(log))
 
     def _whole_lines(self, log: str) -> Iterator[dict[str, Any]]:
-        file = self.path / log
-        if not file.exists():
-            return
-        for line in file.read_text(encoding="utf-8").splitlines():
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError:  # the line a kill cut in half
-                return
+        for line in _lines(self.path / log):
+            record = _record(line)
+            if record is not None:
+                yield record
 
-    def rewind(self, lines: dict[str, int]) -> None:
-        """Drops what was logged after a checkpoint."""
+    def rewind(self, lines: dict[str, int], step: int = 0) -> list[str]:
+        """Drops what was logged after a checkpoint, and nothing before it.
+
+        A line that cannot be read is put aside as it is (``metrics.jsonl.damaged``) and leaves its place empty, so that counts of
+        lines, in this checkpoint and in older ones, stay right.
+
+        Args:
+            lines: how many lines each log had.
+            step: of the checkpoint.
+
+        Returns:
+            What the user should know.
+        """
+        remarks = []
         for log in LOGS:
-            kept = self.read(log)[: lines.get(log, 0)]
-            write_text(self.path / log, "".join(json.dumps(record) + "\n" for record in kept))
-            self.lines[log] = len(kept)
-        known = {record["step"] for record in self.read("rollouts.jsonl")}
-        for step in self.rollout_steps():
-            if step not in known:
-                self._rollout_file(step).unlink()
+            remarks += self._cut(log, lines.get(log, 0))
+        for later in self.rollout_steps():
+            if later > step:
+                self._rollout_file(later).unlink()
+        return remarks
+
+    def _cut(self, log: str, count: int) -> list[str]:
+        file, remarks = self.path / log, list[str]()
+        kept = _lines(file)[:count]
+        damaged = [place for place, line in enumerate(kept) if line.strip() and _record(line) is None]
+        if damaged:
+            aside = file.with_name(f"{log}.damaged")
+            with aside.open("ab") as beside:
+                beside.write(b"".join(kept[place] + b"\n" for place in damaged))
+            for place in damaged:
+                kept[place] = b""
+            shown = ", ".join(str(place + 1) for place in damaged[:5]) + (", ..." if len(damaged) > 5 else "")
+            remarks.append(f"{file} has {len(damaged)} damaged line{'s'[: len(damaged) > 1]} ({shown}), now in {aside.name}.")
+        if len(kept) < count:
+            there = f"has {len(kept)} of the {count} lines" if file.exists() else f"is missing, with all {count} lines"
+            remarks.append(f"{file} {there} it had at the checkpoint; what is gone of the history stays gone.")
+            kept += [b""] * (count - len(kept))
+        write_bytes(file, b"".join(line + b"\n" for line in kept))
+        self.lines[log] = count
+        return remarks
 
     # -- rollouts ------------------------------------------------------------------------------------------------------
 
@@ -139,8 +187,9 @@ class RunFolder:
         return self.path / "checkpoints" / f"step-{step:06d}"
 
     def checkpoints(self) -> list[Path]:
-        """Finished checkpoints, oldest first."""
-        return sorted((self.path / "checkpoints").glob("step-*"))
+        """Finished checkpoints, oldest first. Whatever else lies there is not ours."""
+        found = [path for path in (self.path / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d{6,}", path.name)]
+        return sorted((path for path in found if path.is_dir()), key=lambda path: int(path.name[5:]))
 
     def latest(self) -> Path:
         """The last checkpoint."""
@@ -151,10 +200,86 @@ class RunFolder:
             )
         return found[-1]
 
+    def reader(self, checkpoint: Path) -> CheckpointReader:
+        """The files of one checkpoint; of runs that write digests, those must be there."""
+        version = self.table().get("format", 1)
+        return CheckpointReader(checkpoint, demand=isinstance(version, int) and version >= 2)
+
+    def last_whole(self, load: Callable[[CheckpointReader], Loaded]) -> tuple[Loaded, Path, list[str]]:
+        """What ``load`` makes of the newest checkpoint that is whole: what it made, which one it was, and what to tell the user.
+
+        Raises:
+            Damaged: if none is whole.
+        """
+        self.latest()  # there is one
+        remarks: list[str] = []
+        for path in reversed(self.checkpoints()):
+            try:
+                files = self.reader(path)
+                loaded = load(files)
+            except Damaged as problem:
+                remarks.append(f"{problem} Checkpoint {path.name} is left out.")
+                continue
+            if not files.verified:
+                remarks.append(f"{path.name} was written before checkpoints had digests; it was read unverified.")
+            return loaded, path, remarks
+        raise Damaged(" ".join([*remarks, f"{self.path} has no whole checkpoint left."]))
+
+    def put_aside_after(self, checkpoint: Path) -> None:
+        """Renames the newer checkpoints, which are damaged: they must neither be counted nor tried again."""
+        for path in self.checkpoints():
+            if int(path.name[5:]) > int(checkpoint.name[5:]):
+                target = path.with_name(f"damaged-{path.name}")
+                shutil.rmtree(target, ignore_errors=True)  # an earlier one of the same step
+                path.rename(target)
+
     def prune(self, keep: int) -> None:
         """Deletes all but the last ``keep`` checkpoints."""
         for old in self.checkpoints()[:-keep]:
             shutil.rmtree(old)
+
+
+Loaded = TypeVar("Loaded")
+
+
+def check_new(path: str | Path) -> Path:
+    """A folder that a run may begin in: one that is not there yet, or empty. It is not made."""
+    if not str(path).strip():
+        raise UserError("--out is empty. Give the folder of the run, or leave it out.")
+    folder = Path(path).expanduser()
+    try:
+        if (folder / "run.toml").exists():
+            raise UserError(f"{folder} already holds a run. Go on with 'upslope resume {folder}', or choose another --out.")
+        # A lock is all that a run leaves behind which ended before it began.
+        there = [entry.name for entry in folder.iterdir() if entry.name not in (run_lock.FILE, run_lock.PROCESS)]
+    except FileNotFoundError:
+        return folder
+    except NotADirectoryError:
+        raise UserError(f"--out {folder} is a file, or below one. Give a new or empty folder.") from None
+    except (OSError, ValueError) as problem:  # ValueError: a null character
+        raise UserError(f"--out {str(path)[:100]!r} cannot be used: {getattr(problem, 'strerror', None) or problem}.") from None
+    if there:
+        shown = ", ".join(sorted(there)[:3]) + (", ..." if len(there) > 3 else "")
+        cure = f"Choose another, such as {folder / 'run'}."
+        raise UserError(f"--out {folder} is not empty ({shown}); a run begins in a new or empty folder. {cure}")
+    return folder
+
+
+def _lines(file: Path) -> list[bytes]:
+    """The lines of a log, the last of them perhaps cut short."""
+    if not file.exists():
+        return []
+    found = file.read_bytes().split(b"\n")
+    return found[:-1] if not found[-1] else found
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """What a line of a log holds; None if it is no whole record."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _finite(value: Any) -> Any:

@@ -1,8 +1,12 @@
-"""A user's own Python file: loaded under a name of its own, remembered with a hash, copied into the run that uses it."""
+"""A user's own Python file: loaded under a name of its own with what it imports from beside it, and kept with the run that uses it.
+
+What is kept is a *bundle*: the file, and every module and package in its folder that it imports, directly or not. A bundle is named
+by the digest of all of it. In a run it stands as ``code/<name>-<digest>/``, and ``run.toml`` names things in it by
+``<name>-<digest>/file.py:thing@<digest>``.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import sys
 import traceback
@@ -10,35 +14,43 @@ from pathlib import Path
 from types import ModuleType
 
 from upslope.errors import UserError
+from upslope.runtime.code_bundle import Bundle, NeighbourFinder, digest_of
 
 _PREFIX = "upslope_user_"
+SHOWN = 16
+"""Digits of a digest that ``run.toml`` has; what may run is decided by all of them."""
+_bundles: dict[str, Bundle] = {}
+"""By module: what was loaded."""
 
 
 def load_file(path: str | Path) -> ModuleType:
     """The module in this file. The same content gives the same module, so that its classes stay equal to themselves."""
-    path = Path(path)
+    path = Path(path).expanduser()
     if not path.is_file():
         raise UserError(f"no file {str(path)!r}. Give the path of a Python file, as in my_method.py or my_reward.py:score.")
-    name = f"{_PREFIX}{path.stem}_{_digest(path)}"
+    bundle = Bundle.around(path)
+    name = f"{_PREFIX}{path.stem}_{bundle.digest[:SHOWN]}"
     if name in sys.modules:
         return sys.modules[name]
+    NeighbourFinder.install(bundle)
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up while the class is made
-    folder = str(path.absolute().parent)
-    sys.path.insert(0, folder)  # as for a script, so that it can import its neighbours
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        # The very bytes that the digest is of, never a compiled copy that lies beside them.
+        exec(compile(bundle.files[bundle.entry], str(path), "exec"), module.__dict__)
+    except KeyboardInterrupt:
+        del sys.modules[name]
+        raise
+    except BaseException as error:  # a file that calls sys.exit() too
         del sys.modules[name]
         raise UserError(f"{str(path)!r} cannot be loaded: {in_words(error, path)}.") from error
-    finally:
-        sys.path.remove(folder)
+    _bundles[name] = bundle
     return module
 
 
-def in_words(error: Exception, source: str | Path) -> str:
+def in_words(error: BaseException, source: str | Path) -> str:
     """The error with the last line of the user's file it passed through."""
     name = Path(source).name
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == name]
@@ -46,33 +58,73 @@ def in_words(error: Exception, source: str | Path) -> str:
     return f"{type(error).__name__}: {error}{where}" if str(error) else f"{type(error).__name__}{where}"
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
 def is_user_module(name: str) -> bool:
     """Whether a module of this name came from `load_file`."""
-    return name.startswith(_PREFIX)
+    return name in _bundles
 
 
-def source_of(module_name: str) -> Path:
-    """The file a module was loaded from."""
-    return Path(str(sys.modules[module_name].__file__))
+def bundle_of(module_name: str) -> Bundle:
+    """What a module was loaded from."""
+    return _bundles[module_name]
 
 
 def reference(module_name: str, attribute: str) -> str:
-    """``file.py:name@hash`` of something in a user's file, as it stands in ``run.toml``."""
-    return f"{source_of(module_name).name}:{attribute}@{module_name.rsplit('_', 1)[1]}"
+    """Something in a user's file as ``run.toml`` names it."""
+    bundle = _bundles[module_name]
+    return f"{bundle.folder_name}/{bundle.entry}:{attribute}@{bundle.digest[:SHOWN]}"
 
 
-def resolve(text: str, folder: Path) -> object:
-    """What `reference` named, from the copy in ``folder``; a file that has changed since is refused."""
-    where, _, digest = text.partition("@")
-    file, _, attribute = where.partition(":")
-    path = folder / file
-    if digest and path.is_file() and _digest(path) != digest:  # before anything in it is run
-        raise UserError(f"{path} is not the file this run was started with (its hash is not {digest}).")
+def check_bundles_agree(bundles: set[Bundle]) -> None:
+    """Refuses two files of one run that import different modules under one name: a late import could only find one of them."""
+    seen: dict[str, tuple[bytes, Bundle]] = {}
+    for bundle in sorted(bundles, key=lambda each: each.folder_name):
+        for name, content in bundle.neighbours().items():
+            other = seen.setdefault(name, (content, bundle))
+            if other[0] != content:
+                raise UserError(
+                    f"{other[1].root / other[1].entry} and {bundle.root / bundle.entry} import different modules {name!r} from "
+                    "beside them. Rename one of the two."
+                )
+
+
+def keep(bundles: set[Bundle], code: Path) -> None:
+    """Copies bundles into a run's ``code`` folder."""
+    for bundle in bundles:
+        bundle.write(code / bundle.folder_name)
+
+
+def locate(text: str, code: Path) -> tuple[Path, str, Bundle]:
+    """The file and the name in it that a reference means, and all that would run with it.
+
+    It must lie in the run's ``code`` folder and be what its digest says.
+
+    Raises:
+        UserError: for any other file, one that has changed, or a reference without a digest. Nothing has been run by then.
+    """
+    where, _, digest = text.rpartition("@")
+    file, _, attribute = where.rpartition(":")
+    if not digest or not file or not attribute:
+        raise UserError(f"{text!r} in run.toml does not name code with its digest, so it is not run.")
+    place = Path(file)
+    if place.is_absolute() or ".." in place.parts or len(place.parts) > 2:
+        raise UserError(f"{text!r} in run.toml means a file outside of the run's own code; it is not run.")
+    path = code / place
+    if not path.is_file():
+        raise UserError(f"{path} is missing: the run kept it when it began. Put it back to go on.")
+    if len(place.parts) == 2:
+        bundle = Bundle.kept(path.parent, place.name)
+        found = bundle.digest
+    else:  # runs from before there were bundles have single files, and the digest was of that file alone
+        bundle, found = Bundle.around(path), digest_of({place.name: path.read_bytes()})
+    if found[:SHOWN] != digest:
+        raise UserError(f"{path} is not the code this run was started with (its hash is not {digest}).")
+    return path, attribute, bundle
+
+
+def resolve(text: str, code: Path) -> object:
+    """What a reference means. This runs the file: whoever calls it has asked `upslope.runtime.trust` first."""
+    path, attribute, _ = locate(text, code)
     module = load_file(path)
     if not hasattr(module, attribute):
-        raise UserError(f"{folder / file} defines no {attribute!r}.")
+        raise UserError(f"{path} defines no {attribute!r}.")
     return getattr(module, attribute)

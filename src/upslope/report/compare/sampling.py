@@ -71,11 +71,11 @@ def sample(path: Path, k: int, problems: int = PROBLEMS) -> dict[str, Any]:
     import torch
 
     from upslope.rollout.evaluation import evaluate_text
-    from upslope.run import Plan, Run
+    from upslope.run import Run
     from upslope.runtime.run_folder import RunFolder
 
     folder = RunFolder.open(path)
-    run = Run(folder, Plan.from_folder(folder))
+    run = Run(folder)
     settings = run.plan.settings
     torch.set_num_threads(settings.threads or 1)
     policy = run.policy
@@ -85,7 +85,7 @@ def sample(path: Path, k: int, problems: int = PROBLEMS) -> dict[str, Any]:
         temperature=settings.temperature, stop=settings.stops,
     )  # fmt: skip
     kept = {
-        "checkpoint": folder.latest().name,
+        "checkpoint": (run.checkpoint or folder.latest()).name,
         "problems": len(found.problems),
         "samples": k,
         "temperature": settings.temperature,

@@ -1,0 +1,100 @@
+"""The plan of a run: all that defines it, and how it stands in ``run.toml``."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from upslope.errors import UserError
+from upslope.runtime import trust, user_code
+from upslope.runtime.method_file import method_from_table, method_table
+from upslope.runtime.run_folder import FORMAT, RunFolder
+from upslope.runtime.settings import Settings
+from upslope.types import Method
+
+KINDS = {
+    "task": str, "model": str, "reward": str, "test_data": str, "trackers": list, "data": dict, "settings": dict, "method": dict,
+}  # fmt: skip
+"""What must stand in a ``run.toml``."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that defines a run; the same plan gives the same run."""
+
+    method: Method
+    task: str
+    model: str = "tiny"
+    settings: Settings = field(default_factory=Settings)
+    reward: str = ""
+    test_data: str = ""
+    trackers: tuple[str, ...] = ()
+
+    def table(self) -> dict[str, Any]:
+        """As it stands in ``run.toml``."""
+        from upslope import __version__
+
+        return {
+            "upslope": __version__,
+            "format": FORMAT,
+            "task": self.task,
+            "model": self.model,
+            "reward": self.reward,
+            "test_data": self.test_data,
+            "trackers": list(self.trackers),
+            "build": {"python": platform.python_version(), "torch": torch.__version__},
+            "data": {path: _digest(Path(path)) for path in (self.task, self.test_data) if path.endswith(".jsonl")},
+            "settings": {key: value for key, value in dataclasses.asdict(self.settings).items() if value is not None},
+            "method": method_table(self.method),
+        }
+
+    @classmethod
+    def from_folder(cls, folder: RunFolder, trusted: bool = False) -> Plan:
+        """The plan of an existing run, with the code of the user's own that it names: that is loaded, and so run.
+
+        Data that changed since are refused: the run could not be the same.
+
+        Args:
+            trusted: code that this machine did not write may run (`upslope.runtime.trust`).
+        """
+        table, code = checked_table(folder), folder.path / "code"
+        for path, digest in table["data"].items():
+            if not Path(path).is_file() or _digest(Path(path)) != digest:
+                raise UserError(f"{path} is missing or has changed since {folder.path} began; put the old file back to go on.")
+        trust.check(table, code, trusted)
+        for key in ("task", "reward"):
+            if ".py:" in table[key]:
+                path, attribute, _ = user_code.locate(table[key], code)
+                table[key] = f"{path}:{attribute}"
+        return cls(
+            method=method_from_table(table["method"], code),
+            task=table["task"],
+            model=table["model"],
+            settings=Settings(**table["settings"]),
+            reward=table["reward"],
+            test_data=table["test_data"],
+            trackers=tuple(table["trackers"]),
+        )
+
+
+def checked_table(folder: RunFolder) -> dict[str, Any]:
+    """A run's ``run.toml`` with all that a plan needs; whatever is not as a run writes it is refused."""
+    table = folder.table()
+    for key, kind in KINDS.items():
+        if not isinstance(table.get(key), kind):
+            what = f"{key} = {str(table[key])[:40]!r}" if key in table else f"no {key!r}"
+            raise UserError(f"{folder.path / 'run.toml'} has {what}: it is not as a run writes it. Put the old one back.")
+    known = {f.name for f in dataclasses.fields(Settings)}
+    if unknown := sorted(set(table["settings"]) - known):
+        raise UserError(f"{folder.path / 'run.toml'} has settings that this version does not know: {', '.join(unknown)}.")
+    return table
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""

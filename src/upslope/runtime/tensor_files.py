@@ -1,0 +1,102 @@
+"""Tensors in files of the safetensors format, written and read in one pass, so that a digest can be taken of those very bytes.
+
+The library of that name writes and reads by itself; a digest would then need a second reading, which sees the machine's memory of
+the file rather than what went to the disk, and doubles the time.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+MOST_HEADER = 100_000_000
+"""Bytes of a header; the format's own limit."""
+
+Sink = Callable[[Any], object]
+"""Takes bytes, or what can be seen as bytes."""
+
+
+def write_tensors(write: Sink, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """The file's bytes, handed on piece by piece; only one tensor at a time is copied to the CPU."""
+    # Wide types first, so that every tensor stands at a multiple of its own width.
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name in order:
+        tensor = tensors[name]
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    write(struct.pack("<Q", len(text)))
+    write(text)
+    for name in order:
+        write(as_bytes(tensors[name].detach().cpu().contiguous()))
+
+
+def read_tensors(file: BinaryIO, seen: Sink) -> dict[str, Tensor]:
+    """The tensors of a file that is open at its beginning; ``seen`` is given every byte in order.
+
+    Raises:
+        ValueError: where the file is cut short or is no such file.
+    """
+    first = _exactly(file, 8, seen)
+    (length,) = struct.unpack("<Q", first)
+    if length > MOST_HEADER:
+        raise ValueError(f"its header would have {length:,} bytes")
+    header = json.loads(_exactly(file, length, seen))
+    entries = _entries(header)
+    found, place = dict[str, Tensor](), 0
+    for name, (dtype, shape, begin, end) in sorted(entries.items(), key=lambda item: item[1][2:]):
+        tensor = torch.empty(shape, dtype=dtype)
+        if begin != place or end - begin != tensor.numel() * tensor.element_size():
+            raise ValueError(f"its header is wrong about {name!r}")
+        room = as_bytes(tensor)
+        if file.readinto(room) != len(room):  # type: ignore[attr-defined]
+            raise ValueError("it is cut short")
+        seen(room)
+        found[name], place = tensor, end
+    if rest := file.read(1):
+        seen(rest)
+        raise ValueError("there is more in it than its header says")
+    return found
+
+
+def as_bytes(tensor: Tensor) -> memoryview:
+    """The memory of a contiguous tensor on the CPU."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _entries(header: Any) -> dict[str, tuple[torch.dtype, list[int], int, int]]:
+    found = {}
+    try:
+        for name, entry in header.items():
+            if name != "__metadata__":
+                begin, end = entry["data_offsets"]
+                shape = [int(size) for size in entry["shape"]]
+                if not 0 <= begin <= end or any(size < 0 for size in shape):
+                    raise ValueError(f"its header is wrong about {name!r}")
+                found[name] = (DTYPES[entry["dtype"]], shape, int(begin), int(end))
+    except (AttributeError, KeyError, TypeError) as problem:
+        raise ValueError(f"its header cannot be read ({problem!r})") from None
+    return found
+
+
+def _exactly(file: BinaryIO, length: int, seen: Sink) -> bytes:
+    found = file.read(length)
+    seen(found)
+    if len(found) != length:
+        raise ValueError("it is cut short")
+    return found

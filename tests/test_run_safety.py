@@ -1,0 +1,367 @@
+"""Nothing is lost: foreign files, one owner per run, damaged logs and checkpoints, a scheduler's stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import upslope as up
+from upslope.cli import main
+from upslope.errors import UserError
+from upslope.run import Watcher
+from upslope.runtime import run_lock
+from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, Damaged
+from upslope.runtime.run_folder import RunFolder
+
+QUICK = {
+    "task": "reverse:length=2", "model": "tiny:layers=1,width=16", "steps": 6, "tasks_per_step": 2, "samples_per_task": 2,
+    "warm_start": 0.0, "eval_problems": 4, "checkpoint_every": 2,
+}  # fmt: skip
+FLAGS = [
+    "--task", "reverse:length=2", "--model", "tiny:layers=1,width=16", "--tasks-per-step", "2", "--samples-per-task", "2",
+    "--warm-start", "0", "--eval-problems", "4",
+]  # fmt: skip
+
+
+def digest_of_all(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+class Noting(Watcher):
+    """Keeps remarks, and breaks off after a step."""
+
+    def __init__(self, breaks: int = 0):
+        self.remarks: list[str] = []
+        self.breaks = breaks
+
+    def noted(self, remark: str) -> None:
+        self.remarks.append(remark)
+
+    def stepped(self, step, metrics):
+        if step == self.breaks:
+            raise RuntimeError("crash")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A run of six steps, never stopped."""
+    return up.train("grpo", **QUICK, out=tmp_path_factory.mktemp("whole") / "run").path
+
+
+@pytest.fixture
+def broken_off(tmp_path) -> Path:
+    """The same run, crashed after its fifth step: checkpoints of steps 2 and 4."""
+    with pytest.raises(RuntimeError, match="crash"):
+        up.train("grpo", **QUICK, out=tmp_path / "run", watcher=Noting(5))
+    return tmp_path / "run"
+
+
+def final_weights(run: Path) -> dict[str, torch.Tensor]:
+    return CheckpointReader(RunFolder(run).latest()).read_tensors("model.safetensors")
+
+
+def assert_same_end(run: Path, other: Path) -> None:
+    ours, theirs = final_weights(run), final_weights(other)
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+# -- whose folder it is ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["samples.jsonl", "metrics.jsonl", "notes.txt", "rollouts/step-000001.json.gz"])
+def test_a_folder_with_somebodys_files_is_left_alone(name, tmp_path, capsys):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('{"prompt": "mine", "answer": "mine"}\n')
+    before = digest_of_all(tmp_path)
+    assert main(["train", "grpo", *FLAGS, "--steps", "1", "--out", str(tmp_path)]) == 2
+    assert "not empty" in capsys.readouterr().err and digest_of_all(tmp_path) == before
+
+
+@pytest.mark.parametrize("out", ["", " ", "a" * 300, "file", "file/below"])
+def test_an_out_that_cannot_be_a_folder_is_refused_in_words(out, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    assert main(["train", "grpo", *FLAGS, "--steps", "1", "--out", out]) == 2
+    said = capsys.readouterr().err
+    assert "--out" in said and "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_empty_folder_will_do_and_one_with_a_run_says_how_to_go_on(whole, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert up.train("grpo", **QUICK | {"steps": 0}, out=tmp_path / "empty").path == tmp_path / "empty"
+    with pytest.raises(UserError, match="upslope resume"):
+        up.train("grpo", **QUICK, out=whole)
+
+
+def test_resuming_deletes_only_what_the_run_itself_wrote_after_its_checkpoint(broken_off, whole):
+    kept = {
+        "notes.txt": b"mine",
+        "checkpoints/step-latest/mine": b"mine",
+        "rollouts/step-000001.mine": b"mine",
+        "code/mine.py": b"mine",
+    }
+    for name, content in kept.items():
+        (broken_off / name).parent.mkdir(exist_ok=True)
+        (broken_off / name).write_bytes(content)
+    up.resume(broken_off)
+    assert {name: (broken_off / name).read_bytes() for name in kept} == kept
+    assert_same_end(broken_off, whole)
+
+
+# -- one owner -------------------------------------------------------------------------------------------------------------
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from upslope.runtime.run_lock import owned
+with owned(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(broken_off):
+    """Another process that works on the run."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(broken_off)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_second_owner_is_told_who_the_first_is_and_a_killed_one_holds_nothing(holder, broken_off, whole, capsys):
+    before = digest_of_all(broken_off)
+    assert main(["resume", str(broken_off), "--quiet"]) == 2
+    assert f"process {holder.pid} on " in capsys.readouterr().err and digest_of_all(broken_off) == before
+    holder.kill()  # SIGKILL: it cannot put anything in order
+    holder.wait()
+    assert main(["resume", str(broken_off), "--quiet"]) == 0
+    assert_same_end(broken_off, whole)
+
+
+def test_without_locks_the_process_file_decides(holder, broken_off, monkeypatch):
+    def unsupported(*_):
+        raise OSError(run_lock.NO_LOCKS[0], "no locks available")
+
+    monkeypatch.setattr(run_lock.fcntl, "flock", unsupported)
+    with pytest.raises(UserError, match=f"process {holder.pid} .* no locks"):
+        up.resume(broken_off)
+    record = json.loads((broken_off / "process.json").read_text())
+    (broken_off / "process.json").write_text(json.dumps(record | {"host": "elsewhere"}))
+    with pytest.raises(UserError, match=r"elsewhere.*delete"):
+        up.resume(broken_off)
+    holder.kill()
+    holder.wait()
+    (broken_off / "process.json").write_text(json.dumps(record))
+    up.resume(broken_off)
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_a_parent_that_is_gone(tmp_path):
+    code = HOLD.replace("    time.sleep(600)", "    import os\n    if os.fork() == 0:\n        time.sleep(600)\n    os._exit(9)")
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.wait(60) == 9
+        with run_lock.owned(tmp_path):
+            pass
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+# -- logs ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_line_is_put_aside_and_the_rest_of_the_history_stays(broken_off, whole):
+    log = broken_off / "metrics.jsonl"
+    lines = log.read_bytes().split(b"\n")
+    lines[2] = b'{"kind": "step", \xff'
+    log.write_bytes(b"\n".join(lines))
+    watcher = Noting()
+    run = up.resume(broken_off, watcher)
+    assert [record["step"] for record in run.metrics] == [1, 3, 4, 5, 6] and len(run.evaluations) == 2
+    assert (broken_off / "metrics.jsonl.damaged").read_bytes() == lines[2] + b"\n"
+    assert [remark for remark in watcher.remarks if "damaged" in remark and "3" in remark]
+    assert_same_end(broken_off, whole)
+
+
+def test_lines_before_the_checkpoint_are_kept_byte_by_byte(broken_off):
+    before = (broken_off / "metrics.jsonl").read_bytes().split(b"\n")
+    folder = RunFolder(broken_off)
+    saved = CheckpointReader(folder.latest()).read_json("run.json")
+    assert folder.rewind(saved["lines"], 4) == []
+    kept = saved["lines"]["metrics.jsonl"]
+    assert 0 < kept < len(before) - 1 and (broken_off / "metrics.jsonl").read_bytes() == b"\n".join(before[:kept]) + b"\n"
+
+
+def test_a_log_that_is_gone_is_told_and_counts_stay_right(broken_off, whole):
+    (broken_off / "metrics.jsonl").unlink()
+    watcher = Noting(6)
+    with pytest.raises(RuntimeError, match="crash"):
+        up.resume(broken_off, watcher)
+    assert any("missing" in remark for remark in watcher.remarks)
+    run = up.resume(broken_off)
+    assert [record["step"] for record in run.metrics] == [5, 6]
+    assert_same_end(broken_off, whole)
+
+
+# -- checkpoints -----------------------------------------------------------------------------------------------------------
+
+
+def flip(file: Path, place: float = 0.5) -> None:
+    data = bytearray(file.read_bytes())
+    data[int(len(data) * place)] ^= 1
+    file.write_bytes(data)
+
+
+FILES = ("model.safetensors", "learner.safetensors", "learner.json", "run.json", "digests.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_found_and_the_checkpoint_before_is_taken(name, broken_off, whole):
+    newest = RunFolder(broken_off).latest()
+    flip(newest / name)
+    watcher = Noting()
+    run = up.resume(broken_off, watcher)
+    assert any("step-000004" in remark and "left out" in remark for remark in watcher.remarks), watcher.remarks
+    assert (broken_off / "checkpoints" / "damaged-step-000004").is_dir()
+    assert [record["step"] for record in run.metrics] == [1, 2, 3, 4, 5, 6]
+    assert_same_end(broken_off, whole)
+
+
+@pytest.mark.parametrize("harm", ["cut", "gone", "digests gone", "empty"])
+def test_other_damage_is_found_too(harm, broken_off, whole):
+    newest = RunFolder(broken_off).latest()
+    file = newest / "model.safetensors"
+    if harm == "cut":
+        file.write_bytes(file.read_bytes()[:-7])
+    elif harm == "gone":
+        file.unlink()
+    elif harm == "digests gone":
+        (newest / "digests.json").unlink()
+    else:
+        shutil.rmtree(newest)
+        newest.mkdir()
+    with pytest.warns(UserWarning, match="step-000004"):
+        up.resume(broken_off)
+    assert_same_end(broken_off, whole)
+
+
+def test_looking_at_a_run_falls_back_too_and_changes_nothing(whole, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(whole, copy)
+    flip(copy / "checkpoints" / "step-000006" / "model.safetensors")
+    before = digest_of_all(copy)
+    run = up.load(copy)
+    with pytest.warns(UserWarning, match="step-000006"):
+        assert run.policy is not None
+    assert run.checkpoint is not None and run.checkpoint.name == "step-000004" and digest_of_all(copy) == before
+
+
+def test_no_whole_checkpoint_is_an_error_in_words(broken_off):
+    for path in RunFolder(broken_off).checkpoints():
+        flip(path / "model.safetensors")
+    with pytest.raises(Damaged, match="no whole checkpoint left"):
+        up.resume(broken_off)
+
+
+def test_a_folder_from_before_there_were_digests_is_read_and_that_is_said(broken_off, whole):
+    table = (broken_off / "run.toml").read_text()
+    (broken_off / "run.toml").write_text(table.replace("format = 2\n", ""))
+    for file in broken_off.glob("checkpoints/*/digests.json"):
+        file.unlink()
+    watcher = Noting()
+    up.resume(broken_off, watcher)
+    assert any("unverified" in remark for remark in watcher.remarks)
+    assert_same_end(broken_off, whole)
+
+
+def test_tensors_come_back_as_they_were_and_as_the_library_reads_them(tmp_path):
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    kinds = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.uint8, torch.bool)
+    tensors = {str(kind): (torch.arange(7) % 3).to(kind) for kind in kinds}
+    tensors |= {"none": torch.zeros(0, 3), "one": torch.tensor(2.5), "turned": torch.arange(6.0).view(2, 3).t()}
+    with CheckpointWriter(tmp_path) as files:
+        files.write_tensors("ours.safetensors", tensors, {"format": "pt"})
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "theirs.safetensors")
+    readings = [load_file(tmp_path / "ours.safetensors"), CheckpointReader(tmp_path).read_tensors("ours.safetensors")]
+    (tmp_path / "digests.json").unlink()
+    readings.append(CheckpointReader(tmp_path).read_tensors("theirs.safetensors"))
+    for found in readings:
+        assert found.keys() == tensors.keys()
+        assert all(found[name].dtype == tensor.dtype and torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    with safe_open(tmp_path / "ours.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
+@pytest.mark.parametrize("length", [0, 7, 8, 30, 200])
+def test_a_tensor_file_cut_anywhere_is_damaged_and_no_crash(length, tmp_path):
+    with CheckpointWriter(tmp_path) as files:
+        files.write_tensors("a.safetensors", {"x": torch.arange(100.0)})
+    (tmp_path / "digests.json").unlink()  # even without digests
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(file.read_bytes()[:length])
+    with pytest.raises(Damaged, match="damaged"):
+        CheckpointReader(tmp_path).read_tensors("a.safetensors")
+
+
+# -- a scheduler's stop ----------------------------------------------------------------------------------------------------
+
+
+def launched(words: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-m", "upslope", *words], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
+    while process.poll() is None:
+        log = run / "metrics.jsonl"
+        if log.exists() and f'"step": {step},' in log.read_text():
+            return
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_stops_a_run_gets_a_checkpoint_of_its_last_step(tmp_path):
+    words = ["train", "grpo", *FLAGS, "--checkpoint-every", "1000000", "--steps", "1000000"]
+    process = launched([*words, "--out", str(tmp_path / "run")])
+    wait_for_step(tmp_path / "run", 3, process)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    last = RunFolder(tmp_path / "run").latest()
+    assert process.returncode == 130 and f"goes on from {last.name}" in said
+    steps = [record["step"] for record in up.load(tmp_path / "run").metrics]
+    assert int(last.name[5:]) == steps[-1] >= 3
+    assert "ended" in json.loads((tmp_path / "run" / "process.json").read_text())
+
+
+@pytest.mark.slow
+def test_control_says_what_is_made_again_after_a_stop(tmp_path):
+    words = ["train", "ppo", "--task", "gym:CartPole-v1", "--envs", "1", "--horizon", "8", "--eval-problems", "1"]
+    process = launched([*words, "--steps", "1000000", "--checkpoint-every", "1000000", "--out", str(tmp_path / "run")])
+    wait_for_step(tmp_path / "run", 3, process)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130 and "goes on from step-000000" in said and "made again" in said
+
+
+def test_the_second_signal_ends_at_once(tmp_path):
+    class Signals(Watcher):
+        def stepped(self, step, metrics):
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise AssertionError("the second was not heeded")
+
+    with pytest.raises(KeyboardInterrupt):
+        up.train("grpo", **QUICK, out=tmp_path / "run", watcher=Signals())
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
