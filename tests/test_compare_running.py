@@ -228,6 +228,20 @@ def test_two_comparisons_do_not_share_a_folder(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("words", [["grpo", "gspo", "--steps", "2"], ["RUNS"]], ids=["methods", "runs"])
+def test_a_folder_with_somebodys_files_is_left_alone(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "mine"
+    out.mkdir()
+    for name in ("report.html", ".lock"):
+        (out / name).write_text("mine")
+    runs = [str(fake_run(tmp_path, name, 0, 0.5)) for name in ("grpo", "gspo")]
+    assert main(["compare", *(runs if words == ["RUNS"] else words), "--out", str(out)]) == 2
+    assert "not empty" in capsys.readouterr().err
+    assert {path.name: path.read_text() for path in out.iterdir()} == {"report.html": "mine", ".lock": "mine"}
+    assert main(["compare", *runs, "--out", ""]) == 2
+    assert "--out is empty" in capsys.readouterr().err
+
+
 def test_progress_is_read_from_the_end_of_a_log_that_is_being_written(tmp_path: Path) -> None:
     assert steps_done(tmp_path) == 0
     lines = "".join(json.dumps({"kind": "step", "step": step, "x": "y" * 50}) + "\n" for step in range(1, 400))

@@ -183,7 +183,7 @@ def compare(
     from upslope.report.compare.comparing import Options, compare_methods, compare_runs
 
     words = [what] if isinstance(what, (str, Path)) else list(what)
-    options = Options(Path(out) if out is not None else None, workers, k, references, threshold, quiet)
+    options = Options(_folder(out), workers, k, references, threshold, quiet)
     if words and is_run(str(words[0])):
         return compare_runs(words, options)
     asked: dict[str, Any] = dict(seeds=seeds, model=model, knobs=knobs, grid=grid, take=take, reward=reward, test_data=test_data)
@@ -205,8 +205,14 @@ def plan_comparison(
     """What `compare` would run with these arguments, and about how long: as text, without running it."""
     from upslope.report.compare.comparing import Options, dry_run
 
-    options = Options(Path(out) if out is not None else None, workers, k, references, threshold, quiet)
+    options = Options(_folder(out), workers, k, references, threshold, quiet)
     return dry_run(_question(what, task, **asked), method, options)
+
+
+def _folder(out: str | Path | None) -> Path | None:
+    if out is not None and not str(out).strip():
+        raise UserError("--out is empty. Give the folder of the comparison, or leave it out.")
+    return None if out is None else Path(out).expanduser()
 
 
 def _question(

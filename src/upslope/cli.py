@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from upslope.report.live import LiveTable
     from upslope.run import Run
 
-COMMANDS = ("train", "eval", "try", "serve", "resume", "compare", "board", "methods", "show", "tasks")
-FAILED, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+COMMANDS = ("train", "eval", "try", "serve", "resume", "check", "compare", "board", "methods", "show", "tasks")
+BROKEN, FAILED, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 ABOUT = "Policy optimization as a composition of small parts on one engine."
 EXAMPLES = """examples:
@@ -56,14 +57,15 @@ def _sentence(message: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; the exit code: 0 done, 2 something to mend, 130 interrupted."""
+    """Runs a command; the exit code: 0 done, 1 a fault of ours, 2 something to mend, 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
     try:
-        code = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        code = _dispatch([word for word in words if word != "--debug"])
         sys.stdout.flush()
         return code
     except UserError as error:
-        print(f"upslope: {error}", file=sys.stderr)
-        return FAILED
+        return _failed(str(error), FAILED, debug)
     except KeyboardInterrupt:
         print("upslope: interrupted.", file=sys.stderr)
         return INTERRUPTED
@@ -72,6 +74,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except OSError as problem:  # the disk, a folder, a port: what the system refuses has its own words
+        what = f"{problem.filename}: " if problem.filename else ""
+        return _failed(f"{what}{problem.strerror or problem}.", FAILED, debug)
+    except Exception as fault:
+        said = f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
+        return _failed(f"this should not have happened: {said}. With --debug it says where.", BROKEN, debug)
+
+
+def _failed(message: str, code: int, debug: bool) -> int:
+    """One line for the user; all that is known for whoever asks."""
+    if debug:
+        traceback.print_exc(file=sys.stderr)
+    print(f"upslope: {message}".encode(errors="backslashreplace").decode(), file=sys.stderr)
+    return code
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -112,6 +128,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     shape: dict[str, Any] = {"allow_abbrev": False, "formatter_class": _wide}
     parser = _Parser(prog="upslope", description=ABOUT, epilog=EXAMPLES, **shape)
     parser.add_argument("--version", action="version", version=f"upslope {__version__}")
+    parser.add_argument("--debug", action="store_true", help="with any command: where an error came from, as a traceback")
     below = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
 
     def command(name: str, run: Callable[[argparse.Namespace], int], about: str) -> argparse.ArgumentParser:
@@ -190,6 +207,9 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     serve.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes (auto)")
     resume = command("resume", _resume, "go on with a run that was stopped or killed")
     resume.add_argument("--quiet", action="store_true", help="print nothing but the folder of the run")
+    check = command("check", _check, "whether a run's folder is whole: every file against its digest; nothing in it is run")
+    check.add_argument("path", metavar="RUN", help="the folder of a run")
+    check.add_argument("--json", action="store_true", help="the same as JSON")
     board.add_flags(command("board", board.run, "a web page on the runs, live, until interrupted"))
     for each in (evaluate, attempt, resume):
         each.add_argument("path", metavar="RUN", help="the folder of a run")
@@ -298,6 +318,16 @@ def _evaluate(flags: argparse.Namespace) -> int:
     found = evaluate(load(flags.path, flags.trust), Asked(flags.k, flags.samples, flags.problems, flags.temperature, flags.engine))
     _print(found if flags.json else evaluation_text(found))
     return 0
+
+
+def _check(flags: argparse.Namespace) -> int:
+    from upslope.report.check_run import check_run
+    from upslope.report.live import passing_line
+
+    with passing_line() as show:
+        found = check_run(flags.path, show)
+    _print([vars(each) for each in found] if flags.json else "\n".join(map(str, found)))
+    return 0 if all(each.whole for each in found) else FAILED
 
 
 def _try(flags: argparse.Namespace) -> int:

@@ -9,7 +9,8 @@ import shutil
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -212,6 +213,17 @@ class LiveTable(Watcher):
             print(text, file=sys.stderr, flush=True)
         except OSError:  # whoever was reading has left; that is no reason to lose the run
             self.quiet = True
+
+
+@contextmanager
+def passing_line() -> Iterator[Callable[[str], None]]:
+    """Shows on a terminal what is being done at the moment, and leaves nothing behind."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("") as status:
+        yield lambda text: status.update(Text(text))
 
 
 # -- words -----------------------------------------------------------------------------------------------------------------

@@ -273,6 +273,14 @@ def _lines(file: Path) -> list[bytes]:
     return found[:-1] if not found[-1] else found
 
 
+def damaged_lines(file: Path) -> tuple[int, list[int], bool]:
+    """How many lines a log has, the numbers of those that cannot be read, and whether its last line was cut short, as by a kill."""
+    lines = _lines(file)
+    bad = [number for number, line in enumerate(lines, start=1) if line.strip() and _record(line) is None]
+    torn = bool(bad) and bad[-1] == len(lines) and not file.read_bytes().endswith(b"\n")
+    return len(lines), bad[:-1] if torn else bad, torn
+
+
 def _record(line: bytes) -> dict[str, Any] | None:
     """What a line of a log holds; None if it is no whole record."""
     try:

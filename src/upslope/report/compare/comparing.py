@@ -13,7 +13,7 @@ from upslope.report.compare.gathering import Field, expand, gather
 from upslope.report.compare.markdown import markdown
 from upslope.report.compare.measuring import Comparison, References, measure
 from upslope.report.compare.page import page
-from upslope.report.compare.running import Failure, Interrupted, only_one, room_for, run_cells, sort_out, threads_of
+from upslope.report.compare.running import LOCK, Failure, Interrupted, only_one, room_for, run_cells, sort_out, threads_of
 from upslope.report.compare.sampling import default_k, missing, sample_all
 from upslope.report.compare.timing import WORTH_A_TRIAL, Cost, cost
 from upslope.report.compare.watching import Watching, name
@@ -55,6 +55,7 @@ def compare_methods(question: Question, find: FindMethod, options: Options) -> A
     """
     checked, root, threads = check(question, find), options.out or question.default_folder(), threads_of(question)
     cells = checked.cells
+    check_folder(root)
     with only_one(root) as lock:
         finished, to_run = sort_out(cells, root, checked)
         write_question(root, question, cells)
@@ -86,12 +87,15 @@ def compare_runs(folders: Sequence[str | Path], options: Options) -> Answer:
             notes = _sampled(done, options.k, options.workers or 1, 1, watching)
     field = gather(paths)
     alone = Path(found[0]) if len(found) == 1 and is_comparison(Path(found[0])) else None
-    return _answer(field, options.out or alone or _folder_for(field), options, notes=notes)
+    root = options.out or alone or _folder_for(field)
+    check_folder(root)
+    return _answer(field, root, options, notes=notes)
 
 
 def dry_run(question: Question, find: FindMethod, options: Options) -> str:
     """What would be run, without running it but for a short run that is timed."""
     checked, root, threads = check(question, find), options.out or question.default_folder(), threads_of(question)
+    check_folder(root)
     finished, to_run = sort_out(checked.cells, root, checked)
     price = _price(question, finished, to_run, root, threads, options)
     workers = options.workers or room_for(threads, price.memory)
@@ -142,6 +146,23 @@ def _answer(
     write_text(root / "report.md", markdown(found))
     write_json(root / "comparison.json", found.record())
     return Answer(found, root, tuple(failures))
+
+
+def check_folder(root: Path) -> None:
+    """Refuses to write a comparison among files that are somebody else's."""
+    if is_comparison(root) or _is_only_a_report(root):
+        return
+    try:
+        there = sorted(entry.name for entry in root.iterdir() if entry.name != LOCK)
+    except FileNotFoundError:
+        return
+    except OSError as problem:
+        raise UserError(f"--out {str(root)[:100]!r} cannot be used: {problem.strerror}. Give a new or empty folder.") from None
+    if there:
+        shown = ", ".join(there[:3]) + (", ..." if len(there) > 3 else "")
+        raise UserError(
+            f"--out {root} is not empty ({shown}) and no comparison. Give a new or empty folder, such as {root / 'comparison'}."
+        )
 
 
 def _folder_for(field: Field) -> Path:

@@ -21,7 +21,7 @@ from upslope.report.compare.cells import Cell, Checked, check_agrees
 from upslope.report.compare.watching import Watching
 from upslope.runtime.run_folder import RunFolder
 
-LOGS = "logs"
+LOGS, LOCK = "logs", ".lock"
 POLL_SECONDS = 0.2
 STOP_SECONDS = 60.0
 """What a run gets to reach its next checkpoint after Ctrl-C, and nobody's step should take longer."""
@@ -79,7 +79,7 @@ def only_one(root: Path) -> Iterator[tuple[int, ...]]:
         yield ()
         return
     root.mkdir(parents=True, exist_ok=True)
-    with (root / ".lock").open("w") as file:
+    with (root / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

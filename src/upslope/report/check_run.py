@@ -1,0 +1,122 @@
+"""``upslope check``: whether a run's folder is whole. Every file is held against its digest; nothing in it is run or changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from upslope.errors import UserError
+from upslope.plan import checked_table
+from upslope.report.words import in_bytes
+from upslope.runtime import trust
+from upslope.runtime.checkpoint_files import Damaged
+from upslope.runtime.run_folder import LOGS, RunFolder, damaged_lines
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found about one thing in the folder."""
+
+    what: str
+    whole: bool
+    said: str
+
+    def __str__(self) -> str:
+        return f"{'ok' if self.whole else 'DAMAGED':<8} {self.what:<28} {self.said}"
+
+
+def check_run(path: str | Path, progress: Progress = lambda what: None) -> list[Finding]:
+    """What there is to say about a run's folder, thing by thing.
+
+    Args:
+        progress: is told what is being read.
+    """
+    folder = RunFolder.open(path)
+    found = []
+    for look in (_plan, _code, _data, _logs, _summary, _checkpoints):
+        found += list(look(folder, progress))
+    return found
+
+
+def _plan(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
+    try:
+        table = checked_table(folder)
+    except UserError as problem:
+        yield Finding("run.toml", False, str(problem))
+        return
+    yield Finding("run.toml", True, f"{table['method'].get('name')} on {table['task']}")
+
+
+def _table(folder: RunFolder) -> dict[str, Any]:
+    try:
+        return checked_table(folder)
+    except UserError:
+        return {}
+
+
+def _code(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
+    try:
+        needed = trust.code_of(_table(folder), folder.path / "code")
+    except UserError as problem:
+        yield Finding("code", False, str(problem))
+        return
+    known = trust.trusted()
+    for digest, what in sorted(needed.items(), key=lambda item: item[1]):
+        said = "trusted here" if digest in known else "not trusted here: what would run it asks for --trust"
+        yield Finding("code", True, f"{what}, {said}")
+
+
+def _data(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
+    for name, digest in _table(folder).get("data", {}).items():
+        file = Path(name)
+        if not file.is_file():
+            yield Finding("data", False, f"{name} is missing; the run cannot go on without it.")
+            continue
+        progress(name)
+        same = hashlib.sha256(file.read_bytes()).hexdigest()[:16] == digest
+        yield Finding("data", same, f"{name}{'' if same else ' has changed since the run began'}")
+
+
+def _logs(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
+    for log in LOGS:
+        file = folder.path / log
+        if not file.exists():
+            continue
+        progress(log)
+        lines, damaged, torn = damaged_lines(file)
+        said = f"{lines:,} lines" + (", the last of them cut short, as by a kill; resuming drops it" if torn else "")
+        shown = ", ".join(map(str, damaged[:5])) + (", ..." if len(damaged) > 5 else "")
+        yield Finding(log, not damaged, f"{said}; damaged: {shown}" if damaged else said)
+
+
+def _summary(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
+    file = folder.path / "summary.json"
+    if file.exists():
+        try:
+            whole = isinstance(json.loads(file.read_bytes()), dict)
+        except (ValueError, RecursionError):
+            whole = False
+        yield Finding("summary.json", whole, "the run is finished" if whole else "it is not what a run writes")
+
+
+def _checkpoints(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
+    start = [folder.start] if folder.start.is_dir() else []
+    for path in [*start, *folder.checkpoints()]:
+        name = f"checkpoints/{path.name}"
+        try:
+            files = folder.reader(path)
+            for each in files.names():
+                progress(f"{name}/{each}")
+                files.check(each)
+        except Damaged as problem:
+            yield Finding(name, False, str(problem))
+            continue
+        size = sum((path / each).stat().st_size for each in files.names())
+        how = "digests agree" if files.verified else "written before there were digests; not verified"
+        yield Finding(name, True, f"{len(files.names())} files, {in_bytes(size)}, {how}")
