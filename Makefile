@@ -16,12 +16,14 @@ BENCH := grpo_short grpo_long_prompt grpo_early_stop ppo_cartpole ppo_halfcheeta
 # One thread per process: two test workers share two cores, and small models gain nothing from more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo browser test test-fast lint format install claims claims-fast claims-all bench docs clean
+.PHONY: help demo browser test test-fast fuzz torture lint format install claims claims-fast claims-all bench docs clean
 
 help:
 	@echo "make demo       install the core and train the embedded model with DHPO (minutes; SEED=1 for another run)"
 	@echo "make test       install everything and run lint and all tests"
 	@echo "make test-fast  the tests that take seconds"
+	@echo "make fuzz       random nonsense in settings, data and run folders for ten minutes (FUZZ_SECONDS=60 for less)"
+	@echo "make torture    kills runs a hundred times at random moments; each must end as if undisturbed (ARGS='--kills 20')"
 	@echo "make lint       ruff and mypy            make format   ruff, rewriting files"
 	@echo "make install    the environment with every extra (TORCH=torch for the CUDA build)"
 	@echo "make claims METHOD=dhpo   run a method's claim and write docs/claims/<method>.md"
@@ -69,6 +71,15 @@ test: $(ALL) browser lint
 
 test-fast: $(ALL)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+# Rounds with another seed each; the first that finds something stops and shows it, small.
+FUZZ_SECONDS ?= 600
+fuzz: $(ALL)
+	@end=$$(( $$(date +%s) + $(FUZZ_SECONDS) )); while [ $$(date +%s) -lt $$end ]; do \
+		UPSLOPE_FUZZ=60 $(BIN)/python -m pytest -n 2 tests/test_fuzz.py --hypothesis-seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ') || exit 1; done
+
+torture: $(ALL)
+	@cd tests && ../$(BIN)/python torture.py $(ARGS)
 
 lint: $(ALL)
 	@$(BIN)/ruff check .

@@ -278,6 +278,7 @@ def _watched(start: Callable[[LiveTable], Run], quiet: bool) -> int:
     from upslope.report.live import LiveTable
     from upslope.report.page import write_report
     from upslope.run import Stopped
+    from upslope.runtime.checkpoint_files import Damaged
 
     with LiveTable(quiet) as watcher:
         try:
@@ -287,7 +288,8 @@ def _watched(start: Callable[[LiveTable], Run], quiet: bool) -> int:
         except KeyboardInterrupt:
             message = f"interrupted. {_how_to_go_on(watcher.run)}".rstrip()
         except UserError as error:
-            raise (error if watcher.run is None else UserError(f"{error}\n{_how_to_go_on(watcher.run)}")) from error
+            lost = watcher.run is None or isinstance(error, Damaged)  # there is nothing to go on with
+            raise (error if lost else UserError(f"{error}\n{_how_to_go_on(watcher.run)}")) from error
         else:
             print(run.path)
             return 0

@@ -223,7 +223,7 @@ class RunFolder:
             if not files.verified:
                 remarks.append(f"{path.name} was written before checkpoints had digests; it was read unverified.")
             return loaded, path, remarks
-        raise Damaged(" ".join([*remarks, f"{self.path} has no whole checkpoint left."]))
+        raise Damaged(" ".join([*remarks, f"{self.path} has no whole checkpoint left; what it did must be trained again."]))
 
     def put_aside_after(self, checkpoint: Path) -> None:
         """Renames the newer checkpoints, which are damaged: they must neither be counted nor tried again."""
