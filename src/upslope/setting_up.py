@@ -71,9 +71,9 @@ class TextBench(Bench):
     score_name = "accuracy"
 
     def __init__(self, method: Method, task: Any, model: str, settings: Settings, knobs: Mapping[str, Any]):
-        from upslope.policies import load_language_model
         from upslope.policies.pieces import Pieces
         from upslope.rollout.engines import make_engine
+        from upslope.rollout.probe import load_checked
         from upslope.rollout.sampling import Sampling
         from upslope.rollout.text import TextRollout
 
@@ -85,7 +85,7 @@ class TextBench(Bench):
         super().__init__(method, settings)
         if settings.samples_per_task < 2 and "group" in method.needs():
             raise UserError(f"{method.name} compares the samples of a task, and --samples-per-task is 1; give at least 2.")
-        self.policy = load_language_model(model, settings.seed).to(settings.device)
+        self.policy = load_checked(model, settings.seed).to(settings.device)
         self.policy.precise, self.policy.recompute = settings.precision == "float32", settings.recompute
         if settings.lora:
             self.policy.add_lora(settings.lora, settings.seed)

@@ -81,8 +81,10 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.heads: dict[str, nn.Module] = {}
         self._body: tuple[Any, Anatomy | None] | None = None
+        self.plain = False
+        """Leave the model to `transformers` even if it is one that is known here."""
         self.stop_ids = stop_ids(model, tokenizer)
-        known = (tokenizer.pad_token_id, model.config.get_text_config().pad_token_id, *sorted(self.stop_ids), 0)
+        known = (tokenizer.pad_token_id, getattr(model.config.get_text_config(), "pad_token_id", None), *sorted(self.stop_ids), 0)
         self.pad_id: int = next(pad for pad in known if isinstance(pad, int) and pad >= 0)
         _switch_off_dropout(model)
         model.eval()
@@ -98,6 +100,8 @@ class LanguageModel:
     @property
     def body(self) -> Anatomy | None:
         """Where the parts of the model are, if it is one that is computed here and not by `transformers`."""
+        if self.plain:
+            return None
         if self._body is None or self._body[0] is not self.model:
             self._body = (self.model, anatomy(self.model))
         return self._body[1]
