@@ -25,7 +25,7 @@ from upslope.policies.heads import make_head
 from upslope.policies.kept_pass import KeptPass
 from upslope.policies.layout import lay_out
 from upslope.policies.padded import extent_of, padded_columns
-from upslope.policies.wording import decoded, encoded, stop_ids
+from upslope.policies.wording import PromptLimit, decoded, fitting, stop_ids
 from upslope.runtime.seeding import mix
 from upslope.types import Head, Trajectories, View
 
@@ -88,6 +88,8 @@ class LanguageModel:
         self.pad_id: int = next(pad for pad in known if isinstance(pad, int) and pad >= 0)
         _switch_off_dropout(model)
         model.eval()
+        self.prompt_limit: PromptLimit | None = None
+        """How long a prompt may be, if anything limits it."""
         self.adapted = False
         """Whether adapters learn in place of the model's own weights."""
         self.recompute = False
@@ -121,7 +123,7 @@ class LanguageModel:
     def encode_all(self, prompts: Sequence[str]) -> list[list[int]]:
         start = self.tokenizer.bos_token_id
         first = start if start is not None else min(self.stop_ids, default=self.pad_id)
-        return [list(ids) or [first] for ids in encoded(self.tokenizer, prompts)]
+        return [list(ids) or [first] for ids in fitting(self.tokenizer, prompts, self.prompt_limit)]
 
     def decode(self, ids: Sequence[int] | Tensor) -> str:
         """The text of these ids, without special tokens."""
