@@ -352,6 +352,9 @@ def test_nothing_comes_twice_before_everything_came_once(write):
         ),
         ('{"prompt": "x"}', "line 2: no \"answer\", which the reward exact compares with. The prompt begins 'x'"),
         ("[" * 100_000, "line 2: not JSON"),
+        ('{"prompt": "x", "answer": ' + "1" * 5000 + "}", "line 2: not JSON (Exceeds the limit"),
+        ('{"prompt": "x", "answer": NaN}', 'line 2: "answer" is nan, which no answer equals'),
+        ('{"prompt": "x", "answer": -Infinity}', 'line 2: "answer" is -inf'),
     ],
 )
 def test_a_bad_line_is_named_and_quoted(write, line, told):
@@ -361,6 +364,12 @@ def test_a_bad_line_is_named_and_quoted(write, line, told):
     assert f"{path}, {told}" in str(caught.value)
     assert line[:15] in str(caught.value) or "'tests'" in told or "begins 'x'" in told
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("line", ['{"prompt": "x\\ud800", "answer": "y"}', '{"prompt": "x", "answer": "\\udfff"}'])
+def test_half_a_character_is_refused(write, line):
+    with pytest.raises(TaskError, match=r"line 2: \"(prompt|answer)\" holds .u[d8f0]+, half of a character"):
+        load(write([{"prompt": "good", "answer": "yes"}, line]))
 
 
 def test_files_that_are_missing_empty_or_not_text(write, tmp_path):

@@ -70,14 +70,16 @@ class TextBench(Bench):
 
     score_name = "accuracy"
 
-    def __init__(self, method: Method, task: Any, model: str, settings: Settings, knobs: Mapping[str, Any]):
-        from upslope.policies import load_language_model
+    def __init__(
+        self, method: Method, task: Any, model: str, settings: Settings, knobs: Mapping[str, Any], checking: Progress | None = None
+    ):
         from upslope.policies.pieces import Pieces
         from upslope.rollout.engines import make_engine
+        from upslope.rollout.probe import load_checked
+        from upslope.rollout.prompt_lengths import fit_prompts
         from upslope.rollout.sampling import Sampling
         from upslope.rollout.text import TextRollout
 
-        self.task = task
         settings = settings.resolved("text", model, max_tokens=task.max_tokens)
         settings = dataclasses.replace(settings, device=pick_device(settings.device, model))
         method = _settled(method, ("text",), knobs)
@@ -85,15 +87,21 @@ class TextBench(Bench):
         super().__init__(method, settings)
         if settings.samples_per_task < 2 and "group" in method.needs():
             raise UserError(f"{method.name} compares the samples of a task, and --samples-per-task is 1; give at least 2.")
-        self.policy = load_language_model(model, settings.seed).to(settings.device)
+        self.policy = load_checked(model, settings.seed).to(settings.device)
         self.policy.precise, self.policy.recompute = settings.precision == "float32", settings.recompute
+        tokens = settings.max_tokens or task.max_tokens
+        fitted = fit_prompts(
+            task, self.policy.tokenizer, self.policy.model.config, name=self.policy.name, max_tokens=tokens, long=settings.long,
+            progress=checking,
+        )  # fmt: skip
+        self.task, self.policy.prompt_limit = fitted.task, fitted.limit
         if settings.lora:
             self.policy.add_lora(settings.lora, settings.seed)
         self.give_heads()
         self.pieces = Pieces(self.policy.tokenizer)
         self.stepping = self.recording = 0.0
         sampling = Sampling(
-            max_tokens=settings.max_tokens or task.max_tokens,
+            max_tokens=tokens,
             temperature=settings.temperature,
             top_k=settings.top_k,
             top_p=settings.top_p,
@@ -102,7 +110,7 @@ class TextBench(Bench):
         )
         make = TextRollout if method.rollout is None else method.rollout.build
         self.rollout = make(
-            task,
+            self.task,
             self.policy,
             tasks=settings.tasks_per_step,
             samples=settings.samples_per_task,
@@ -231,16 +239,18 @@ def set_up(
     reward: str = "",
     test_data: str = "",
     knobs: Mapping[str, Any] | None = None,
+    checking: Progress | None = None,
 ) -> Bench:
     """The bench for a plan. Whatever cannot work is refused here, before the first rollout.
 
     Args:
         knobs: set by path after the method's own for this kind of task; the bench's ``method`` has both and asks for neither again.
+        checking: told how many of a file's prompts have been looked at; without it a line says so if it takes seconds.
     """
     loaded = load_task(task, reward=load_reward(reward) if reward else None, test_data=test_data or None)
     if loaded.domain == "control":
         return ControlBench(method, loaded, settings, knobs or {})
-    return TextBench(method, loaded, model, settings, knobs or {})
+    return TextBench(method, loaded, model, settings, knobs or {}, checking)
 
 
 def pick_device(asked: Device, model: str) -> Device:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from upslope.errors import UserError, did_you_mean
 from upslope.policies.language_model import LanguageModel, TextInputs
-from upslope.policies.model_files import quiet_loading
+from upslope.policies.loading import from_folder
 from upslope.policies.smollm2 import load_smollm2
 from upslope.policies.tiny import tiny_from_spec
 
@@ -26,7 +24,7 @@ def load_language_model(spec: str, seed: int) -> LanguageModel:
         seed: Of the weights of ``"tiny"``; the others come as they are.
 
     Raises:
-        UserError: if the spec names none of these.
+        UserError: if the spec names none of these, or the folder's model is not whole.
     """
     name, _, options = spec.partition(":")
     if name == "tiny":
@@ -38,19 +36,7 @@ def load_language_model(spec: str, seed: int) -> LanguageModel:
         raise UserError(_not_found(spec, folder))
     if not (folder / "config.json").is_file():
         raise UserError(f"the folder '{folder}' has no config.json: give the one that was written by save_pretrained.")
-    return _from_folder(folder)
-
-
-def _from_folder(folder: Path) -> LanguageModel:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    try:
-        with quiet_loading():
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as problem:
-        raise UserError(f"the folder '{folder}' holds no causal language model with its tokenizer: {problem}") from problem
-    return LanguageModel(model, tokenizer, folder.resolve().name)
+    return from_folder(folder)
 
 
 def _not_found(spec: str, folder: Path) -> str:

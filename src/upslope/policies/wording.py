@@ -3,7 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from upslope.errors import UserError
+
+Long = Literal["refuse", "cut", "skip"]
+
+
+@dataclass(frozen=True)
+class PromptLimit:
+    """The most tokens of a prompt, and what becomes of a longer one."""
+
+    tokens: int
+    long: Long = "refuse"
+    """``"cut"`` keeps its end; whatever else still meets one when it is encoded refuses it."""
+
+
+def fitting(tokenizer: Any, prompts: Sequence[str], limit: PromptLimit | None) -> list[list[int]]:
+    """The ids of each prompt as `encoded` gives them, none longer than the limit.
+
+    A prompt is cut as text, from the front, and then encoded like any other: what a tokenizer or a chat template puts around it
+    stays whole. How much is cut depends on the prompt alone.
+    """
+    found = encoded(tokenizer, prompts)
+    if limit is None:
+        return found
+    for number, (prompt, ids) in enumerate(zip(prompts, found, strict=True)):
+        if len(ids) <= limit.tokens:
+            continue
+        if limit.long != "cut":
+            raise UserError(
+                f"a prompt has {len(ids)} tokens where {limit.tokens} leave room for the answer; it begins {prompt[:60]!r}. Give a "
+                "smaller --max-tokens, or --long cut to read only the ends of such prompts."
+            )
+        found[number] = encoded(tokenizer, [cut_to(tokenizer, prompt, limit.tokens)])[0]
+    return found
+
+
+def cut_to(tokenizer: Any, prompt: str, tokens: int) -> str:
+    """The longest end of a prompt that has at most so many tokens, by bisection over its characters."""
+
+    def fits(start: int) -> bool:
+        return len(encoded(tokenizer, [prompt[start:]])[0]) <= tokens
+
+    if fits(0):
+        return prompt
+    low, high = 0, len(prompt)  # what begins at low is too long, what begins at high fits
+    if not fits(high):
+        raise UserError(
+            f"{tokens} tokens are not even enough for what the chat template or the tokenizer puts around a prompt: "
+            "give a smaller --max-tokens."
+        )
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return prompt[high:]
 
 
 def encoded(tokenizer: Any, prompts: Sequence[str]) -> list[list[int]]:

@@ -71,17 +71,22 @@ def _measure_policy(bench: Bench, asked: Asked, progress: Callable[..., None]) -
 
 def _measure_served(run: Run, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
     """What a server answers to the run's problems. Nothing of the run is loaded but its task and how it puts a problem."""
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     from upslope.rewards import load_reward
+    from upslope.rollout.prompt_lengths import cut_prompts, fit_prompts
     from upslope.rollout.server_answers import ServerAnswers
     from upslope.tasks import load_task
 
     plan = run.plan
-    task = load_task(plan.task, reward=load_reward(plan.reward) if plan.reward else None, test_data=plan.test_data or None)
+    task: Any = load_task(plan.task, reward=load_reward(plan.reward) if plan.reward else None, test_data=plan.test_data or None)
     tokenizer = AutoTokenizer.from_pretrained(run.folder.latest(), local_files_only=True)
+    config, settings = AutoConfig.from_pretrained(run.folder.latest(), local_files_only=True), plan.settings
+    fitted = fit_prompts(
+        task, tokenizer, config, name=plan.model, max_tokens=settings.max_tokens or task.max_tokens, long=settings.long
+    )
     answer = ServerAnswers(asked.engine or "", chat=bool(tokenizer.chat_template))
-    return _measure_text(task, answer, plan.settings, asked, progress)
+    return _measure_text(fitted.task, cut_prompts(answer, tokenizer, fitted.limit), settings, asked, progress)
 
 
 def _measure_text(task: Any, answer: Answerer, settings: Settings, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:

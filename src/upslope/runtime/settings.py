@@ -71,6 +71,10 @@ class Settings:
     """Text: sample only tokens at least this likely relative to the likeliest."""
     stop: str = ""
     """Text: an answer ends where it has said this, such as a line end or a closing tag."""
+    long: Literal["refuse", "cut", "skip"] = "refuse"
+    """Text: what becomes of a prompt that leaves too little room for an answer of `max_tokens`. `refuse` names it before the run
+    begins; `cut` reads only its end, in training and evaluation alike, while the reward is given all of it; `skip` leaves the
+    problem out, and where a task makes its problems on the spot another is drawn in its place."""
     warm_start: float | None = None
     """Text, `tiny` only: train on solutions until this greedy accuracy before RL begins; 0 is none. (0.4)"""
     normalise_observations: bool | None = None
@@ -158,8 +162,8 @@ class Settings:
 
 ONLY_FOR: dict[str, tuple[str, ...]] = {
     "text": (
-        "tasks_per_step", "samples_per_task", "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "warm_start",
-        "engine", "precision", "recompute", "lora",
+        "tasks_per_step", "samples_per_task", "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "long",
+        "warm_start", "engine", "precision", "recompute", "lora",
     ),
     "control": ("envs", "env_workers", "horizon", "minibatch", "normalise_observations", "normalise_rewards"),
 }  # fmt: skip

@@ -335,15 +335,15 @@ def load_served(spec: str, device: Device = "auto", threads: int | None = None) 
 
 
 def _found(spec: str) -> LanguageModel:
-    from upslope.policies import load_language_model
+    from upslope.rollout.probe import load_checked
     from upslope.runtime.run_folder import RunFolder
 
     if not (Path(spec) / "run.toml").is_file():
-        return load_language_model(spec, 0)
+        return load_checked(spec, 0)
     folder = RunFolder.open(spec)
     latest = folder.latest()
     if not (latest / "config.json").is_file():
         raise UserError(f"{spec} trained a controller, not a language model; only language models can be served.")
-    policy = load_language_model(str(latest), 0)
+    policy = load_checked(str(latest), 0)
     policy.name = folder.path.resolve().name
     return policy

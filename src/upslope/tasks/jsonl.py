@@ -5,8 +5,10 @@ The file is read and checked as a whole before anything else happens, so that li
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -62,6 +64,8 @@ class JsonlTask(TextTask):
     test_path: str | None = None
     max_tokens: int = 256
     division: Division = field(init=False, repr=False, compare=False)
+    rows: tuple[tuple[str, Row], ...] = field(init=False, repr=False, compare=False)
+    """Every row with its file."""
 
     def __post_init__(self) -> None:
         rows = read_jsonl(self.path)
@@ -70,6 +74,38 @@ class JsonlTask(TextTask):
             for path, some in ((self.path, rows), (self.test_path, held_out or [])):
                 _demand_answers(str(path), some, self.reward)
         object.__setattr__(self, "division", divide(self.path, rows, held_out))
+        files = ((self.path, rows), (self.test_path or "", held_out or []))
+        object.__setattr__(self, "rows", tuple((path, row) for path, some in files for row in some))
+
+    def places(self) -> Iterator[tuple[str, int, str]]:
+        """File, line and prompt of every row."""
+        return ((path, row.line, row.problem.prompt) for path, row in self.rows)
+
+    def without(self, prompts: Collection[str], why: str) -> JsonlTask:
+        """The task less these prompts; all others stay in the splits they are in.
+
+        Raises:
+            TaskError: if a split has no others.
+        """
+        kept = {
+            split: [problem for problem in problems if problem.prompt not in prompts]
+            for split, problems in self.division.problems.items()
+        }
+        for split, problems in kept.items():
+            if not problems:
+                raise TaskError(f"{self.path!r}: nothing is left for {split} without {why}. Give a smaller --max-tokens.")
+        gone = sum(prompt in prompts for _, _, prompt in self.places())
+        return self._divided(Division(kept, (*self.division.remarks, f"{gone} rows are left out: {why}.")))
+
+    def remarking(self, remark: str) -> JsonlTask:
+        """The task with one more thing that its user should know."""
+        return self._divided(replace(self.division, remarks=(*self.division.remarks, remark)))
+
+    def _divided(self, division: Division) -> JsonlTask:
+        task = copy.copy(self)  # the files are not read again
+        vars(task).pop("_counts", None)
+        object.__setattr__(task, "division", division)
+        return task
 
     @property
     def name(self) -> str:
@@ -124,8 +160,9 @@ def _read_row(where: str, raw: bytes, number: int) -> Row:
     start = f"The line begins {text.strip()[:60]!r}."
     try:
         row = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        what = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits are a ValueError of another kind
+        what = str(error) if isinstance(error, ValueError) else "nested too deep"
+        what = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else what
         raise TaskError(f"{where}: not JSON ({what}). {start}") from None
     if not isinstance(row, dict):
         raise TaskError(f'{where}: a {type(row).__name__}, not an object with a "prompt". {start}')
@@ -136,9 +173,21 @@ def _read_row(where: str, raw: bytes, number: int) -> Row:
         raise TaskError(f'{where}: "prompt" must be text and not empty, but is {str(prompt)[:40]!r}. {start}')
     if isinstance(answer, bool) or not isinstance(answer, (str, int, float)):
         raise TaskError(f'{where}: "answer" must be text or a number, but is {str(answer)[:40]!r}. {start}')
+    if isinstance(answer, float) and not math.isfinite(answer):
+        raise TaskError(f'{where}: "answer" is {answer}, which no answer equals. Write a number, or text in quotes. {start}')
+    _check_characters(where, {"prompt": prompt, "answer": str(answer)})
     if split is not None and split not in SPLITS:
         raise TaskError(f'{where}: "split" must be one of {", ".join(SPLITS)}, but is {split!r}.{did_you_mean(str(split), SPLITS)}')
     return Row(Problem(prompt, str(answer), row), split, number)
+
+
+def _check_characters(where: str, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(text[error.start]):x}"
+            raise TaskError(f'{where}: "{name}" holds {half}, half of a character, at place {error.start + 1}. Mend it.') from None
 
 
 def _demand_answers(path: str, rows: list[Row], reward: Any) -> None:

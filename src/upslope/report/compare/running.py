@@ -19,6 +19,7 @@ from typing import IO, Any
 from upslope.errors import UserError
 from upslope.report.compare.cells import Cell, Checked, check_agrees
 from upslope.report.compare.watching import Watching
+from upslope.runtime.memory import free_bytes
 from upslope.runtime.run_folder import RunFolder
 
 LOGS, LOCK = "logs", ".lock"
@@ -230,17 +231,3 @@ def room_for(threads: int, run_bytes: int) -> int:
     """How many runs the cores and the free memory carry at once: at least one."""
     by_memory = free_bytes() // max(run_bytes, 1) if run_bytes else cores()
     return max(1, min(cores() // threads, by_memory))
-
-
-def free_bytes() -> int:
-    """Memory that can be had without swapping."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (ValueError, OSError, AttributeError):
-        return 1 << 62

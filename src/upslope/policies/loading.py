@@ -1,0 +1,129 @@
+"""A language model from a folder of the user's: whole, or refused in one line that names what is wrong.
+
+`transformers` fills what a file lacks with random numbers and leaves out what a model has no place for, with a remark in a log.
+Here both are errors: a run that learns from a model that is not the one in the folder is worth nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from upslope.errors import UserError
+from upslope.policies.language_model import LanguageModel
+from upslope.policies.model_files import quiet_loading
+from upslope.runtime.memory import explain_out_of_memory
+
+NAMED = 3
+"""Tensors that a message names."""
+LONGEST_CAUSE = 300
+
+
+def from_folder(folder: Path, name: str = "") -> LanguageModel:
+    """The model and the tokenizer in a folder that `save_pretrained` wrote, in float32 on the CPU.
+
+    Raises:
+        UserError: if anything of the model is missing, left over, of another size or cannot be read.
+    """
+    for file in ("config.json", "generation_config.json"):
+        _check_json(folder / file)
+    with _one_line(f"the folder '{folder}' holds no causal language model that transformers can load"):
+        model = _whole_model(folder)
+    with _one_line(f"the tokenizer in '{folder}' cannot be loaded"):
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what is made of a family's name alone
+            raise UserError(f"'{folder}' has no tokenizer: its files (tokenizer.json or the like) are missing. Copy them there.")
+    with _one_line(f"the model in '{folder}' cannot be used with its tokenizer"):
+        return LanguageModel(model, tokenizer, name or folder.resolve().name)
+
+
+def _whole_model(folder: Path) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    if getattr(config, "is_encoder_decoder", False):
+        raise UserError(
+            f"the folder '{folder}' holds a {config.model_type} model, an encoder with a decoder: it answers in another way than "
+            "by continuing a text. Take a model with a decoder alone, such as Llama, Qwen or Gemma."
+        )
+    with quiet_loading():
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype=torch.float32, local_files_only=True, output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )  # fmt: skip
+    model, found = loaded
+    wrong = [f"{key} ({list(there)} in the file, {list(wanted)} in config.json)" for key, there, wanted in found["mismatched_keys"]]
+    for keys, what in (
+        (found["missing_keys"], "lacks {}: config.json asks for it. Copy the folder again, or mend its config.json."),
+        (wrong, "has tensors of another size than its config.json says: {}. Copy the folder again, or mend its config.json."),
+        (found["unexpected_keys"], "has tensors that a {kind} has no place for: {}. Its config.json may be that of another model."),
+    ):
+        if keys:
+            raise UserError(f"the model in '{folder}' {what.format(_some(keys), kind=type(model).__name__)}")
+    return model
+
+
+def _check_json(file: Path) -> None:
+    """Refuses a file that is no JSON object; where there is none, nothing is wrong yet."""
+    try:
+        read = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except OSError as problem:
+        raise UserError(f"'{file}' cannot be read: {problem.strerror or problem}.") from None
+    except RecursionError:
+        raise UserError(f"'{file}' is nested too deep to be the settings of a model. Copy the folder again.") from None
+    except ValueError as problem:
+        raise UserError(f"'{file}' is not JSON ({problem}); it may be cut off. Copy the folder again.") from None
+    if not isinstance(read, dict):
+        raise UserError(f"'{file}' is a JSON {type(read).__name__}, not an object of settings. Copy the folder again.")
+
+
+@contextlib.contextmanager
+def _one_line(what: str) -> Iterator[None]:
+    """Whatever fails inside is told as ``what`` with its cause: readers of files written by others raise errors of all kinds."""
+    try:
+        with _silent_reports():
+            yield
+    except UserError:
+        raise
+    except BaseException as problem:
+        # The tokenizers library panics with an exception of its own, which is not an `Exception`.
+        if not isinstance(problem, Exception) and type(problem).__name__ != "PanicException":
+            raise
+        raise explain_out_of_memory(problem) or UserError(f"{what}: {_cause(problem)}") from problem
+
+
+def _cause(problem: BaseException) -> str:
+    """An error in one line."""
+    if isinstance(problem, RecursionError):
+        return "one of its files is nested too deep."
+    said = " ".join(str(problem).split())
+    said = said if len(said) <= LONGEST_CAUSE else f"{said[:LONGEST_CAUSE]}..."
+    # What the libraries raise for files that were cut off names no file and no reason, only the place where they stumbled.
+    told = said if isinstance(problem, (OSError, ValueError)) and said else f"{type(problem).__name__}: {said}"
+    return f"{told}{'' if told.endswith('.') else '.'} If a file is missing or was cut off, copy the folder again."
+
+
+def _some(keys: Iterable[str]) -> str:
+    names = sorted(keys)
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+@contextlib.contextmanager
+def _silent_reports() -> Iterator[None]:
+    """Without the table that `transformers` logs of what it has not found: it is told as an error."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

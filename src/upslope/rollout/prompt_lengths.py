@@ -1,0 +1,130 @@
+"""How long prompts are in tokens, found out before the first step: one that does not fit would otherwise end a run after hours."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from upslope.errors import TaskError, UserError
+from upslope.policies.wording import Long, PromptLimit, cut_to, encoded
+from upslope.rollout.evaluation import Answerer
+from upslope.rollout.sampling import Sampling
+from upslope.tasks.fitting import OnlyFitting
+from upslope.tasks.jsonl import JsonlTask
+from upslope.tasks.text import TextTask
+
+AT_ONCE = 512
+"""Prompts given to a tokenizer at once: enough for its threads, few enough to show how far it is."""
+SILENT_SECONDS = 2.0
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A task whose prompts all fit, and what is known of their lengths."""
+
+    task: TextTask
+    limit: PromptLimit | None
+    """None: the model takes texts of any length."""
+    lengths: list[int] = field(default_factory=list)
+    """Tokens of each distinct prompt that may be asked, cut ones as they are cut; empty where they are made on the spot."""
+
+
+def positions(config: Any) -> int | None:
+    """How many tokens a text may have, if the model's config says so."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None) or None
+
+
+def fit_prompts(
+    task: TextTask, tokenizer: Any, config: Any, *, name: str, max_tokens: int, long: Long, progress: Progress | None = None
+) -> Fitted:
+    """The task with prompts that leave room for an answer, as ``long`` says.
+
+    Args:
+        config: of the model, whose positions are the limit.
+        name: of the model, for messages.
+        max_tokens: the longest answer.
+        progress: told how many of how many prompts are done; None says so itself if it takes seconds.
+
+    Raises:
+        UserError: if a prompt is too long and ``long`` is ``"refuse"``, or nothing fits.
+    """
+    room = positions(config)
+    if room is not None and room <= max_tokens:
+        raise UserError(f"--max-tokens {max_tokens} leaves no room for a prompt: {name!r} has {room} positions. Give less.")
+    limit = None if room is None else PromptLimit(room - max_tokens, long)
+    if isinstance(task, JsonlTask):
+        return _fit_file(task, tokenizer, limit, f"--max-tokens {max_tokens} leaves of the {room} positions of {name!r}", progress)
+    if limit is not None and long == "skip":
+        return Fitted(OnlyFitting(task, lambda prompts: [n <= limit.tokens for n in prompt_lengths(tokenizer, prompts)]), limit)
+    return Fitted(task, limit)
+
+
+def _fit_file(task: JsonlTask, tokenizer: Any, limit: PromptLimit | None, room: str, progress: Progress | None) -> Fitted:
+    """The problems of a file, every one of which is known."""
+    asked = {problem.prompt for problems in task.division.problems.values() for problem in problems}
+    prompts = list(asked)
+    lengths = dict(zip(prompts, prompt_lengths(tokenizer, prompts, progress), strict=True))
+    if limit is None:
+        return Fitted(task, None, list(lengths.values()))
+    long = {prompt for prompt, length in lengths.items() if length > limit.tokens}
+    if not long:
+        return Fitted(task, limit, list(lengths.values()))
+    fitting = [length for length in lengths.values() if length <= limit.tokens]
+    if limit.long == "skip":
+        return Fitted(task.without(long, f"prompts of over {limit.tokens} tokens, all that {room}"), limit, fitting)
+    where = [(path, line, prompt) for path, line, prompt in task.places() if prompt in long]
+    if limit.long == "cut":
+        cut = task.remarking(f"{_lines(len(where))} with prompts of over {limit.tokens} tokens: only their ends are read.")
+        return Fitted(cut, limit, [*fitting, *[limit.tokens] * len(long)])
+    path, line, prompt = where[0]
+    others = len(where) - 1
+    more = f" {others} more line{' has' if others == 1 else 's have'} too many." if others else ""
+    raise TaskError(
+        f"{path}, line {line}: the prompt has {lengths[prompt]} tokens, and {room} only {limit.tokens}.{more} "
+        "Give --long cut to read only the ends of such prompts, --long skip to leave the problems out, or a smaller --max-tokens."
+    )
+
+
+def prompt_lengths(tokenizer: Any, prompts: Sequence[str], progress: Progress | None = None) -> list[int]:
+    """Tokens of each prompt, as a run would encode it."""
+    found: list[int] = []
+    told = progress or _Saying(len(prompts))
+    for begin in range(0, len(prompts), AT_ONCE):
+        found += [max(1, len(ids)) for ids in encoded(tokenizer, prompts[begin : begin + AT_ONCE])]
+        told(len(found), len(prompts))
+    return found
+
+
+def cut_prompts(answer: Answerer, tokenizer: Any, limit: PromptLimit | None) -> Answerer:
+    """Somebody who answers texts, given what a run would read of each."""
+    if limit is None or limit.long != "cut":
+        return answer
+    tokens = limit.tokens
+
+    def shortened(prompts: Sequence[str], samples: int, sampling: Sampling, numbers: Tensor) -> tuple[list[str], int]:
+        return answer([cut_to(tokenizer, prompt, tokens) for prompt in prompts], samples, sampling, numbers)
+
+    return shortened
+
+
+class _Saying:
+    """One line on the error stream, if there is still much to do after a while: the live view has not begun yet."""
+
+    def __init__(self, count: int):
+        self.count, self.began, self.said = count, time.monotonic(), False
+
+    def __call__(self, done: int, of: int) -> None:
+        if not self.said and done < of and time.monotonic() - self.began > SILENT_SECONDS:
+            self.said = True
+            print(f"checking {self.count:,} prompts", file=sys.stderr, flush=True)
+
+
+def _lines(count: int) -> str:
+    return f"{count} line{'' if count == 1 else 's'}"
