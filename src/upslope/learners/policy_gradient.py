@@ -27,7 +27,7 @@ from upslope.objective import estimator
 from upslope.objective.base import Controller, Data, State
 from upslope.runtime.seeding import generator, mix
 from upslope.runtime.settings import Settings
-from upslope.types import Method, Metrics, Scope, Trajectories, View, decision_keys
+from upslope.types import Method, Metrics, Scope, Trajectories, View, call, decision_keys, wrong
 
 POLICY_COLUMNS = frozenset(
     {
@@ -85,7 +85,7 @@ class PolicyGradient:
         estimator.check(method, POLICY_COLUMNS | rollout.provides)
         self.method, self.policy, self.rollout, self.settings = method, policy, rollout, settings
         self.sight = Sight(method, policy, start, bool(settings.watch_kl))
-        self.states: dict[str, State] = {path: part.init() for path, part in estimator.remembering(method).items()}
+        self.states: dict[str, State] = {path: call(method, part, part.init) for path, part in _memories(method)}
         self.optimizer = self._make_optimizer()
         self.last: Trajectories | None = None
         """The rows the last step learned from, annotated: for logs."""
@@ -141,8 +141,9 @@ class PolicyGradient:
         else:
             witness, self.last = self._witness(rows), None
         self.seen = Seen(sampled, rows, witness.columns) if witness else None
-        for path, part in estimator.remembering(method).items():
-            self.states[path] = part.update(self.states[path], rows if isinstance(part, Data) else sampled, metrics)
+        for path, part in _memories(method):
+            learned = rows if isinstance(part, Data) else sampled
+            self.states[path] = call(method, part, part.update, self.states[path], learned, metrics)
         self.rollout.sync()
         ended = time.perf_counter()
         tokens = metrics.get("tokens", float(sampled.sampled.sum()))  # a rollout knows better where rows hold older decisions
@@ -167,14 +168,16 @@ class PolicyGradient:
         """The sampled rows as the data parts left them, and all rows that pass the filters."""
         rows = sampled
         for part in method.data:
-            rows = part(rows, Helping(self, method))
+            rows = call(method, part, part, rows, Helping(self, method))
+            if not isinstance(rows, Trajectories):
+                raise wrong(method, part, rows, "the rows, with what it adds to them")
         return only(rows, rows.fresh()), only(rows, estimator.kept(method, rows, late=False))
 
     def _knobs(self, progress: float) -> dict[str, float]:
         knobs: dict[str, float] = {}
-        for path, part in estimator.remembering(self.method).items():
+        for path, part in _memories(self.method):
             if isinstance(part, Controller):
-                knobs |= part.knobs(self.states[path], progress)
+                knobs |= call(self.method, part, part.knobs, self.states[path], progress)
         return knobs
 
     def _collect(self, method: Method, step: int, progress: float) -> tuple[Trajectories, Trajectories]:
@@ -370,6 +373,10 @@ class PolicyGradient:
         self.rollout.load_state(state["rollout"])
         self.sight.load_state(state["sight"])
         self.skipped = state.get("skipped", 0)
+
+
+def _memories(method: Method) -> list[tuple[str, Any]]:
+    return list(estimator.remembering(method).items())
 
 
 def learning_rate(settings: Settings, step: int) -> float:
