@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -10,13 +12,14 @@ import torch
 from batches import random_batch
 
 from upslope.learners.judging import Judge
+from upslope.learners.nonfinite import NonFinite
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.learners.recording import Tape
 from upslope.learners.slicing import Share
 from upslope.methods import catalogue, find
 from upslope.objective.advantage import GAE
 from upslope.objective.advantage.gae import backward_scan, paid
-from upslope.objective.base import Weight
+from upslope.objective.base import Regularizer, Weight
 from upslope.objective.controller import TargetKL
 from upslope.objective.estimator import annotate, bind, early_columns, remembering, slice_columns
 from upslope.objective.shape import Whiten
@@ -187,11 +190,18 @@ def test_passes_still_end_on_what_an_update_showed():
     assert bounded["kl_proximal"] > 0 and bounded["grad_norm"] > 0
 
 
+@dataclass(frozen=True)
+class Endless(Regularizer):
+    def __call__(self, batch):
+        return batch.current.logp * math.inf
+
+
 def test_a_gradient_that_is_not_finite_moves_nothing():
-    running = learner({"regularize.weight": float("inf")})
+    running = learner(method=find("ppo").derive(regularize=Endless(), on=()))
     start = running.policy.flat["policy"].detach().clone()
-    told = running.step(1)
-    assert told["skipped_updates"] == 1 and torch.equal(running.policy.flat["policy"], start)
+    with pytest.raises(NonFinite, match="step 1: the gradient was not finite in 5 updates in a row"):
+        running.step(1)
+    assert torch.equal(running.policy.flat["policy"], start)
 
 
 # -- the scan --------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,10 @@ class UserError(Exception):
     """Something in the input, the settings or the machine that the user can change."""
 
 
+class Remark(UserWarning):
+    """Something the user should know and that does not stop the run. The live view shows it as a note."""
+
+
 class MethodError(UserError):
     """A method that cannot be made or cannot run on this task. Raised before the first rollout."""
 

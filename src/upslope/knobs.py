@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 from upslope.errors import MethodError, did_you_mean
+from upslope.fields import all_ranges, choices_of, hints, problem
 
 
 def set_knob(holder: Any, path: list[str], value: Any, whole: str, owner: str) -> Any:
@@ -49,21 +50,28 @@ def _in_stack(holder: tuple, path: list[str], value: Any, whole: str, owner: str
 
 def _coerced(holder: Any, name: str, value: Any, whole: str) -> Any:
     """``value`` (perhaps text from the command line) as what the knob holds."""
-    old, kind = getattr(holder, name), get_type_hints(type(holder)).get(name)
-    if get_origin(kind) is Literal:
-        choices = get_args(kind)
+    old, kind = getattr(holder, name), hints(type(holder)).get(name)
+    if choices := choices_of(kind):
         if value not in choices:
-            near = did_you_mean(str(value), map(str, choices))
+            near = did_you_mean(str(value), choices)
             raise MethodError(f"--set {whole}={value}: that knob is one of {', '.join(map(repr, choices))} (now {old!r}).{near}")
         return value
+    wanted: type = kind if kind in (bool, int, float, str) else type(old)
     try:
-        if isinstance(old, bool):
-            return {"true": True, "false": False}[str(value).lower()]
-        if isinstance(old, int):
-            if float(value) != int(float(value)):
-                raise ValueError
-            return int(float(value))
-        return float(value) if isinstance(old, float) else type(old)(value)
-    except (KeyError, ValueError):
-        kind_name = "whole number" if isinstance(old, int) and not isinstance(old, bool) else type(old).__name__
+        found = _read(value, wanted)
+    except (KeyError, ValueError, OverflowError, TypeError):
+        kind_name = "whole number" if wanted is int else wanted.__name__
         raise MethodError(f"--set {whole}={value}: that knob is a {kind_name} (now {old!r}).") from None
+    if wrong := problem(found, wanted, all_ranges(type(holder)).get(name, "")):
+        raise MethodError(f"--set {whole}={value} (now {old!r}): {wrong}")
+    return found
+
+
+def _read(value: Any, kind: type) -> Any:
+    if kind is bool:
+        return {"true": True, "false": False}[str(value).lower()]
+    if kind is int:
+        if float(value) != int(float(value)):
+            raise ValueError
+        return int(float(value))
+    return kind(value)

@@ -20,6 +20,7 @@ import tomli_w
 import torch
 
 from upslope.errors import UserError
+from upslope.learners.nonfinite import NonFinite
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.plan import Plan, checked_table
 from upslope.runtime import trust, user_code
@@ -206,7 +207,7 @@ def _train(run: Run, watcher: Watcher) -> Run:
         clock = _Clock(progress["seconds"])
         with signals.waiting():
             for step in range(progress["step"] + 1, settings.steps + 1):
-                metrics = learner.step(step)
+                metrics = _step(run, learner, step)
                 progress["step"], progress["tokens"] = step, progress["tokens"] + metrics["tokens"]
                 folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics, "memory": peak_memory()})
                 _log_samples(run, learner, step)
@@ -224,6 +225,17 @@ def _train(run: Run, watcher: Watcher) -> Run:
         tracker.close()
     watcher.ended(summary)
     return run
+
+
+def _step(run: Run, learner: PolicyGradient, step: int) -> Metrics:
+    """One step. Rows without a finite gradient are kept in the run's folder; what ends the run says how to go on."""
+    try:
+        return learner.step(step)
+    except NonFinite as problem:
+        raise problem.ended(run.path, run.folder.latest().name) from None
+    finally:
+        if learner.offence is not None:
+            learner.offence.save(run.path / "nonfinite")
 
 
 def _begin_or_restore(run: Run, bench: Bench, watcher: Watcher, progress: dict[str, Any]) -> PolicyGradient:

@@ -18,6 +18,7 @@ from torch.autograd.graph import increment_version
 from upslope.errors import UserError
 from upslope.learners.adam import Adam
 from upslope.learners.judging import Judge, Told, column_slopes, leaf
+from upslope.learners.nonfinite import IN_A_ROW, NonFinite, Offence, broken_weights, length, offence
 from upslope.learners.sight import DecisionPolicy, Policy, Sight
 from upslope.learners.slicing import Share, only, pack, share_decisions, share_groups
 from upslope.learners.tally import Tally, component_metrics, sampling_metrics
@@ -26,7 +27,7 @@ from upslope.objective import estimator
 from upslope.objective.base import Controller, Data, State
 from upslope.runtime.seeding import generator, mix
 from upslope.runtime.settings import Settings
-from upslope.types import Method, Metrics, Scope, Trajectories, View, decision_keys
+from upslope.types import Method, Metrics, Scope, Trajectories, View, call, decision_keys, wrong
 
 POLICY_COLUMNS = frozenset(
     {
@@ -84,12 +85,17 @@ class PolicyGradient:
         estimator.check(method, POLICY_COLUMNS | rollout.provides)
         self.method, self.policy, self.rollout, self.settings = method, policy, rollout, settings
         self.sight = Sight(method, policy, start, bool(settings.watch_kl))
-        self.states: dict[str, State] = {path: part.init() for path, part in estimator.remembering(method).items()}
+        self.states: dict[str, State] = {path: call(method, part, part.init) for path, part in _memories(method)}
         self.optimizer = self._make_optimizer()
         self.last: Trajectories | None = None
         """The rows the last step learned from, annotated: for logs."""
         self.seen: Seen | None = None
         """The last step token by token, if the settings have it recorded."""
+        self.at, self.skipped = 0, 0
+        """The step under way, and updates in a row whose gradient was not finite, up to now."""
+        self.offence: Offence | None = None
+        """Rows of the last step that began or ended such a series."""
+        self._check_weights(None)
 
     @staticmethod
     def needs_start(method: Method, settings: Settings) -> bool:
@@ -103,8 +109,8 @@ class PolicyGradient:
             for name, parameters in self.policy.trainable().items()
             if parameters
         ]
-        betas = (0.9, float(self.settings.adam_beta2 or 0.999))
-        eps = float(self.settings.adam_eps or 1e-8)
+        beta2, eps = self.settings.adam_beta2, self.settings.adam_eps
+        betas, eps = (0.9, 0.999 if beta2 is None else float(beta2)), 1e-8 if eps is None else float(eps)
         make = Adam if self.policy.cut == "decision" else torch.optim.AdamW
         return make(groups, lr=0.0, betas=betas, eps=eps, weight_decay=self.settings.weight_decay, fused=True)
 
@@ -112,6 +118,7 @@ class PolicyGradient:
 
     def step(self, step: int) -> Metrics:
         """Samples, learns, remembers; the metrics of the step."""
+        self.at, self.offence = step, None
         progress = (step - 1) / max(self.settings.steps or 1, 1)
         method = self.method.with_knobs(self._knobs(progress))
         self.sight.renew(method, self.states, step, progress)
@@ -129,12 +136,14 @@ class PolicyGradient:
             metrics |= self.sight.kl_to_start(rows, method)
             witness = self._witness(rows)
             metrics |= self._learn(method, rows, step, witness)
+            self._check_weights(rows)
             self.last = rows
         else:
             witness, self.last = self._witness(rows), None
         self.seen = Seen(sampled, rows, witness.columns) if witness else None
-        for path, part in estimator.remembering(method).items():
-            self.states[path] = part.update(self.states[path], rows if isinstance(part, Data) else sampled, metrics)
+        for path, part in _memories(method):
+            learned = rows if isinstance(part, Data) else sampled
+            self.states[path] = call(method, part, part.update, self.states[path], learned, metrics)
         self.rollout.sync()
         ended = time.perf_counter()
         tokens = metrics.get("tokens", float(sampled.sampled.sum()))  # a rollout knows better where rows hold older decisions
@@ -159,14 +168,16 @@ class PolicyGradient:
         """The sampled rows as the data parts left them, and all rows that pass the filters."""
         rows = sampled
         for part in method.data:
-            rows = part(rows, Helping(self, method))
+            rows = call(method, part, part, rows, Helping(self, method))
+            if not isinstance(rows, Trajectories):
+                raise wrong(method, part, rows, "the rows, with what it adds to them")
         return only(rows, rows.fresh()), only(rows, estimator.kept(method, rows, late=False))
 
     def _knobs(self, progress: float) -> dict[str, float]:
         knobs: dict[str, float] = {}
-        for path, part in estimator.remembering(self.method).items():
+        for path, part in _memories(self.method):
             if isinstance(part, Controller):
-                knobs |= part.knobs(self.states[path], progress)
+                knobs |= call(self.method, part, part.knobs, self.states[path], progress)
         return knobs
 
     def _collect(self, method: Method, step: int, progress: float) -> tuple[Trajectories, Trajectories]:
@@ -275,10 +286,11 @@ class PolicyGradient:
         self.optimizer.zero_grad(set_to_none=True)
         for index in pack(batch, live, self.policy.slice_tokens(batch), self.policy.token_budget(), scope, self.policy.pads):
             self._slice(method, batch if len(index) == batch.rows else batch.take_rows(index), needs, tally, witness)
-        slopes = self._slopes()
-        self._move(float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(slopes)))) if slopes else 0.0, tally)
+        moved = self._move(length(self._slopes()), tally)
         # A fused optimiser does not say so itself, and what was computed with the old weights must not be used any more.
-        increment_version([parameter for group in self.optimizer.param_groups for parameter in group["params"]])
+        increment_version(self._parameters())
+        if not moved:
+            self._skip(method, rows, needs)
 
     def _update_decisions(self, judge: Judge, share: Share, draw: int, tally: Tally) -> Told:
         """One optimiser step on single decisions: few enough to need no slices, and so many times that the calls count."""
@@ -286,7 +298,8 @@ class PolicyGradient:
         look = policy.look(share.inputs(), judge.needs)
         slopes, told = judge(share, look.columns, draw)
         if slopes:
-            self._move(policy.pull(look, slopes), tally)
+            if not self._move(policy.pull(look, slopes), tally):
+                self._skip(judge.method, share.rows().replace(draw=draw), judge.needs)
         else:  # Adam would move even on zeros
             tally.add("empty_updates", 1.0, 1.0)
         return told
@@ -300,29 +313,54 @@ class PolicyGradient:
         columns = view.columns()
         torch.autograd.backward([columns[name] for name in slopes], list(slopes.values()))
 
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
     def _slopes(self) -> list[Tensor]:
         """Gradients of the parameters that have one."""
-        parameters = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
-        return [parameter.grad for parameter in parameters if parameter.grad is not None]
+        return [parameter.grad for parameter in self._parameters() if parameter.grad is not None]
 
-    def _move(self, norm: float, tally: Tally) -> None:
-        """Moves the parameters along their gradients, whose length is ``norm``."""
+    def _move(self, norm: float, tally: Tally) -> bool:
+        """Moves the parameters along their gradients, whose length is ``norm``; not if that is not finite."""
         finite = math.isfinite(norm)
         tally.add("skipped_updates", float(not finite), 1.0)
         if not finite:  # one infinite gradient would destroy the policy for good
-            return
+            self.skipped += 1
+            return False
+        self.skipped = 0
         tally.add("grad_norm", norm, 1.0)
         limit = self.settings.grad_clip or math.inf
         if norm > limit:  # the small number is torch's, in `clip_grad_norm_`
             torch._foreach_mul_(self._slopes(), limit / (norm + 1e-6))
         self.optimizer.step()
+        return True
+
+    def _skip(self, method: Method, rows: Trajectories, needs: frozenset[str]) -> None:
+        """An update was skipped: the rows of the first and of the last of a series are kept, and the last is the end."""
+        if self.skipped in (1, IN_A_ROW):
+            self.offence = offence(method, self.sight, self.policy, rows, needs, self.at)
+        self._check_weights(rows)
+        if self.skipped >= IN_A_ROW:
+            what = f"step {self.at}: the gradient was not finite in {IN_A_ROW} updates in a row, so none of them was made."
+            raise NonFinite(what, "start anew with a lower --lr or --grad-clip, or look for what overflows in reward and method.")
+
+    def _check_weights(self, rows: Trajectories | None) -> None:
+        """Refuses to go on with weights that are not finite: no later update mends them, and no checkpoint may hold them."""
+        if math.isfinite(length(self._parameters())):
+            return
+        if rows is None:
+            raise NonFinite("the weights are not finite before the first step.", "Give another --model or checkpoint.")
+        self.offence = broken_weights(self.policy, rows, self.at)
+        lr = learning_rate(self.settings, self.at)
+        raise NonFinite(f"step {self.at}: an update at learning rate {lr:g} left weights that are not finite or about to overflow.",
+                        f"start anew with a lower --lr than {self.settings.lr:g}.")  # fmt: skip
 
     # -- carrying over a stop --------------------------------------------------------------------------------------------
 
     def state(self) -> State:
         """Optimiser, part states and the rollout's own: all but the policy's weights."""
         kept = {"optimizer": self.optimizer.state_dict(), "parts": self.states, "rollout": self.rollout.state()}
-        return kept | {"sight": self.sight.state()}
+        return kept | {"sight": self.sight.state(), "skipped": self.skipped}
 
     def load_state(self, state: State) -> None:
         saved = state["optimizer"]
@@ -334,6 +372,11 @@ class PolicyGradient:
         self.states = {path: state["parts"][path] for path in self.states}
         self.rollout.load_state(state["rollout"])
         self.sight.load_state(state["sight"])
+        self.skipped = state.get("skipped", 0)
+
+
+def _memories(method: Method) -> list[tuple[str, Any]]:
+    return list(estimator.remembering(method).items())
 
 
 def learning_rate(settings: Settings, step: int) -> float:

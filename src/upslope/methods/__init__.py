@@ -29,6 +29,14 @@ def find(name: str) -> Method:
     return methods[name]
 
 
+def check_own_name(method: Method) -> None:
+    """Refuses a user's method that is called like one of the catalogue and is another: no table could tell them apart."""
+    known = catalogue().get(method.name)
+    if known is not None and (changed := ", ".join(method.diff(known))):
+        raise MethodError(f"your method is called {method.name!r} like one of the catalogue, and differs from it in {changed}. "
+                          "Give it a name of its own: derive(name=...).")  # fmt: skip
+
+
 def compose(names: list[str], take: dict[str, str] | None = None) -> Method:
     """The first method with what each other changes against its own parent.
 

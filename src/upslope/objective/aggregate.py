@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -62,6 +63,8 @@ class ConstantLength(Aggregate):
     Fields:
         length: the divisor; 0 takes the run's token limit. It only scales the loss, the same for long and short answers.
     """
+
+    ranges: ClassVar = {"length": "[0, inf)"}
 
     length: int = 0
 

@@ -293,3 +293,11 @@ class Controller(Part, Remembers):
     def ends_passes(self, metrics: Metrics) -> bool:
         """Whether the update just made should be the step's last."""
         return False
+
+
+SLOT_CLASSES: Mapping[str, type[Part]] = {
+    "curriculum": Curriculum, "rollout": RolloutPlan, "reward": Reward, "data": Data, "filter": Filter, "advantage": Advantage,
+    "shape": Shape, "policy": Through, "ratio": Ratio, "surrogate": Surrogate, "weight": Weight, "aggregate": Aggregate,
+    "regularize": Regularizer, "models": Model, "references": Reference, "memory": Memory, "controller": Controller,
+}  # fmt: skip
+"""What each slot's parts derive from."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,8 @@ class MedianFunction(Model):
         softness: s; smaller comes nearer to the median and learns less from what is far away.
         lr_scale: its learning rate as a multiple of the policy's.
     """
+
+    ranges: ClassVar = {"weight": "[0, inf)", "lr_scale": "[0, inf)"}
 
     weight: float = 0.5
     softness: float = 1.0
@@ -64,6 +67,8 @@ class PessimisticValue(Model):
         clip: how far one step may move the value in the second term; infinite: freely.
         lr_scale: its learning rate as a multiple of the policy's.
     """
+
+    ranges: ClassVar = {"weight": "[0, inf)", "lr_scale": "[0, inf)"}
 
     weight: float = 0.5
     outputs: int = 2

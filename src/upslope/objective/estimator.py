@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
-from upslope.objective.base import Notes, Remembers, State, Weight
-from upslope.types import SLOTS, Batch, Method, Part, Scope, View
+from upslope.objective.base import SLOT_CLASSES, Branch, Notes, Remembers, State, Weight
+from upslope.types import NAMED_SLOTS, SLOTS, STACKED_SLOTS, Batch, Method, Part, Scope, View, call, column, wrong
 
 WIDTH: dict[Scope, int] = {"decision": 0, "sequence": 1, "group": 2, "update": -1, "step": -1}
 """How much of the batch a slice must hold for a part of each scope; wider scopes run before slices are cut."""
@@ -33,6 +33,7 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
     for slot in ("advantage", "ratio", "surrogate", "aggregate"):
         if getattr(method, slot) is None:
             raise MethodError(f"{method.name} has no {slot}; a policy-gradient method needs one.")
+    _check_kinds(method)
     branches = method.ratio.branches()
     if not method.surrogate.takes(branches):
         raise MethodError(f"{method.name}: {type(method.surrogate).__name__} cannot bound the ratio {type(method.ratio).__name__}, "
@@ -57,6 +58,16 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
         raise MethodError(
             f"{method.name} cannot run here: {lines}, and this task and policy give only {', '.join(sorted(provides))}."
         )
+
+
+def _check_kinds(method: Method) -> None:
+    """Refuses a part in a slot that is not its own."""
+    for path, part in method.parts():
+        slot, *below = path.split(".")
+        outermost = not below or (len(below) == 1 and slot in (*STACKED_SLOTS, *NAMED_SLOTS))
+        kind = SLOT_CLASSES.get(slot, Part)
+        if outermost and not isinstance(part, kind):
+            raise MethodError(f"{path} of {method.name} is a {type(part).__name__}; what stands there is a {kind.__name__}.")
 
 
 def brought(method: Method) -> frozenset[str]:
@@ -91,18 +102,22 @@ def score(method: Method, batch: Batch, *, late: bool) -> Batch:
     """The method's own rewards: early those that need no policy columns, for every row; late the rest, for the rows kept."""
     for reward in method.reward:
         if bool(reward.needs()) == late:
-            batch = reward(batch)
+            scored = call(method, reward, reward, batch)
+            if not (isinstance(scored, Batch) and isinstance(scored.reward, Tensor) and scored.reward.shape == batch.reward.shape):
+                raise wrong(method, reward, scored, f"the batch with {batch.rows} rewards")
+            batch = scored
     return batch
 
 
 def annotate(method: Method, batch: Batch) -> Batch:
     """Late rewards, advantage and shaping: what holds for the whole step. Early rewards (`score`) are in already."""
     batch = score(method, clean(batch), late=True)
-    advantage = method.advantage(batch)
-    batch = batch.replace(advantage=advantage, signal={**batch.signal, **method.advantage.signals(batch, advantage)})
+    advantage = column(method, method.advantage, batch)
+    signals = call(method, method.advantage, method.advantage.signals, batch, advantage)
+    batch = batch.replace(advantage=advantage, signal={**batch.signal, **signals})
     for shape in method.shape:
         if shape.scope == "step":
-            batch = batch.replace(advantage=shape(batch))
+            batch = batch.replace(advantage=column(method, shape, batch))
     return batch
 
 
@@ -111,7 +126,10 @@ def kept(method: Method, batch: Batch, *, late: bool) -> Tensor:
     keep = torch.ones(batch.rows, dtype=torch.bool, device=batch.sampled.device)
     for part in method.filter:
         if part.late == late:
-            keep &= part(batch)
+            found = call(method, part, part, batch)
+            if not (isinstance(found, Tensor) and found.shape == keep.shape and found.dtype == torch.bool):
+                raise wrong(method, part, found, f"a tensor of {batch.rows} booleans, one for each row")
+            keep &= found
     return keep
 
 
@@ -123,16 +141,16 @@ def begin_update(method: Method, batch: Batch) -> Batch:
     counted, weight = batch.sampled, torch.ones_like(batch.sampled)
     for part in method.weight:
         if part.scope == "update":
-            factor = part(batch).detach()
+            factor = column(method, part, batch).detach()
             weight = weight * factor
             if not part.counts_dropped():
                 counted = counted * (factor > 0)
     batch = batch.replace(counted=counted)
     for shape in method.shape:
         if shape.scope == "update":
-            batch = batch.replace(advantage=shape(batch))
-    batch = batch.replace(share=method.aggregate(batch), signal={**batch.signal, "weight": weight})
-    prepared = {part: part.prepare(batch) for slot in SLICED for part in _slot_parts(method, slot)}
+            batch = batch.replace(advantage=column(method, shape, batch))
+    batch = batch.replace(share=column(method, method.aggregate, batch), signal={**batch.signal, "weight": weight})
+    prepared = {part: call(method, part, part.prepare, batch) for slot in SLICED for part in _slot_parts(method, slot)}
     return batch.replace(prepared={part: found for part, found in prepared.items() if found is not None})
 
 
@@ -145,15 +163,27 @@ def decision_losses(method: Method, batch: Batch) -> tuple[Tensor, Notes]:
     if share is None or batch.current is None:
         raise MethodError("decision_losses needs begin_update first, and the current policy's columns.")
     batch = batch.replace(current=_clean_view(batch.current, batch.sampled))
-    loss, notes = method.surrogate(batch, method.ratio(batch))
+    loss, notes = _surrogate_loss(method, batch)
     loss = loss * decision_weight(method, batch)
     apart = torch.zeros_like(loss)
     for term in (*method.regularize, *(model for _, model in method.models)):
         if term.aggregated:
-            loss = loss + term(batch)
+            loss = loss + column(method, term, batch)
         else:
-            apart = apart + term(batch)
+            apart = apart + column(method, term, batch)
     return torch.where(share.ne(0), loss * share, 0.0) + torch.where(batch.sampled > 0, apart, 0.0), notes
+
+
+def _surrogate_loss(method: Method, batch: Batch) -> tuple[Tensor, Notes]:
+    branches = call(method, method.ratio, method.ratio, batch)
+    if not (isinstance(branches, tuple) and all(isinstance(branch, Branch) for branch in branches)):
+        raise wrong(method, method.ratio, branches, "a tuple of Branch")
+    found = call(method, method.surrogate, method.surrogate, batch, branches)
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
+        raise wrong(method, method.surrogate, found, "a pair: the loss of each decision, and a dict of notes")
+    if not (isinstance(found[0], Tensor) and found[0].shape == batch.sampled.shape and found[0].is_floating_point()):
+        raise wrong(method, method.surrogate, found[0], f"a loss of shape {list(batch.sampled.shape)} with its notes")
+    return found
 
 
 def decision_weight(method: Method, batch: Batch) -> Tensor:
@@ -161,7 +191,7 @@ def decision_weight(method: Method, batch: Batch) -> Tensor:
     weight = batch.signal["weight"]
     for part in method.weight:
         if part.scope != "update":
-            weight = weight * part(batch).detach()
+            weight = weight * column(method, part, batch).detach()
     return weight
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,8 @@ class SuccessTracker(Memory):
             of 1 / (1 - low) answers: :math:`a = \frac{1}{1 - low}\frac{c + 1/2}{n + 1}` for a sum of rewards c of n answers.
             0, or ``low`` at 1: never.
     """
+
+    ranges: ClassVar = {"prior": "[0, 1]"}
 
     half: float = 0.06
     low: float = 0.875

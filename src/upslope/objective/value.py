@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ class ValueFunction(Model):
         clip: how far one step may move the value; infinite: freely.
         lr_scale: its learning rate as a multiple of the policy's.
     """
+
+    ranges: ClassVar = {"weight": "[0, inf)", "clip": "(0, inf]", "lr_scale": "[0, inf)"}
 
     weight: float = 0.5
     clip: float = math.inf

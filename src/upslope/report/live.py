@@ -21,6 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from upslope.learners.nonfinite import IN_A_ROW
 from upslope.methods import catalogue
 from upslope.report.curves import sparkline
 from upslope.report.words import amount, clock, counted, measured
@@ -77,7 +78,7 @@ class LiveTable(Watcher):
         self._stepping_since, self._first_step = 0.0, 0
         self._said = 0.0
         self._warmed: tuple[int, float, float] | None = None
-        self._silent = 0
+        self._silent, self._skipped = 0, False
 
     def __enter__(self) -> LiveTable:
         return self
@@ -124,6 +125,19 @@ class LiveTable(Watcher):
                 f"{harder if earned == 1 else cure}."
             )
 
+    def _say_if_skipped(self, step: int, metrics: Metrics) -> None:
+        """An update whose gradient was not finite: at the first of a series."""
+        share, before, self._skipped = metrics.get("skipped_updates", 0.0), self._skipped, bool(metrics.get("skipped_updates"))
+        if not share or before:
+            return
+        file = self.run.path / "nonfinite" / f"step-{step:06d}.safetensors" if self.run is not None else None
+        kept = f" Its rows are in {file}." if file is not None and file.exists() else ""
+        which = "the update" if share == 1 and metrics.get("updates") == 1 else f"{share:.0%} of the updates"
+        self._line(
+            f"warning: the gradient was not finite in step {step}; {which} was skipped and the weights stayed as they were.{kept} "
+            f"After {IN_A_ROW} in a row the run ends."
+        )
+
     def evaluating(self, done: int, of: int = 0) -> None:
         self._draw(_bar_line(f"evaluating  {done}{f' of {of}' if of else ''}", done, max(of, 1)))
 
@@ -142,6 +156,7 @@ class LiveTable(Watcher):
                 self.history[key].append(float(value))
         self._draw(None)
         self._say_if_silent(metrics)
+        self._say_if_skipped(step, metrics)
         if not self.drawing and (step == self.steps or step * PLAIN_LINES // self.steps > (step - 1) * PLAIN_LINES // self.steps):
             self._line(self._plain())
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import sys
 import tomllib
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +82,54 @@ def user_bundles(method: Method) -> set[Bundle]:
 
 
 def check_can_be_found_again(method: Method) -> None:
-    """Refuses parts whose code a run could not keep: it would end in a folder that cannot be resumed."""
+    """Refuses parts that a run could not bring back as they are: resumed, it would fail or be another run."""
     for path, part in method.parts():
-        module = type(part).__module__
+        module, name = type(part).__module__, type(part).__name__
         if not (module.startswith("upslope.") or user_code.is_user_module(module)):
-            name = type(part).__name__
             raise MethodError(
                 f"{path} is a {name} from the module {module!r}, whose code the run cannot keep. Put the method into a file of "
                 f"its own and give that: up.train('my_method.py', ...)."
             )
+        if lost := _lost_in_a_file(part):
+            raise MethodError(f"{path} is a {name}, which a resumed run could not make again: {lost}")
+
+
+def _lost_in_a_file(part: Part) -> str:
+    """What of a part its class and its fields do not say, with the cure; nothing if they say all."""
+    kind, fields = type(part), dataclasses.fields(part)
+    declare = "Decorate the class with @dataclass(frozen=True), declare every setting as a field, and write no __init__."
+    if getattr(sys.modules.get(kind.__module__), kind.__name__, None) is not kind:
+        return "its class is not found under its name in its file. Define it there once, outside of functions and other classes."
+    if bare := [base.__name__ for base in kind.__mro__ if _has_settings_but_no_fields(base, {f.name for f in fields})]:
+        return f"{bare[0]} has settings of its own and is no dataclass. {declare}"
+    if hidden := [f.name for f in fields if not f.init]:
+        return f"its field {hidden[0]!r} is not given when it is made (init=False). Work it out in the call instead."
+    extra = [name for name in vars(part) if name not in {f.name for f in fields} and not _is_cached(kind, name)]
+    if extra:
+        return f"it holds {extra[0]!r}, which is no field. {declare}"
+    try:
+        given = {f.name: getattr(part, f.name) for f in fields}
+        for value in given.values():
+            _plain(value)
+        again = kind(**given)
+    except MethodError as error:
+        return str(error)
+    except Exception as error:
+        return f"it cannot be made from its own fields ({type(error).__name__}: {error}). {declare}"
+    changed = [name for name, value in given.items() if getattr(again, name) != value]
+    return f"made from its own fields, its {changed[0]!r} is another. {declare}" if changed else ""
+
+
+def _has_settings_but_no_fields(kind: type, fields: set[str]) -> bool:
+    """Whether a class of the user's declares or changes settings that the dataclass above it does not know of."""
+    if kind.__module__.startswith("upslope.") or not issubclass(kind, Part) or "__dataclass_params__" in vars(kind):
+        return False
+    declared = [name for name, hint in vars(kind).get("__annotations__", {}).items() if "ClassVar" not in str(hint)]
+    return bool(declared) or "__init__" in vars(kind) or not fields.isdisjoint(vars(kind))
+
+
+def _is_cached(kind: type, name: str) -> bool:
+    return isinstance(getattr(kind, name, None), cached_property)
 
 
 def _plain(value: Any) -> Any:

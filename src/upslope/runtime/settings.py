@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from upslope.errors import UserError, did_you_mean
+from upslope.fields import HUGE, hints, problem, shown
 
 Device = Literal["auto", "cpu", "cuda"]
 ENGINES = ("torch", "vllm")
@@ -111,23 +112,14 @@ class Settings:
     """Rollouts written to ``samples.jsonl`` each step."""
 
     def __post_init__(self) -> None:
+        kinds = hints(Settings)
         for f in dataclasses.fields(self):
-            value, kind = getattr(self, f.name), str(f.type).replace(" | None", "")
-            if value is not None and kind in ("int", "float") and not _is(value, kind):
-                wanted = "a whole number" if kind == "int" else "a number"
-                raise UserError(f"--{f.name.replace('_', '-')} is {value!r}; it must be {wanted}.")
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"--{name.replace('_', '-')} is {value}; it must be at least {least}.")
-        for name in ("lr", "temperature"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise UserError(f"--{name} is {value}; it must be above 0.")
+            value = getattr(self, f.name)
+            interval = _BOUNDS.get(f.name, _WHOLE if kinds[f.name] is int else "")
+            if wrong := problem(value, kinds[f.name], interval):
+                raise UserError(f"--{f.name.replace('_', '-')} is {shown(value)}; {wrong}")
         if self.engine not in ENGINES:
             _check_engine(self.engine)
-        if not 0 < self.top_p <= 1 or not 0 <= self.min_p < 1:
-            raise UserError(f"--top-p is {self.top_p} and --min-p {self.min_p}; top-p is in (0, 1], min-p in [0, 1).")
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -192,19 +184,24 @@ def _check_engine(name: Any) -> None:
     server_address(name)
 
 
-def _is(value: Any, kind: str) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int if kind == "int" else (int, float))
-
-
 def _cores() -> int:
     import os
 
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-_LEAST: dict[str, float] = {
-    "steps": 0, "warmup": 0, "lr_floor": 0, "grad_clip": 0, "tasks_per_step": 1, "samples_per_task": 1, "envs": 1, "horizon": 1,
-    "env_workers": 1, "lora": 0,
-    "passes": 1, "updates_per_step": 0, "minibatch": 1, "max_tokens": 1, "top_k": 0, "eval_every": 0, "eval_problems": 1,
-    "checkpoint_every": 1, "keep_checkpoints": 1, "threads": 1, "samples_logged": 0, "weight_decay": 0, "warm_start": 0,
-}  # fmt: skip
+_WHOLE, _COUNT, _FROM_ONE = f"[{-HUGE}, {HUGE})", f"[0, {HUGE})", f"[1, {HUGE})"
+_BOUNDS: dict[str, str] = {
+    **dict.fromkeys(("steps", "warmup", "lora", "updates_per_step", "top_k", "eval_every", "samples_logged"), _COUNT),
+    **dict.fromkeys(("tasks_per_step", "samples_per_task", "envs", "horizon", "env_workers", "passes", "minibatch"), _FROM_ONE),
+    **dict.fromkeys(("max_tokens", "eval_problems", "checkpoint_every", "keep_checkpoints"), _FROM_ONE),
+    **dict.fromkeys(("lr_floor", "weight_decay"), "[0, inf)"),
+    **dict.fromkeys(("lr", "adam_eps", "temperature"), "(0, inf)"),
+    "grad_clip": "[0, inf]",
+    "adam_beta2": "[0, 1)",
+    "top_p": "(0, 1]",
+    "min_p": "[0, 1)",
+    "warm_start": "[0, 1]",
+    "threads": "[1, 1024]",
+}
+"""Where a setting must be (`upslope.fields.Interval`)."""

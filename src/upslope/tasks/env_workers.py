@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from upslope.errors import TaskError
+from upslope.errors import TaskError, UserError
 from upslope.tasks.gym import Environments, GymTask, Stepped
 
 HEADER = struct.Struct("<Q")
@@ -112,15 +112,20 @@ class _Worker:
         except EOFError:
             raise self._gone() from None
         if not fine:
-            raise TaskError(f"{self.task.name} failed in a process of its own:\n{found}")
+            raise TaskError(f"{self.task.name} failed in a process of its own: {found.removeprefix(f'{self.task.name} ')}")
         return found
 
     def close(self) -> None:
         self._finalizer()
 
     def _gone(self) -> TaskError:
-        code = self.process.wait(PATIENCE)
-        return TaskError(f"a process that stepped {self.task.name} has ended by itself, with code {code}. "
+        try:
+            code = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:  # it lives, and yet has closed its pipe
+            self.process.kill()
+            code = self.process.wait()
+        why = {-signal.SIGKILL: " (killed, as when memory runs out)", -signal.SIGSEGV: " (a fault in the simulator's own code)"}
+        return TaskError(f"a process that stepped {self.task.name} has ended by itself, with code {code}{why.get(code, '')}. "
                          "With --env-workers 1 the environment runs in this process and may say why.")  # fmt: skip
 
 
@@ -154,8 +159,10 @@ def serve() -> None:
                     action, *arguments = pickle.loads(message)
                     found = getattr(envs, action)(*arguments)
                 answer = (True, tuple(found) if isinstance(found, Stepped) else found)
-            except Exception:
-                answer = (False, traceback.format_exc())
+            except UserError as error:
+                answer = (False, str(error))
+            except Exception:  # not the environment's: those are told in words
+                answer = (False, f"\n{traceback.format_exc()}")
             _send(answers, pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
 
 

@@ -5,6 +5,7 @@ step. Everything a part may see is a column of such decisions, in a `Batch`; a v
 """
 
 from upslope.types.batch import UNCUT, Batch, Ended, GroupStats, Source, Trajectories, View, decision_keys, pack_rows, unpack_rows
+from upslope.types.calling import call, column, wrong
 from upslope.types.method import NAMED_SLOTS, OPTIONAL_SLOTS, SINGLE_SLOTS, SLOTS, STACKED_SLOTS, Method, Paper
 from upslope.types.part import Head, Metrics, Part, Scope
 
@@ -27,7 +28,10 @@ __all__ = [
     "Source",
     "Trajectories",
     "View",
+    "call",
+    "column",
     "decision_keys",
     "pack_rows",
     "unpack_rows",
+    "wrong",
 ]

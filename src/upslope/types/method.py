@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from upslope.errors import MethodError, did_you_mean
+from upslope.fields import shown
 from upslope.knobs import set_knob
 from upslope.types.part import Part
 
@@ -81,12 +82,28 @@ class Method:
     def __post_init__(self) -> None:
         for slot in STACKED_SLOTS:
             value = getattr(self, slot)
-            value = () if value is None else (value,) if isinstance(value, Part) else tuple(value)
+            value = () if value is None else tuple(value) if isinstance(value, (tuple, list)) else (value,)
             object.__setattr__(self, slot, value)
         for slot in NAMED_SLOTS:
             object.__setattr__(self, slot, _pairs(getattr(self, slot)))
         by_domain = _pairs(self.on)
         object.__setattr__(self, "on", tuple((domain, _pairs(knobs)) for domain, knobs in by_domain))
+        for slot in SLOTS:
+            self._check_slot(slot)
+        for path, part in self.parts():
+            part.check_knobs(path)
+
+    def _check_slot(self, slot: str) -> None:
+        """Refuses what is no part. A function would do its work, but has no knobs to be kept with a run."""
+        value = getattr(self, slot)
+        if slot in SINGLE_SLOTS + OPTIONAL_SLOTS:
+            held = [] if value is None else [(slot, value)]
+        else:
+            held = [(f"{slot}.{place}", part) for place, part in (value if slot in NAMED_SLOTS else enumerate(value))]
+        for path, part in held:
+            if not isinstance(part, Part):
+                raise MethodError(f"{path} of {self.name} is {shown(part)}, which is no part. Write it as a frozen dataclass that "
+                                  "derives from the slot's class in upslope.objective.base.")  # fmt: skip
 
     # -- looking at it -------------------------------------------------------------------------------------------------
 
@@ -170,7 +187,10 @@ class Method:
 def _pairs(value: Any) -> tuple:
     if not value:
         return ()
-    return tuple(sorted(value.items() if isinstance(value, Mapping) else value))
+    items = value.items() if isinstance(value, Mapping) else value
+    if not isinstance(items, Iterable) or any(not isinstance(item, tuple) or len(item) != 2 for item in items):
+        raise MethodError(f"{shown(value)} stands where a mapping of names is wanted, as in models={{'value': ValueFunction()}}.")
+    return tuple(sorted(items, key=lambda item: str(item[0])))
 
 
 def _slot_text(value: Any) -> str:

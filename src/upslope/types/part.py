@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor
+
+from upslope.errors import MethodError
+from upslope.fields import all_ranges, hints, problem, shown
 
 if TYPE_CHECKING:
     from upslope.types.batch import Batch
@@ -26,6 +30,8 @@ class Part:
 
     scope: ClassVar[Scope] = "decision"
     """What the part must see at once, and so when it runs."""
+    ranges: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Where a knob can only be right, as an interval: ``{"weight": "[0, inf)"}``. Those of the base classes hold as well."""
 
     def needs(self) -> frozenset[str]:
         """Columns this part reads beyond the basic ones, such as ``"proximal.entropy"``."""
@@ -55,6 +61,14 @@ class Part:
                 for position, item in enumerate(value):
                     if isinstance(item, Part):
                         yield from item.walk(f"{below}.{position}")
+
+    def check_knobs(self, path: str) -> None:
+        """Refuses fields of another type than declared, NaN, and knobs out of their `ranges`; ``path`` is for the message."""
+        kinds, intervals = hints(type(self)), all_ranges(type(self))
+        for name, kind in kinds.items():
+            value = getattr(self, name)
+            if wrong := problem(value, kind, intervals.get(name, "")):
+                raise MethodError(f"{path}.{name} of {type(self).__name__} is {shown(value)}; {wrong}")
 
     def __str__(self) -> str:
         knobs = ", ".join(f"{f.name}={_short(getattr(self, f.name))}" for f in dataclasses.fields(self))

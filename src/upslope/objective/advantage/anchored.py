@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ class AnchoredBaseline(Advantage):
         anchor: above 1 pulls towards the reference more than towards the best sample; 0 ignores it.
         ddof, eps: as in `GroupBaseline`.
     """
+
+    ranges: ClassVar = {"ddof": "[0, 1]", "eps": "[0, inf)"}
 
     anchor: float = 1.2
     ddof: int = 1

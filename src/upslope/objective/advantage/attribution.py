@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ class Attribution(Advantage):
         limit: bound on each coefficient.
         eps: added to the divisor.
     """
+
+    ranges: ClassVar = {"eps": "[0, inf)"}
 
     by: Literal["group", "token"] = "group"
     limit: float = 10.0

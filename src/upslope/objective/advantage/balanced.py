@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ class BalancedBaseline(Advantage):
         ddof: 0 is the population's spread, as in the paper's code.
         eps: added to the divisor.
     """
+
+    ranges: ClassVar = {"ddof": "[0, 1]", "eps": "[0, inf)"}
 
     scale: Literal["std", "none"] = "none"
     ddof: int = 0

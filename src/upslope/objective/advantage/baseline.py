@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ class MovingBaseline(Advantage, Remembers):
     Fields:
         decay: nearer to one remembers longer and follows a changing policy more slowly.
     """
+
+    ranges: ClassVar = {"decay": "[0, 1]"}
 
     decay: float = 0.9
 
@@ -56,6 +58,8 @@ class GroupBaseline(Advantage):
         eps: added to the divisor. Libraries differ here (1e-4, 1e-6); it matters for small groups.
         singleton: a group of one has no sibling: ``"zero"`` drops its signal (ours), ``"raw"`` takes the reward itself.
     """
+
+    ranges: ClassVar = {"ddof": "[0, 1]", "eps": "[0, inf)"}
 
     scale: Literal["std", "none"] = "std"
     leave_one_out: bool = False

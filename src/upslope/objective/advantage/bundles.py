@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -69,6 +69,8 @@ class BundleRisk(Advantage, Remembers):
         normalise: False does not divide by the bundle's spread.
         eps: added to both spreads.
     """
+
+    ranges: ClassVar = {"rate": "[0, 1]", "eps": "[0, inf)"}
 
     low: float = 0.2
     high: float = 0.9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ class ExtendedGAE(GAE):
         unfinished: ``"hold"`` as above; ``"bootstrap"`` takes the value that the rollout measured behind the pause.
         value_lam: 1 is the return itself: no bias from the value function in its own target.
     """
+
+    ranges: ClassVar = {"value_lam": "[0, 1]"}
 
     gamma: float = 1.0
     lam: float = 0.95

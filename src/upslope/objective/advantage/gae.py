@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,8 @@ class GAE(Advantage):
         gamma: discount. Below one prefers early reward and lowers variance.
         lam: 1 is the Monte-Carlo return minus V, 0 the one-step error. Lower trusts the value function more.
     """
+
+    ranges: ClassVar = {"gamma": "[0, 1]", "lam": "[0, 1]"}
 
     gamma: float = 0.99
     lam: float = 0.95

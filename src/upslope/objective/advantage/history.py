@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,6 +46,8 @@ class SmoothBaseline(Advantage, Remembers):
             is exactly that of all rewards when groups are equally large.
         eps: added to both divisors; the paper has none.
     """
+
+    ranges: ClassVar = {"ddof": "[0, 1]", "eps": "[0, inf)"}
 
     ddof: int = 1
     eps: float = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ class MedianTarget(Advantage):
         ddof: 1 is the unbiased spread that libraries use, 0 the population's.
         eps: added to the divisor; it matters for small groups.
     """
+
+    ranges: ClassVar = {"ddof": "[0, 1]", "eps": "[0, inf)"}
 
     ddof: int = 1
     eps: float = 1e-6

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ class RankBaseline(Advantage):
         ending: ``"apart"``: the decision that ends a list is never beyond it; ``"within"``: it is, behind a closing separator, and
             such a list counts an item more (released code).
     """
+
+    ranges: ClassVar = {"ddof": "[0, 1]", "eps": "[0, inf)"}
 
     credit: Literal["to_go", "own"] = "to_go"
     ddof: int = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ class TokenLevelBaseline(Advantage):
         ddof: of the spread of that baseline per answer.
         eps: added to the divisor.
     """
+
+    ranges: ClassVar = {"ddof": "[0, 1]", "eps": "[0, inf)"}
 
     limit: float = 5.0
     ddof: int = 1

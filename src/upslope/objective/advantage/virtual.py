@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ class VirtualSamples(Advantage):
     """
 
     silent_on_equal_rewards = False
+    ranges: ClassVar = {"ddof": "[0, 1]", "eps": "[0, inf)"}
 
     virtual: int = 1
     best: float = 1.0

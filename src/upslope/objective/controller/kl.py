@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from upslope.objective.base import Controller, State
 from upslope.types import Batch, Metrics
@@ -15,6 +16,8 @@ class TargetKL(Controller):
     Fields:
         limit: smaller stops earlier; 0.01 to 0.03 is usual for PPO.
     """
+
+    ranges: ClassVar = {"limit": "(0, inf]"}
 
     limit: float = 0.02
 
@@ -36,6 +39,8 @@ class AdaptiveKL(Controller):
         horizon: rows over which a persistent error of 20% changes the weight by 20%. Larger is slower.
         knob: the weight it moves.
     """
+
+    ranges: ClassVar = {"target": "(0, inf)", "start": "[0, inf)", "horizon": "[1, inf)"}
 
     target: float = 0.1
     start: float = 0.05

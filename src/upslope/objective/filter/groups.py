@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,6 +22,8 @@ class DropConstantGroups(Filter):
             sampled, so nothing is left over.
         rounds: the most times a step samples; after that it makes do with the groups it has.
     """
+
+    ranges: ClassVar = {"rounds": "[1, inf)"}
 
     refill: bool = False
     rounds: int = 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -100,6 +100,8 @@ class SequenceRatio(Ratio):
 class ConstantMix(Mix):
     """The same share everywhere. 1 is the token branch alone (GRPO), 0 the sequence branch alone (GSPO)."""
 
+    ranges: ClassVar = {"share": "[0, 1]"}
+
     share: float = 0.5
 
     def __call__(self, batch: Batch) -> float:
@@ -118,6 +120,8 @@ class EntropyMix(Mix):
         source: the policy whose entropy it is: ``"proximal"`` (fixed for the step) or ``"current"``.
         neutral: the share where all entropies of the set are equal.
     """
+
+    ranges: ClassVar = {"neutral": "[0, 1]"}
 
     over: Literal["response", "group", "batch"] = "response"
     direction: int = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ class BehaviorKL(Regularizer):
         estimator: see `kl_estimate`.
         limit: the largest value one decision may have; it has no gradient beyond.
     """
+
+    ranges: ClassVar = {"weight": "[0, inf)", "limit": "(0, inf]"}
 
     weight: float = 0.01
     estimator: Estimator = "k3"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -24,6 +25,8 @@ class ConvexKL(Regularizer):
             reference with a share of 0 is not computed.
         estimator, limit: as in `ReferenceKL`.
     """
+
+    ranges: ClassVar = {"weight": "[0, inf)", "limit": "(0, inf]"}
 
     weight: float = 0.04
     share: float = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ class CovarianceKL(Regularizer):
     """
 
     scope = "update"
+    ranges: ClassVar = {"weight": "[0, inf)"}
 
     fraction: float = 2e-3
     weight: float = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ class AnswerEntropyPenalty(Regularizer):
     Fields:
         weight: larger moves probability away from uncertain answers faster; 0 is off.
     """
+
+    ranges: ClassVar = {"weight": "[0, inf)"}
 
     weight: float = 0.1
 

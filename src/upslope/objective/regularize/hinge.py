@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ class HingeKL(Regularizer):
     """
 
     scope = "update"
+    ranges: ClassVar = {"weight": "[0, inf)"}
 
     weight: float = 0.1
     threshold: float = 0.3

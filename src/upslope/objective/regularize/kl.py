@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -47,6 +47,8 @@ class ReferenceKL(Regularizer):
         limit: the largest value one decision may have; it has no gradient beyond.
     """
 
+    ranges: ClassVar = {"weight": "[0, inf)", "limit": "(0, inf]"}
+
     weight: float = 0.04
     estimator: Estimator = "k3"
     reference: str = "start"
@@ -74,6 +76,8 @@ class EntropyBonus(Regularizer):
     Fields:
         weight: larger explores more and settles later.
     """
+
+    ranges: ClassVar = {"weight": "(-inf, inf)"}
 
     weight: float = 0.01
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -22,6 +23,8 @@ class LikelihoodBonus(Regularizer):
         weight: larger is safer on old data and learns less from failures.
     """
 
+    ranges: ClassVar = {"weight": "(-inf, inf)"}
+
     weight: float = 0.1
 
     def __call__(self, batch: Batch) -> Tensor:
@@ -37,6 +40,8 @@ class ProximalPenalty(Regularizer):
     Fields:
         weight: larger keeps the policy nearer to where the step began.
     """
+
+    ranges: ClassVar = {"weight": "[0, inf)"}
 
     weight: float = 0.1
 

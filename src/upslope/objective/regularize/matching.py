@@ -36,6 +36,7 @@ class GroupMatching(Regularizer):
     """
 
     scope = "group"
+    ranges: ClassVar = {"weight": "[0, inf)", "temperature": "(0, inf)"}
     aggregated: ClassVar[bool] = False
 
     weight: float = 1.0

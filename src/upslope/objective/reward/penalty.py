@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -21,6 +22,8 @@ class OverlongPenalty(Reward):
         buffer: :math:`L_c` as a share of L. The paper's 4096 of 20480 is a fifth.
         penalty: what an answer of exactly L tokens loses.
     """
+
+    ranges: ClassVar = {"limit": "[0, inf)", "penalty": "[0, inf)"}
 
     limit: int = 0
     buffer: float = 0.2
@@ -46,6 +49,8 @@ class StepKL(Reward):
     Fields:
         weight: larger keeps the policy nearer to the reference; an `AdaptiveKL` controller can move it.
     """
+
+    ranges: ClassVar = {"weight": "[0, inf)"}
 
     weight: float = 0.05
     estimator: Estimator = "k1"

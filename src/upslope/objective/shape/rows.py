@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ class WhitenRows(Shape):
     """
 
     scope = "step"
+    ranges: ClassVar = {"eps": "[0, inf)"}
 
     eps: float = 1e-8
 

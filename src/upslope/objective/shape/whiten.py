@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ class Whiten(Shape):
     """
 
     scope = "update"
+    ranges: ClassVar = {"eps": "[0, inf)"}
 
     eps: float = 1e-8
 

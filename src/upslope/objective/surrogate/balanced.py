@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ class BalancedClip(Surrogate):
     """
 
     scope = "update"
+    ranges: ClassVar = {"dual": "(1, inf]"}
 
     target: float = 0.4
     low_start: float = 0.6

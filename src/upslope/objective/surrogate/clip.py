@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -94,6 +94,8 @@ class PessimisticClip(Surrogate):
         dual: where A < 0, the loss is no larger than :math:`-dual \cdot A`: a bound on what one very unlikely bad token can do.
             Infinite: none.
     """
+
+    ranges: ClassVar = {"dual": "(1, inf]"}
 
     low: float = 0.2
     high: float = 0.2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ class EntropyAdaptiveClip(Surrogate):
     """
 
     scope = "update"
+    ranges: ClassVar = {"dual": "(1, inf]"}
 
     low: float = 0.2
     high: float = 0.2

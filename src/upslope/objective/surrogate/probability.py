@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,8 @@ class ProbabilityClip(Surrogate):
         most: no upper bound is above this, however unlikely the decision was.
         dual: where A < 0, the loss is no larger than :math:`-dual \cdot A`. Infinite: none.
     """
+
+    ranges: ClassVar = {"dual": "(1, inf]"}
 
     low: float = 0.16
     high: float = 0.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ class LabelFromRatio(Surrogate):
 
     scope = "group"
     silent_without_advantage = False
+    ranges: ClassVar = {"eps": "[0, inf)"}
 
     scale: float = 1.0
     score: Literal["log-ratio", "likelihood"] = "log-ratio"

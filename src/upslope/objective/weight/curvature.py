@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class TrustToken(Weight):
     """
 
     scope = "update"
+    ranges: ClassVar = {"lr": "[0, inf)"}
 
     lr: float = 1.5e-5
     rise: float = 1e-2

@@ -1,0 +1,175 @@
+"""Gradients and weights that are not finite: the rows they came from are kept, and a series of them ends the run.
+
+One such update is skipped, which costs nothing but its rows: a single overflow in half precision is no reason to stop. A series is
+a run that learns no more, however ordinary its table looks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from upslope.errors import Remark, UserError
+from upslope.learners.judging import column_slopes, leaf
+from upslope.learners.sight import Policy, Sight
+from upslope.learners.tally import Tally
+from upslope.objective import estimator
+from upslope.types import UNCUT, Method, Trajectories, View
+
+IN_A_ROW = 5
+"""Skipped updates in a row after which the run ends."""
+KEPT = 10
+"""Files with such rows that a run's folder gets; where they come again and again, the first ones tell enough."""
+SHOWN = 6
+"""Rows or parameters that are named before the rest is only counted."""
+
+
+class NonFinite(UserError):
+    """Learning cannot go on: gradients have not been finite for a while, or the weights are not."""
+
+    def __init__(self, what: str, cure: str):
+        super().__init__(f"{what} {cure}")
+        self.what, self.cure = what, cure
+
+    def ended(self, run: Path, checkpoint: str) -> NonFinite:
+        """The same, for whoever started the run in this folder."""
+        return NonFinite(
+            f"{self.what} The run has ended; its checkpoint {checkpoint} is good ('upslope eval {run}'), and 'upslope check {run}' "
+            "says what was not finite.",
+            f"To go on from there would end here again: {self.cure}",
+        )
+
+
+@dataclass(frozen=True)
+class Offence:
+    """The rows of an update that came to nothing."""
+
+    step: int
+    columns: Mapping[str, Tensor]
+    """Every column of the rows by its place, such as ``current.logp``; ``gradient.logp`` is the slope of the loss in it."""
+    parameters: tuple[str, ...]
+    """Names of the parameters whose gradient, or value, is not finite or too large for a norm."""
+    of: str
+    """``gradient`` or ``weights``: what of the parameters is meant."""
+
+    def save(self, folder: Path) -> Path | None:
+        """Writes ``step-000012.safetensors``; nothing where there are `KEPT` already. A full disk is told and no reason to stop."""
+        from safetensors.torch import save_file
+
+        file = folder / f"step-{self.step:06d}.safetensors"
+        if not file.exists() and len(list(folder.glob("step-*.safetensors"))) >= KEPT:
+            return None
+        tensors = {name: column.detach().cpu().contiguous().clone() for name, column in self.columns.items()}
+        told = {"step": str(self.step), "of": self.of, "parameters": json.dumps(self.parameters)}
+        draft = file.with_name(f".{file.name}.tmp")
+        try:
+            folder.mkdir(exist_ok=True)
+            save_file(tensors, draft, told)
+            draft.replace(file)
+        except OSError as error:
+            warnings.warn(Remark(f"the rows of step {self.step} could not be kept in {folder}: {error}."), stacklevel=2)
+            return None
+        return file
+
+
+def offence(method: Method, sight: Sight, policy: Policy, rows: Trajectories, needs: frozenset[str], step: int) -> Offence:
+    """The rows of an update as its parts saw them, computed once more: the update itself keeps nothing of this."""
+    parameters = tuple(nonfinite_parameters(policy, gradients=True))
+    batch: Trajectories = estimator.begin_update(method, sight.look_ahead(method, rows)).replace(current=None)  # type: ignore[assignment]
+    view = sight.columns(method, policy, batch, needs)
+    slopes = column_slopes(method, batch, view.map(leaf), Tally())
+    columns = dict(_flat(batch.replace(current=view))) | {f"gradient.{name}": slope for name, slope in slopes.items()}
+    return Offence(step, columns, parameters, "gradient")
+
+
+def broken_weights(policy: Policy, rows: Trajectories, step: int) -> Offence:
+    """The rows of a step behind which the weights are not finite."""
+    return Offence(step, dict(_flat(rows)), tuple(nonfinite_parameters(policy, gradients=False)), "weights")
+
+
+def nonfinite_parameters(policy: Policy, gradients: bool) -> Iterator[str]:
+    """Names of the parameters whose norm is not finite, or that of whose gradient is not."""
+    names = _names(policy)
+    for group, parameters in policy.trainable().items():
+        for number, parameter in enumerate(parameters):
+            tensor = parameter.grad if gradients else parameter
+            if tensor is not None and not math.isfinite(length([tensor])):
+                yield names.get(id(parameter), f"{group} {number}")
+
+
+def length(tensors: Iterable[Tensor]) -> float:
+    """The norm of all of them together, in one call; infinite or NaN where any of them is. The only wait for the device."""
+    held = [tensor.detach() for tensor in tensors]
+    return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(held)))) if held else 0.0
+
+
+def describe(path: Path) -> list[str]:
+    """What is not finite in a file that `Offence.save` wrote: a line for the parameters, and one for each column."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            told = file.metadata() or {}
+            columns = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
+        parameters, step = json.loads(told["parameters"]), told["step"]
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise UserError(f"{path} does not hold the rows of an update: {error}.") from error
+    lines = [f"step {step}: {len(columns['sampled'])} rows, {int((columns['sampled'] > 0).sum())} decisions"]
+    if parameters:
+        what = "gradients that are not finite" if told.get("of") == "gradient" else "weights that are not finite or too large"
+        lines.append(f"{what}: {_some(parameters)}")
+    found = [line for name, column in sorted(columns.items()) if (line := _column_line(name, column, columns["sampled"]))]
+    return [*lines, *(found or ["every column of the rows is finite: it came about in the policy itself"])]
+
+
+def _column_line(name: str, column: Tensor, sampled: Tensor) -> str:
+    """What of a column is not finite, where somebody decided: elsewhere it belongs to nobody and may hold anything."""
+    if not column.is_floating_point():
+        return ""
+    wrong = ~column.isfinite()
+    if column.shape[: sampled.dim()] == sampled.shape:
+        wrong = wrong.reshape(*sampled.shape, -1).any(-1) & (sampled > 0)
+    rows = wrong.reshape(len(wrong), -1).any(1).nonzero().flatten().tolist() if wrong.dim() else []
+    if not rows:
+        return ""
+    return f"{name}: {int(wrong.sum())} values that are not finite, in {len(rows)} of {len(column)} rows: {_some(rows)}"
+
+
+def _some(items: list[Any]) -> str:
+    more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
+    return ", ".join(map(str, items[:SHOWN])) + more
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a batch with its place in it."""
+    if isinstance(value, Tensor):
+        yield path, value
+        return
+    if isinstance(value, View):
+        value = value.columns()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name not in UNCUT}
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _flat(item, f"{path}.{name}" if path else str(name))
+
+
+def _names(policy: Any) -> dict[int, str]:
+    modules = (
+        {"": policy} if isinstance(policy, nn.Module) else {"": getattr(policy, "model", None), **getattr(policy, "heads", {})}
+    )
+    return {
+        id(parameter): f"{place}.{name}" if place else name
+        for place, module in modules.items()
+        if isinstance(module, nn.Module)
+        for name, parameter in module.named_parameters()
+    }
