@@ -365,3 +365,77 @@ def test_the_second_signal_ends_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         up.train("grpo", **QUICK, out=tmp_path / "run", watcher=Signals())
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+# -- what a checkpoint is worth without ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def base(tmp_path) -> Path:
+    """A model in a folder of the user's."""
+    from upslope.policies import load_language_model
+
+    load_language_model("tiny:layers=1,width=16", 0).save(tmp_path / "base")
+    return tmp_path / "base"
+
+
+def test_adapters_are_not_judged_on_a_model_they_were_not_trained_on(base, tmp_path):
+    run = up.train("grpo", **QUICK | {"model": str(base), "lora": 2, "steps": 1}, out=tmp_path / "run")
+    assert up.load(run.path).policy is not None
+    flip(base / "model.safetensors", 0.9)
+    with pytest.raises(UserError, match="has changed since"):
+        _ = up.load(run.path).policy
+
+
+def test_a_checkpoint_that_lacks_a_tensor_is_refused(whole, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    copy = tmp_path / "copy"
+    shutil.copytree(whole, copy)
+    (copy / "run.toml").write_text((copy / "run.toml").read_text().replace("format = 2\n", ""))
+    for folder in RunFolder(copy).checkpoints():
+        (folder / "digests.json").unlink()
+        tensors = load_file(folder / "model.safetensors")
+        del tensors["model.layers.0.mlp.up_proj.weight"]
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match="up_proj"):
+        _ = up.load(copy).policy
+
+
+def test_check_names_what_is_damaged_and_changes_nothing(whole, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(whole, copy)
+    assert main(["check", str(copy)]) == 0
+    assert "DAMAGED" not in capsys.readouterr().out
+    flip(copy / "checkpoints" / "step-000006" / "learner.json")
+    with (copy / "metrics.jsonl").open("ab") as log:
+        log.write(b'{"half": ')
+    (copy / "samples.jsonl").write_bytes(b"\xff\xfe\n" + (copy / "samples.jsonl").read_bytes())
+    before = digest_of_all(copy)
+    assert main(["check", str(copy)]) == 2
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("DAMAGED")]
+    assert len(said) == 2 and "samples.jsonl" in said[0] and "step-000006" in said[1] and digest_of_all(copy) == before
+
+
+@pytest.mark.parametrize("refusal", ["No space left on device", "Read-only file system"])
+def test_what_the_disk_refuses_is_one_line_and_costs_nothing_saved(refusal, tmp_path, monkeypatch, capsys, whole):
+    import errno
+
+    number = {os.strerror(each): each for each in (errno.ENOSPC, errno.EROFS)}[refusal]
+    real, count = RunFolder.append, 0
+
+    def full(self, log, record):
+        nonlocal count
+        count += 1
+        if count == 12:
+            raise OSError(number, refusal, str(self.path / log))
+        real(self, log, record)
+
+    monkeypatch.setattr(RunFolder, "append", full)
+    words = ["train", "grpo", *FLAGS, "--steps", "6", "--checkpoint-every", "2", "--out", str(tmp_path / "run"), "--quiet"]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert refusal in said and "upslope resume" in said and "Traceback" not in said
+    monkeypatch.undo()
+    up.resume(tmp_path / "run")
+    assert_same_end(tmp_path / "run", whole)

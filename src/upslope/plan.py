@@ -96,5 +96,26 @@ def checked_table(folder: RunFolder) -> dict[str, Any]:
     return table
 
 
+def base_digests(policy: Any, settings: Settings) -> dict[str, str]:
+    """The files of the model that adapters were added to, by digest: what a checkpoint has learned is worth nothing without it."""
+    folder = getattr(policy, "source", None)
+    if not settings.lora or folder is None:
+        return {}
+    weights = sorted(file for suffix in ("safetensors", "bin") for file in folder.glob(f"*.{suffix}"))
+    return {str(file): _digest(file) for file in (folder / "config.json", *weights)}
+
+
+def check_base(folder: RunFolder, policy: Any, settings: Settings) -> None:
+    """Refuses a run with adapters whose model is not the one it began with."""
+    known = folder.table().get("base") or {}
+    for file, digest in base_digests(policy, settings).items():
+        if known and known.get(file) != digest:
+            raise UserError(f"{file} has changed since {folder.path} began, and its adapters belong to the old one. Put that back.")
+
+
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
+    """Of a file's bytes, in pieces: it may be larger than memory."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -22,7 +22,7 @@ import torch
 from upslope.errors import UserError
 from upslope.learners.nonfinite import NonFinite
 from upslope.learners.policy_gradient import PolicyGradient
-from upslope.plan import Plan, checked_table
+from upslope.plan import Plan, base_digests, check_base, checked_table
 from upslope.runtime import trust, user_code
 from upslope.runtime.checkpoint_files import CheckpointReader
 from upslope.runtime.files import load_state, save_state, whole_folder, write_json, write_text
@@ -130,7 +130,7 @@ def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | 
     bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs)
     check_domain(plan.settings, bench.task.domain, plan.task, plan.model)
     plan = dataclasses.replace(plan, settings=bench.settings, method=bench.method)
-    table, bundles = plan.table(), user_bundles(plan.method)
+    table, bundles = plan.table() | {"base": base_digests(bench.policy, plan.settings)}, user_bundles(plan.method)
     for key in ("task", "reward"):
         if ".py:" in table[key]:
             path, _, name = table[key].rpartition(":")
@@ -161,6 +161,7 @@ def resume(path: str | Path, watcher: Watcher | None = None, trusted: bool = Fal
     with _mendable(), owned(folder.path):
         plan = Plan.from_folder(folder, trusted)
         bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data)
+        check_base(folder, bench.policy, plan.settings)
         return _train(Run(folder, plan, bench), watcher or Watcher())
 
 
@@ -169,6 +170,7 @@ def load_bench(run: Run) -> Bench:
     plan = run.plan
     settings = dataclasses.replace(plan.settings, engine="torch")
     bench = set_up(plan.method, plan.task, plan.model, settings, plan.reward, plan.test_data)
+    check_base(run.folder, bench.policy, settings)
 
     def load(files: CheckpointReader) -> None:
         bench.policy.load(files)

@@ -91,6 +91,8 @@ class LanguageModel:
         model.eval()
         self.prompt_limit: PromptLimit | None = None
         """How long a prompt may be, if anything limits it."""
+        self.source: Path | None = None
+        """The folder it was loaded from."""
         self.adapted = False
         """Whether adapters learn in place of the model's own weights."""
         self.recompute = False

@@ -41,7 +41,9 @@ def from_folder(folder: Path, name: str = "") -> LanguageModel:
         if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what is made of a family's name alone
             raise UserError(f"'{folder}' has no tokenizer: its files (tokenizer.json or the like) are missing. Copy them there.")
     with _one_line(f"the model in '{folder}' cannot be used with its tokenizer"):
-        return LanguageModel(model, tokenizer, name or folder.resolve().name)
+        policy = LanguageModel(model, tokenizer, name or folder.resolve().name)
+    policy.source = folder
+    return policy
 
 
 def _whole_model(folder: Path) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from upslope.errors import UserError
+from upslope.learners.nonfinite import describe
 from upslope.plan import checked_table
 from upslope.report.words import in_bytes
 from upslope.runtime import trust
@@ -39,7 +40,7 @@ def check_run(path: str | Path, progress: Progress = lambda what: None) -> list[
     """
     folder = RunFolder.open(path)
     found = []
-    for look in (_plan, _code, _data, _logs, _summary, _checkpoints):
+    for look in (_plan, _code, _data, _logs, _summary, _checkpoints, _nonfinite):
         found += list(look(folder, progress))
     return found
 
@@ -103,6 +104,18 @@ def _summary(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
         except (ValueError, RecursionError):
             whole = False
         yield Finding("summary.json", whole, "the run is finished" if whole else "it is not what a run writes")
+
+
+def _nonfinite(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
+    """Rows of updates whose gradients were not finite: the folder is whole, and this is why the run may have ended."""
+    for file in sorted((folder.path / "nonfinite").glob("step-*.safetensors")):
+        name = f"nonfinite/{file.name}"
+        try:
+            said = describe(file)
+        except UserError as problem:
+            yield Finding(name, False, str(problem))
+            continue
+        yield Finding(name, True, "; ".join(said))
 
 
 def _checkpoints(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
