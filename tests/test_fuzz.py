@@ -266,8 +266,9 @@ def look_at(work: Path) -> None:
             look()
         except UserError as problem:
             assert str(problem)
-    if (work / "run.toml").is_file():
-        read_run(work)
+    (work / "summary.json").write_text('{"score": "accuracy", "score_before": 0.1, "score_after": 0.2}')  # as if it were finished
+    read_run(work)
+    (work / "summary.json").unlink()
     answered(["check", str(work)])
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import tomli_w
 
 from upslope.errors import UserError, did_you_mean
+from upslope.plan import checked_table
 from upslope.runtime.files import write_text
 from upslope.runtime.method_file import method_table
 from upslope.runtime.run_folder import RunFolder
@@ -203,8 +204,19 @@ def is_comparison(path: Path) -> bool:
 
 def read_labels(path: Path) -> dict[str, str]:
     """The label of each cell of a comparison's folder, in the order in which they were asked for."""
-    table = tomllib.loads((path / FILE).read_text(encoding="utf-8"))
-    return {cell["folder"]: cell["label"] for cell in table["cells"]}
+    return {cell["folder"]: cell["label"] for cell in _read_comparison(path)["cells"]}
+
+
+def _read_comparison(path: Path) -> dict[str, Any]:
+    """``compare.toml``, if it is as a comparison writes it."""
+    try:
+        table = tomllib.loads((path / FILE).read_bytes().decode("utf-8"))
+        if all(isinstance(cell["folder"], str) and isinstance(cell["label"], str) for cell in table["cells"]) and "shared" in table:
+            return table
+        why = "it is not as a comparison writes it"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
+        why = str(problem) or type(problem).__name__
+    raise UserError(f"{path / FILE} cannot be read: {why}. Put the old one back, or choose another folder.")
 
 
 def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> None:
@@ -219,7 +231,7 @@ def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> Non
     }
     known: dict[str, Any] = {}
     if is_comparison(path):
-        old = tomllib.loads((path / FILE).read_text(encoding="utf-8"))
+        old = _read_comparison(path)
         _refuse_differences(path, old["shared"], shared)
         known = {cell["folder"]: cell for cell in old["cells"]}
     for cell in cells:
@@ -244,7 +256,7 @@ def _refuse_differences(path: Path, old: Mapping[str, Any], new: Mapping[str, An
 
 def check_agrees(cell: Cell, path: Path, checked: Checked) -> None:
     """Refuses to take an earlier run for this cell if it was made with another method, task or setting."""
-    table = tomllib.loads((RunFolder.open(path).path / "run.toml").read_text(encoding="utf-8"))
+    table = checked_table(RunFolder.open(path))
     wanted = {"model": cell.question.model, "settings": {**cell.settings, "seed": cell.seed}}
     wanted |= {"method": _without_texts(checked.methods[cell.label, cell.task])}
     if ".py:" not in cell.task:

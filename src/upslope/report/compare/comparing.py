@@ -19,6 +19,7 @@ from upslope.report.compare.timing import WORTH_A_TRIAL, Cost, cost
 from upslope.report.compare.watching import Watching, name
 from upslope.report.words import clock
 from upslope.runtime.files import write_json, write_text
+from upslope.runtime.run_folder import RunFolder
 
 WRITTEN = ("report.html", "report.md", "comparison.json")
 
@@ -178,9 +179,7 @@ def _is_only_a_report(path: Path) -> bool:
 
 
 def _is_control(path: Path) -> bool:
-    import tomllib
-
-    return str(tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))["task"]).startswith("gym:")
+    return str(RunFolder.open(path).table().get("task")).startswith("gym:")
 
 
 def _task_of(path: Path, cells: Sequence[Cell]) -> str:

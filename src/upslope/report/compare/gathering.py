@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from upslope.errors import UserError
+from upslope.plan import checked_table
 from upslope.report.compare.cells import flat, is_comparison, read_labels
 from upslope.report.compare.sampling import counts
 from upslope.runtime.run_folder import RunFolder
@@ -109,26 +109,29 @@ def read_run(path: Path) -> Trained | str:
     """A finished run, or why it cannot be compared."""
     folder = RunFolder.open(path)
     try:
-        table = tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        table = checked_table(folder)
+        summary = json.loads((path / "summary.json").read_bytes())
+        score_name, method, seed = str(summary["score"]), str(table["method"]["name"]), int(table["settings"]["seed"])
     except FileNotFoundError:
         return f"{path} is not finished and is left out; 'upslope resume {path}' goes on with it."
-    except (tomllib.TOMLDecodeError, ValueError):
-        return f"{path} cannot be read and is left out."
+    except UserError as problem:
+        return f"{path} is left out: {problem}"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"{path} cannot be read and is left out; 'upslope check {path}' says more."
     records = folder.read("metrics.jsonl")
     before, after = _finite(summary.get("score_before")), _finite(summary.get("score_after"))
     if before is None or after is None:
         return f"{path} ended with a score that is not a number and is left out; that speaks against it."
     return Trained(
         path=path,
-        method=str(table["method"]["name"]),
+        method=method,
         task=str(table["task"]).partition("@")[0],
-        seed=int(table["settings"]["seed"]),
-        score_name=str(summary["score"]),
+        seed=seed,
+        score_name=score_name,
         before=before,
         after=after,
-        evaluations=[each for each in records if each["kind"] == "evaluation" and _finite(each.get("score")) is not None],
-        steps=[each for each in records if each["kind"] == "step"],
+        evaluations=[each for each in records if each.get("kind") == "evaluation" and _finite(each.get("score")) is not None],
+        steps=[each for each in records if each.get("kind") == "step"],
         table=table,
         sampled=counts(path),
     )
