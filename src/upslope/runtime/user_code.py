@@ -39,7 +39,7 @@ def load_file(path: str | Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up while the class is made
     try:
         # The very bytes that the digest is of, never a compiled copy that lies beside them.
-        exec(compile(bundle.files[bundle.entry], str(path), "exec"), module.__dict__)
+        exec(compile(bundle.files[bundle.entry], str(module.__file__), "exec"), module.__dict__)
     except KeyboardInterrupt:
         del sys.modules[name]
         raise
