@@ -45,7 +45,8 @@ class NonFinite(UserError):
         saved = run / "checkpoints" / checkpoint
         begin = f" (--model {saved} begins with those weights)" if (saved / "config.json").exists() else ""
         return NonFinite(
-            f"{self.what} The run has ended; its checkpoint {checkpoint} is good{begin}. 'upslope check {run}' says what was not finite.",
+            f"{self.what} The run has ended; its checkpoint {checkpoint} is good{begin}. 'upslope check {run}' says what was not "
+            "finite.",
             f"To resume it would end here again: {self.cure}",
         )
 
