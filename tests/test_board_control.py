@@ -89,10 +89,10 @@ def test_what_the_library_would_refuse_is_refused_before_anything_starts(tmp_pat
 def test_what_was_asked_becomes_words_that_no_shell_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked = {
         "method": "dhpo+high-entropy", "task": "sort:length=3", "steps": 5, "seed": 2, "set": {"surrogate.token.high": 0.4},
-        "settings": {"lr": 1e-4, "watch_kl": False, "schedule": "; rm -rf /"},
+        "settings": {"lr": 1e-4, "watch_kl": False, "stop": "; rm -rf /"},
     }  # fmt: skip
     words = ["train", "dhpo+high-entropy", "--task", "sort:length=3", "--set", "surrogate.token.high=0.4", "--steps=5", "--seed=2"]
-    assert train_words(asked) == [*words, "--lr=0.0001", "--no-watch-kl", "--schedule=; rm -rf /"]
+    assert train_words(asked) == [*words, "--lr=0.0001", "--no-watch-kl", "--stop=; rm -rf /"]
     started: list[Any] = []
 
     class Fake:

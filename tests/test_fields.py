@@ -2,10 +2,14 @@
 
 import dataclasses
 import math
+import tomllib
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
+import tomli_w
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from upslope.errors import MethodError, UserError
 from upslope.fields import Interval, all_ranges, hints
@@ -14,6 +18,7 @@ from upslope.objective.advantage.baseline import GroupBaseline
 from upslope.objective.regularize.kl import ReferenceKL
 from upslope.objective.surrogate.clip import PessimisticClip
 from upslope.objective.weight.selection import TopEntropy
+from upslope.runtime.method_file import dump_method, load_method
 from upslope.runtime.settings import _BOUNDS, Settings
 from upslope.types import Part
 
@@ -164,3 +169,38 @@ def test_every_range_is_of_a_knob_and_can_be_read():
 def test_brackets_belong_and_parentheses_do_not(interval: str, inside: tuple, outside: tuple):
     read = Interval.parse(interval)
     assert all(value in read for value in inside) and not any(value in read for value in outside)
+
+
+# -- anything at all -------------------------------------------------------------------------------------------------------
+
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.binary(max_size=4),
+    st.sampled_from([[1], 2**63, -(2**70), 10**400, 5e-324, -0.0, "nan", "inf", "1e400", "\udc80", "0x10", "1_0", object()]),
+)  # fmt: skip
+SETTING = st.sampled_from([f.name for f in dataclasses.fields(Settings)])
+KNOBS = [(name, f"{path}.{f.name}") for name in catalogue() for path, part in find(name).parts() for f in dataclasses.fields(part)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(SETTING, ANYTHING)
+def test_any_setting_is_taken_or_refused_in_a_line(name: str, value: Any):
+    try:
+        made = Settings(**{name: value})
+    except UserError as error:
+        assert "\n" not in str(error) and str(error).encode("utf-8", "surrogatepass")
+    else:
+        kept = getattr(made, name)
+        assert kept == kept, "NaN was taken"
+        tomllib.loads(tomli_w.dumps({name: kept} if kept is not None else {}))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(KNOBS), ANYTHING)
+def test_any_knob_is_taken_or_refused_in_a_line(knob: tuple[str, str], value: Any):
+    name, path = knob
+    try:
+        changed = find(name).with_knobs({path: value})
+    except UserError as error:
+        assert "\n" not in str(error)
+    else:
+        assert load_method(dump_method(changed)) == changed

@@ -62,7 +62,9 @@ def test_a_run_whose_gradients_stay_nan_ends_with_its_last_checkpoint(tmp_path: 
     with pytest.raises(NonFinite) as told:
         up.train(poisoned(tmp_path, "grpo", after=0.5), **TEXT, out=run)
     said = str(told.value)
-    assert "step 15: the gradient was not finite in 5 updates in a row" in said and "checkpoint step-000010 is good" in said
+    assert (
+        "step 15: the gradient was not finite in 5 updates in a row" in said and "checkpoint step-000010 is good (--model " in said
+    )
     assert f"upslope check {run}" in said and "--lr" in said and "\n" not in said
     assert finite_checkpoints(run)[-1] == "step-000010" and not (run / "summary.json").exists()
     skipped = {record["step"]: record["skipped_updates"] for record in up.load(run).metrics if "skipped_updates" in record}

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import random
 import sys
 import threading
 import time
+import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
+import torch
 
-from upslope.errors import MissingExtra
+from upslope.errors import MissingExtra, Remark
+from upslope.report.live import LiveTable
 from upslope.rewards import RewardError, UserReward, load_reward
 
 PROMPTS, RESPONSES, ANSWERS = ["p0", "p1", "p2"], ["a", "bb", "ccc"], ["a", "b", "c"]
@@ -209,3 +215,63 @@ def test_a_file_that_does_not_load_is_reported_with_its_line(write):
         load_reward(write("x = 0\ny = 1 / x\n") + ":score")
     with pytest.raises(RewardError, match="SyntaxError"):
         load_reward(write("def score(:\n", "broken.py") + ":score")
+
+
+# -- what is not a reward's to change --------------------------------------------------------------------------------------
+
+CHANGES = {
+    "torch's default dtype to torch.float64": ("torch.set_default_dtype(torch.float64)", torch.get_default_dtype),
+    "the working folder to '/'": ("os.chdir('/')", os.getcwd),
+    "torch's grad mode to False": ("torch.set_grad_enabled(False)", torch.is_grad_enabled),
+    "torch's number of threads to 2": ("torch.set_num_threads(2)", torch.get_num_threads),
+    "torch's default device to meta": ("torch.set_default_device('meta')", torch.get_default_device),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("ends", ["return [1.0] * len(r)", "raise ValueError('no')"])
+def test_what_a_reward_changes_beside_its_results_is_put_back_and_told_once(change, ends, write):
+    does, now = CHANGES[change]
+    before = now()
+    reward = load_reward(write(f"import os, torch\ndef score(p, r, a):\n    {does}\n    {ends}\n") + ":score")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            with nullcontext() if "return" in ends else pytest.raises(RewardError):
+                call(reward)
+            assert now() == before
+    (told,) = [str(warning.message) for warning in said if warning.category is Remark]
+    assert f"my.py:score changed {change}. It is put back" in told
+
+
+def test_a_reward_that_changes_nothing_is_not_told_of():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call(UserReward(lambda prompts, responses, answers: [random.random() for _ in responses]))
+
+
+@pytest.mark.parametrize("value", [1e39, -1e39, 1e19, 10**30])
+def test_a_reward_that_float32_cannot_compare_is_refused_with_its_row(value):
+    with pytest.raises(RewardError, match=r"(?s)beyond 1e\+18: float32 cannot compare such rewards.*row 1:\n  prompt:   'p1'"):
+        call(UserReward(lambda prompts, responses, answers: [0.0, value, 0.0]))
+    with pytest.raises(RewardError, match="beyond 1e"):
+        call(UserReward(lambda prompts, responses, answers: {"reward": [0.0] * 3, "style": [0.0, value, 0.0]}))
+    assert call(UserReward(lambda prompts, responses, answers: [0.0, 1e18, 0.0])) == [0.0, 1e18, 0.0]
+
+
+def test_a_component_whose_name_cannot_be_written_is_refused():
+    with pytest.raises(RewardError, match=r"under the name '\\udc80', which cannot be written as UTF-8"):
+        call(UserReward(lambda prompts, responses, answers: {"reward": [1.0] * 3, "\udc80": [1.0] * 3}))
+
+
+def test_a_number_of_thousands_of_digits_is_no_finite_number():
+    with pytest.raises(RewardError, match="a number of thousands of digits, which is no finite number"):
+        call(UserReward(lambda prompts, responses, answers: [10**5000, 0.0, 0.0]))
+
+
+def test_the_live_view_shows_remarks_as_notes_and_leaves_other_warnings_alone(capsys):
+    with LiveTable(terminal=False):
+        warnings.warn(Remark("the pole is on fire"), stacklevel=1)
+        with pytest.warns(DeprecationWarning, match="old"):
+            warnings.warn("old", DeprecationWarning, stacklevel=1)
+    assert capsys.readouterr().err.splitlines() == ["note: the pole is on fire"]

@@ -65,7 +65,7 @@ def problem(value: Any, hint: Any, interval: str = "") -> str:
         near = did_you_mean(value, choices_of(hint)) if isinstance(value, str) else ""
         return f"it must be {_wanted(hint)}.{near}"
     if isinstance(value, str):
-        return "" if _can_be_written(value) else "it must be text that can be written as UTF-8."
+        return "" if can_be_written(value) else "it must be text that can be written as UTF-8."
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return ""
     if value != value:
@@ -106,7 +106,8 @@ def choices_of(hint: Any) -> tuple[str, ...]:
     return tuple(choice for option in _options(hint) for choice in choices_of(option)) if len(_options(hint)) > 1 else ()
 
 
-def _can_be_written(text: str) -> bool:
+def can_be_written(text: str) -> bool:
+    """Whether a text can go into a file: half of a surrogate pair cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

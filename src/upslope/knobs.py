@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from upslope.errors import MethodError, did_you_mean
-from upslope.fields import all_ranges, choices_of, hints, problem
+from upslope.fields import all_ranges, choices_of, hints, problem, shown
 
 
 def set_knob(holder: Any, path: list[str], value: Any, whole: str, owner: str) -> Any:
@@ -20,17 +20,22 @@ def set_knob(holder: Any, path: list[str], value: Any, whole: str, owner: str) -
     if isinstance(holder, tuple):
         return _in_stack(holder, path, value, whole, owner)
     if not dataclasses.is_dataclass(holder) or isinstance(holder, type):
-        raise MethodError(f"--set {whole}={value}: {owner} has nothing in slot {whole.split('.')[0]!r} to set a knob of.")
+        raise MethodError(f"--set {whole}={said(value)}: {owner} has nothing in slot {whole.split('.')[0]!r} to set a knob of.")
     knobs = [f.name for f in dataclasses.fields(holder)]
     if not path or path[0] not in knobs:
         name, asked = type(holder).__name__, path[0] if path else ""
         given = f"{name} has no knob {asked!r}" if asked else f"{name} is a part, not a knob"
         known = f"Its knobs: {', '.join(knobs) or 'none'}."
-        raise MethodError(f"--set {whole}={value}: {given}.{did_you_mean(asked, knobs)} {known}")
+        raise MethodError(f"--set {whole}={said(value)}: {given}.{did_you_mean(asked, knobs)} {known}")
     old = getattr(holder, path[0])
     if len(path) > 1 or dataclasses.is_dataclass(old) or isinstance(old, tuple):
         return dataclasses.replace(holder, **{path[0]: set_knob(old, path[1:], value, whole, owner)})
     return dataclasses.replace(holder, **{path[0]: _coerced(holder, path[0], value, whole)})
+
+
+def said(value: Any) -> str:
+    """The value of a knob in a message: as it was typed, where it was."""
+    return value if isinstance(value, str) and value.isprintable() and len(value) <= 80 else shown(value)
 
 
 def _in_stack(holder: tuple, path: list[str], value: Any, whole: str, owner: str) -> tuple:
@@ -43,7 +48,7 @@ def _in_stack(holder: tuple, path: list[str], value: Any, whole: str, owner: str
         chosen, rest = 0, path
     else:
         cure = f"say which: {', '.join(keys)}." if items else "there is no knob to set."
-        raise MethodError(f"--set {whole}={value}: {owner} has {len(items)} parts in slot {whole.split('.')[0]!r}; {cure}")
+        raise MethodError(f"--set {whole}={said(value)}: {owner} has {len(items)} parts in slot {whole.split('.')[0]!r}; {cure}")
     items[chosen] = set_knob(items[chosen], rest, value, whole, owner)
     return tuple(zip(keys, items, strict=True)) if named else tuple(items)
 
@@ -53,17 +58,19 @@ def _coerced(holder: Any, name: str, value: Any, whole: str) -> Any:
     old, kind = getattr(holder, name), hints(type(holder)).get(name)
     if choices := choices_of(kind):
         if value not in choices:
-            near = did_you_mean(str(value), choices)
-            raise MethodError(f"--set {whole}={value}: that knob is one of {', '.join(map(repr, choices))} (now {old!r}).{near}")
+            near = did_you_mean(said(value), choices)
+            raise MethodError(
+                f"--set {whole}={said(value)}: that knob is one of {', '.join(map(repr, choices))} (now {old!r}).{near}"
+            )
         return value
     wanted: type = kind if kind in (bool, int, float, str) else type(old)
     try:
         found = _read(value, wanted)
     except (KeyError, ValueError, OverflowError, TypeError):
         kind_name = "whole number" if wanted is int else wanted.__name__
-        raise MethodError(f"--set {whole}={value}: that knob is a {kind_name} (now {old!r}).") from None
+        raise MethodError(f"--set {whole}={said(value)}: that knob is a {kind_name} (now {old!r}).") from None
     if wrong := problem(found, wanted, all_ranges(type(holder)).get(name, "")):
-        raise MethodError(f"--set {whole}={value} (now {old!r}): {wrong}")
+        raise MethodError(f"--set {whole}={said(value)} (now {old!r}): {wrong}")
     return found
 
 

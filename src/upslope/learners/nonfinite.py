@@ -42,10 +42,12 @@ class NonFinite(UserError):
 
     def ended(self, run: Path, checkpoint: str) -> NonFinite:
         """The same, for whoever started the run in this folder."""
+        saved = run / "checkpoints" / checkpoint
+        begin = f" (--model {saved} begins with those weights)" if (saved / "config.json").exists() else ""
         return NonFinite(
-            f"{self.what} The run has ended; its checkpoint {checkpoint} is good ('upslope eval {run}'), and 'upslope check {run}' "
-            "says what was not finite.",
-            f"To go on from there would end here again: {self.cure}",
+            f"{self.what} The run has ended; its checkpoint {checkpoint} is good{begin}. 'upslope check {run}' says what was not "
+            "finite.",
+            f"To resume it would end here again: {self.cure}",
         )
 
 

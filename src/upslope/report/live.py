@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from upslope.errors import Remark
 from upslope.learners.nonfinite import IN_A_ROW
 from upslope.methods import catalogue
 from upslope.report.curves import sparkline
@@ -81,9 +83,22 @@ class LiveTable(Watcher):
         self._silent, self._skipped = 0, False
 
     def __enter__(self) -> LiveTable:
+        self._heard = warnings.catch_warnings()
+        self._heard.__enter__()
+        warnings.simplefilter("always", Remark)
+        shown = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, Remark):
+                self._line(f"note: {message}")
+            else:
+                shown(message, category, *where, **more)
+
+        warnings.showwarning = show
         return self
 
     def __exit__(self, *problem: object) -> None:
+        self._heard.__exit__(None, None, None)
         self._stop_drawing()
 
     # -- what the run tells ----------------------------------------------------------------------------------------------

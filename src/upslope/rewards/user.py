@@ -6,17 +6,22 @@ import asyncio
 import hashlib
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from upslope.errors import UserError, did_you_mean
+from upslope.errors import Remark, UserError, did_you_mean
+from upslope.fields import can_be_written, shown
+from upslope.rewards.surroundings import Surroundings
 from upslope.runtime import user_code
 from upslope.tasks.text import takes_infos
 
 SIGNATURE = "def {name}(prompts, responses, answers)"
+LARGEST = 1e18
+"""A larger reward is refused: its square does not fit float32, and an advantage divided by such a spread would be zero."""
 
 
 class RewardError(UserError):
@@ -36,6 +41,8 @@ class UserReward:
     """The file it came from, for the records of a run."""
     digest: str = ""
     """SHA-256 of that file when it was loaded."""
+    told: set[str] = field(default_factory=set, init=False, repr=False)
+    """What it was found to change beside its results; each thing is told once."""
 
     def __post_init__(self) -> None:
         try:
@@ -75,12 +82,24 @@ class UserReward:
             return self._numbers(returned, "rewards", batch)
         if "reward" not in returned:
             raise RewardError(f"{self.name} returned {sorted(map(str, returned))}, but no 'reward' among them. Add that key.")
+        for key in returned:
+            if not can_be_written(str(key)):
+                raise RewardError(f"{self.name} returned values under the name {key!r}, which cannot be written as UTF-8.")
         return {str(key): self._numbers(column, f"values of {key!r}", batch) for key, column in returned.items()}
 
     def _run(self, rows: _Rows) -> Any:
         further = {"infos": rows.infos} if takes_infos(self.function) else {}
-        returned = self.function(rows.prompts, rows.responses, rows.answers, **further)
-        return _wait(returned) if inspect.isawaitable(returned) else returned
+        found = Surroundings.now()
+        try:
+            returned = self.function(rows.prompts, rows.responses, rows.answers, **further)
+            return _wait(returned) if inspect.isawaitable(returned) else returned
+        finally:
+            for change in found.put_back():
+                what = change.partition(" to ")[0]
+                if what not in self.told:
+                    self.told.add(what)
+                    remark = f"{self.name} changed {change}. It is put back after each call; a reward should leave it alone."
+                    warnings.warn(Remark(remark), stacklevel=2)
 
     def _blame(self, batch: _Rows, error: Exception) -> RewardError:
         """The error to raise when the function did: rows are tried one by one to find the one to name."""
@@ -96,7 +115,7 @@ class UserReward:
         returned = returned.tolist() if hasattr(returned, "tolist") else returned  # numpy and torch
         if isinstance(returned, str) or not isinstance(returned, Sequence):
             wanted = f"a list of {len(batch.responses)} numbers"
-            raise RewardError(f"{self.name} returned {_quote(returned)} ({type(returned).__name__}) where {wanted} was expected.")
+            raise RewardError(f"{self.name} returned {shown(returned)} ({type(returned).__name__}) where {wanted} was expected.")
         if len(returned) != len(batch.responses):
             raise RewardError(f"{self.name} returned {len(returned)} {what} for {len(batch.responses)} responses.")
         numbers = []
@@ -106,7 +125,10 @@ class UserReward:
             except (TypeError, ValueError, OverflowError):
                 number = math.nan
             if not math.isfinite(number):
-                raise RewardError(f"{self.name} returned {_quote(value)}, which is no finite number, for {batch.show(row)}")
+                raise RewardError(f"{self.name} returned {shown(value)}, which is no finite number, for {batch.show(row)}")
+            if abs(number) > LARGEST:
+                told = f"{self.name} returned {shown(value)}, which is beyond {LARGEST:g}: float32 cannot compare such rewards"
+                raise RewardError(f"{told}. Scale them, for {batch.show(row)}")
             numbers.append(number)
         return numbers
 
@@ -124,7 +146,7 @@ class _Rows:
         return _Rows([self.prompts[row]], [self.responses[row]], [self.answers[row]], [self.infos[row]])
 
     def show(self, row: int) -> str:
-        return f"row {row}:\n  prompt:   {_quote(self.prompts[row])}\n  response: {_quote(self.responses[row])}"
+        return f"row {row}:\n  prompt:   {shown(self.prompts[row])}\n  response: {shown(self.responses[row])}"
 
 
 def load_user_reward(file: str, function: str) -> UserReward:
@@ -157,8 +179,3 @@ def _wait(returned: Any) -> Any:
     # Inside of a running loop (a notebook) another one can only run in another thread.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, finish()).result()
-
-
-def _quote(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from upslope.errors import MissingExtra, UserError, did_you_mean, install_extra
+from upslope.errors import MissingExtra, Remark, UserError, did_you_mean, install_extra
 
 TRACKERS = {"tensorboard": "trackers", "wandb": "wandb"}
 """The package of each tracker has its name; here is the extra that brings it."""
@@ -61,8 +63,34 @@ def check_trackers(names: tuple[str, ...]) -> None:
             raise MissingExtra(f"{name} is", install_extra(TRACKERS[name]))
 
 
+class Forgiving:
+    """A tracker whose failure is told once and ends nothing: a run is worth more than a copy of its metrics."""
+
+    def __init__(self, name: str, make: Callable[[], Tracker]):
+        self.name = name
+        self.tracker: Tracker | None = None
+        self._try(lambda: setattr(self, "tracker", make()))
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        if self.tracker is not None:
+            self._try(lambda: self.tracker.log(step, metrics))  # type: ignore[union-attr]
+
+    def close(self) -> None:
+        if self.tracker is not None:
+            self._try(lambda: self.tracker.close())  # type: ignore[union-attr]
+
+    def _try(self, action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except Exception as error:
+            self.tracker = None
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            remark = f"{self.name} failed and is left out from here on ({why}). The run goes on; metrics.jsonl has every step."
+            warnings.warn(Remark(remark), stacklevel=2)
+
+
 def make_trackers(names: tuple[str, ...], folder: Path, config: dict[str, Any]) -> list[Tracker]:
     """The trackers of these names, ready to log."""
     check_trackers(names)
     kinds: dict[str, Callable[..., Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB}
-    return [kinds[name](folder, folder.name, config) for name in names]
+    return [Forgiving(name, partial(kinds[name], folder, folder.name, config)) for name in names]

@@ -21,6 +21,7 @@ from upslope.tasks.embedded import FAMILY as SMALL
 from upslope.tasks.embedded import EmbeddedTask
 from upslope.tasks.grounding import Grounding
 from upslope.tasks.interval import Interval
+from upslope.tasks.own import make_own
 from upslope.tasks.recommend import Recommend
 from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, WithReward
 
@@ -96,7 +97,7 @@ def _from_file(spec: str) -> TextTask:
     tasks = {key: value for key, value in vars(user_code.load_file(file)).items() if _is_task_class(value)}
     if name not in tasks:
         raise TaskError(f"{file!r} has no task {name!r}.{did_you_mean(name, tasks)} It has: {', '.join(tasks) or 'none'}.")
-    return tasks[name]()
+    return make_own(tasks[name], file)
 
 
 def _is_task_class(value: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from upslope.errors import MethodError, did_you_mean
 from upslope.fields import shown
-from upslope.knobs import set_knob
+from upslope.knobs import said, set_knob
 from upslope.types.part import Part
 
 
@@ -174,7 +174,7 @@ class Method:
         for path, value in knobs.items():
             slot, _, rest = path.partition(".")
             if slot not in SLOTS:
-                raise MethodError(f"no slot named {slot!r} in --set {path}={value}.{did_you_mean(slot, SLOTS)}")
+                raise MethodError(f"no slot named {slot!r} in --set {path}={said(value)}.{did_you_mean(slot, SLOTS)}")
             changed = set_knob(getattr(method, slot), rest.split(".") if rest else [], value, path, method.name)
             method = dataclasses.replace(method, **{slot: changed})
         return method

@@ -1,0 +1,94 @@
+"""A text task of the user's own: what it raises, or returns in place of what is wanted, is told in a line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from upslope.errors import TaskError, UserError
+from upslope.fields import shown
+from upslope.runtime import user_code
+from upslope.tasks.text import Problem, Scores, Split, TextTask
+
+
+def make_own(kind: type[TextTask], source: str) -> OwnTask:
+    """The task of this class, from the file ``source``."""
+    try:
+        return OwnTask(kind(), source)
+    except UserError:
+        raise
+    except Exception as error:
+        raise TaskError(f"{source}:{kind.__name__} could not be made: {user_code.in_words(error, source)}.") from error
+
+
+@dataclass(frozen=True)
+class OwnTask(TextTask):
+    """A task that may do anything, looked after."""
+
+    task: TextTask
+    source: str
+    """Its file, for messages."""
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @property
+    def max_tokens(self) -> int:
+        return self.task.max_tokens
+
+    @property
+    def separator(self) -> str:  # type: ignore[override]
+        return self.task.separator
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return tuple(getattr(self.task, "remarks", ()))
+
+    def sample(self, count: int, split: Split, rng: np.random.Generator) -> list[Problem]:
+        found = self._ask(self.task.sample, count, split, rng)
+        problems = list(found) if isinstance(found, Sequence) and not isinstance(found, str) else []
+        if not problems or not all(isinstance(problem, Problem) for problem in problems):
+            raise TaskError(f"{self._place('sample')} returned {shown(found)}; it must return a list of {count} Problem.")
+        return problems
+
+    def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
+        scores = self._ask(self.task.score, problems, responses)
+        if not isinstance(scores, Scores):
+            raise TaskError(f"{self._place('score')} returned {shown(scores)}; it must return Scores(reward, correct).")
+        if len(scores.reward) != len(responses):
+            raise TaskError(f"{self._place('score')} returned {len(scores.reward)} rewards for {len(responses)} responses.")
+        for name, column in {"reward": scores.reward, **scores.components}.items():
+            for row, value in enumerate(column):
+                if not _is_number(value):
+                    said = f"the {name} {shown(value)}, which is no finite number below 1e18, for {shown(responses[row])}"
+                    raise TaskError(f"{self._place('score')} returned {said} in answer to {shown(problems[row].prompt)}.")
+        return scores
+
+    def describe(self) -> str:
+        return self._ask(self.task.describe)
+
+    def answer_class(self, problem: Problem, response: str) -> str:
+        return self._ask(self.task.answer_class, problem, response)
+
+    def _ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except UserError:
+            raise
+        except Exception as error:
+            raise TaskError(f"{self._place(function.__name__)} raised {user_code.in_words(error, self.source)}.") from error
+
+    def _place(self, method: str) -> str:
+        return f"{self.source}:{type(self.task).__name__}.{method}"
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return math.isfinite(value) and abs(value) <= 1e18
+    except (TypeError, OverflowError):
+        return False
