@@ -123,8 +123,17 @@ def test_a_tokenizer_that_is_made_of_a_family_s_name_alone_is_refused(tmp_path):
 def test_a_run_refuses_mamba_before_it_begins(tmp_path):
     import upslope as up
 
-    small_model(small_config("mamba")).save_pretrained(tmp_path / "mamba")
+    small_model(small_config("mamba", vocab_size=128)).save_pretrained(tmp_path / "mamba")
     character_tokenizer().save_pretrained(tmp_path / "mamba")
     with pytest.raises(UserError, match="MambaForCausalLM cannot be trained here"):
         up.train("grpo", "sort", model=str(tmp_path / "mamba"), steps=1, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_tokenizer_of_another_model_is_refused_before_the_run(tmp_path):
+    from upslope.rollout.probe import load_checked
+
+    small_model(small_config("llama")).save_pretrained(tmp_path)
+    character_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"gives the id \d+, and the model has only 61 embeddings"):
+        load_checked(str(tmp_path), 0)

@@ -94,7 +94,7 @@ class TextBench(Bench):
             task, self.policy.tokenizer, self.policy.model.config, name=self.policy.name, max_tokens=tokens, long=settings.long,
             progress=checking,
         )  # fmt: skip
-        self.task, self.policy.prompt_limit = fitted.task, fitted.limit
+        self.task, self.policy.prompt_limit, self.prompt_lengths = fitted.task, fitted.limit, fitted.lengths
         if settings.lora:
             self.policy.add_lora(settings.lora, settings.seed)
         self.give_heads()
@@ -118,6 +118,18 @@ class TextBench(Bench):
             seed=settings.seed,
             engine=make_engine(settings.engine, self.policy, sampling, method),
         )
+
+    def check_memory(self) -> None:
+        """Refuses settings whose steps would take more memory than is free, as far as that can be foreseen."""
+        from upslope.objective.references import Snapshot
+        from upslope.rollout.step_memory import Sizes, check_memory
+
+        settings, method = self.settings, self.method
+        snapshots = sum(isinstance(part, Snapshot) for _, part in method.references)
+        copies = PolicyGradient.needs_start(method, settings) + 2 * snapshots
+        tokens = settings.max_tokens or self.task.max_tokens
+        tasks, samples, here = settings.tasks_per_step, settings.samples_per_task, settings.engine == "torch"
+        check_memory(self.policy, Sizes(tasks, samples, tokens, self.prompt_lengths, copies, here))
 
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
         from upslope.learners.warm_start import warm_start
@@ -240,17 +252,22 @@ def set_up(
     test_data: str = "",
     knobs: Mapping[str, Any] | None = None,
     checking: Progress | None = None,
+    for_training: bool = True,
 ) -> Bench:
     """The bench for a plan. Whatever cannot work is refused here, before the first rollout.
 
     Args:
         knobs: set by path after the method's own for this kind of task; the bench's ``method`` has both and asks for neither again.
         checking: told how many of a file's prompts have been looked at; without it a line says so if it takes seconds.
+        for_training: steps will be made, so the memory for them must be there.
     """
     loaded = load_task(task, reward=load_reward(reward) if reward else None, test_data=test_data or None)
     if loaded.domain == "control":
         return ControlBench(method, loaded, settings, knobs or {})
-    return TextBench(method, loaded, model, settings, knobs or {}, checking)
+    bench = TextBench(method, loaded, model, settings, knobs or {}, checking)
+    if for_training:
+        bench.check_memory()
+    return bench
 
 
 def pick_device(asked: Device, model: str) -> Device:

@@ -85,7 +85,7 @@ def _shared_prompts(model: Any, ids: Tensor, mask: Tensor, places: Tensor, width
     A group's answers share their prompt, so most of the work on prompts is the same work. Gradients flow through. Gives
     ``None`` and 0 where it would not pay or the model's layers do not all attend to everything.
     """
-    if width < 1 or not _attends_fully(model):
+    if width < 1 or not attends_fully(model):
         return None, 0
     distinct, which = torch.unique(torch.cat([ids[:, :width], mask[:, :width]], 1), dim=0, return_inverse=True)
     if 2 * len(distinct) > len(ids):
@@ -107,7 +107,8 @@ def _shared_prompts(model: Any, ids: Tensor, mask: Tensor, places: Tensor, width
     return cache, width
 
 
-def _attends_fully(model: Any) -> bool:
+def attends_fully(model: Any) -> bool:
+    """Whether every layer looks at the whole text, so that prompts can be computed apart."""
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
     windowless = all(kind == "full_attention" for kind in kinds) if kinds else not getattr(config, "sliding_window", None)

@@ -80,7 +80,7 @@ def _own_gap(policy: LanguageModel, dtype: torch.dtype) -> float:
     rows = probe_rows(small)
     try:
         expected = whole_passes(small, rows)
-    except (RuntimeError, ValueError, TypeError, AttributeError):
+    except Exception:  # a config that transformers cannot work with either; it will be told of the plain path
         return math.nan
     return _gap(small, rows, expected)
 
@@ -89,8 +89,8 @@ def _check_plain(policy: LanguageModel) -> None:
     """Refuses a model whose samples, drawn through its cache, are not those of its whole pass."""
     kind = type(policy.model).__name__
     other = "Take a decoder such as Llama, Qwen, Gemma, Mistral, GPT-2 or OPT."
+    rows = probe_rows(policy)
     try:
-        rows = probe_rows(policy)
         gap = _gap(policy, rows, whole_passes(policy, rows))
     except UserError as problem:
         raise UserError(f"a {kind} cannot be trained here: {problem} {other}") from problem
@@ -121,9 +121,14 @@ def probe_rows(policy: LanguageModel) -> Trajectories:
     """Rows of prompts and answers to compare."""
     prompts = policy.encode_all([prompt for prompt, _ in TEXTS])
     answers = [ids[:TOKENS] for ids in policy.tokenizer([answer for _, answer in TEXTS], add_special_tokens=False).input_ids]
+    vocabulary, used = policy.model.get_input_embeddings().weight.shape[0], {token for ids in (*prompts, *answers) for token in ids}
+    if max(used) >= vocabulary:
+        raise UserError(
+            f"the tokenizer of {policy.name!r} gives the id {max(used)}, and the model has only {vocabulary} embeddings: "
+            "they do not belong together. Copy both from the same place."
+        )
     if min(map(len, answers)) < TOKENS or len({token for ids in answers for token in ids}) < TOKENS:
         # A tokenizer that does not read English: ids from all over the vocabulary.
-        vocabulary = policy.model.get_input_embeddings().weight.shape[0]
         ids = [(number * 7919 + 3) % vocabulary for number in range(5 + len(TEXTS) * TOKENS)]
         prompts, answers = [ids[:5], ids[:5], ids[:2]], [ids[5 + row * TOKENS :][:TOKENS] for row in range(len(TEXTS))]
     sampled = torch.ones(len(answers), TOKENS)
