@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -185,7 +186,7 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     serve.add_argument("--host", default="127.0.0.1", help="address to listen at; any but loopback needs a token (127.0.0.1)")
     serve.add_argument("--port", type=whole(0), default=8000, metavar="N", help="0 takes a free one (8000)")
     serve.add_argument("--token", default="", metavar="KEY", help="the key clients must send (the variable UPSLOPE_API_KEY)")
-    serve.add_argument("--name", default="", help="what the model is called (the name of the run or model)")
+    serve.add_argument("--name", help="what the model is called (the name of the run or model)")
     serve.add_argument("--threads", type=whole(1), metavar="N", help="torch threads (1 for tiny models, else all cores)")
     serve.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes (auto)")
     resume = command("resume", _resume, "go on with a run that was stopped or killed")
@@ -334,9 +335,12 @@ def _serve(flags: argparse.Namespace) -> int:
     from upslope.runtime.http_client import KEY_VARIABLE
     from upslope.serving.server import Server, load_served
 
+    if flags.name is not None and not flags.name.strip():
+        raise UserError(f"--name {flags.name!r} is empty. Give the model a name, or leave the flag out.")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to end it, as Ctrl-C is a person's
     policy = load_served(flags.path, flags.device, flags.threads)
     token = flags.token or os.environ.get(KEY_VARIABLE, "")
-    server = Server(policy, host=flags.host, port=flags.port, token=token, name=flags.name)
+    server = Server(policy, host=flags.host, port=flags.port, token=token, name=flags.name or "")
     print(f"{server.name} at {server.url}/v1, {'with' if token else 'without'} a key; Ctrl-C ends it", file=sys.stderr)
     print(server.url, flush=True)
     with closing(server), suppress(KeyboardInterrupt):  # the way to end it
