@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -333,14 +334,16 @@ def _talk(answer: Callable[[str], str]) -> None:
 
 def _serve(flags: argparse.Namespace) -> int:
     from upslope.runtime.http_client import KEY_VARIABLE
-    from upslope.serving.server import Server, load_served
+    from upslope.serving.server import Server, check_listening, load_served
 
     if flags.name is not None and not flags.name.strip():
         raise UserError(f"--name {flags.name!r} is empty. Give the model a name, or leave the flag out.")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to end it, as Ctrl-C is a person's
+    token, name = flags.token or os.environ.get(KEY_VARIABLE, ""), flags.name or ""
+    check_listening(flags.host, flags.port, token, name)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to end it, as Ctrl-C is a person's
     policy = load_served(flags.path, flags.device, flags.threads)
-    token = flags.token or os.environ.get(KEY_VARIABLE, "")
-    server = Server(policy, host=flags.host, port=flags.port, token=token, name=flags.name or "")
+    server = Server(policy, host=flags.host, port=flags.port, token=token, name=name)
     print(f"{server.name} at {server.url}/v1, {'with' if token else 'without'} a key; Ctrl-C ends it", file=sys.stderr)
     print(server.url, flush=True)
     with closing(server), suppress(KeyboardInterrupt):  # the way to end it

@@ -118,7 +118,7 @@ class Fields:
         try:
             return float(value)
         except OverflowError:
-            return math.copysign(math.inf, value)
+            return math.inf if value > 0 else -math.inf
 
     def whole(self, key: str, default: int | None, least: int) -> int | None:
         value = self.body.get(key)

@@ -218,7 +218,7 @@ def _numbers(fields: Fields, rows: int, limit: int) -> Iterator[Tensor]:
         raise BadRequest(f"uniforms of shape {shape}: {wanted}.", "uniforms")
     try:
         found = torch.tensor(given, dtype=torch.float32)
-    except (TypeError, ValueError, RuntimeError):  # texts, lists, integers beyond any float
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # texts, lists, integers beyond any float
         raise BadRequest("uniforms must be a list of lists of numbers, one list per completion.", "uniforms") from None
     if found.shape != (rows, limit) or not bool(((found >= 0) & (found < 1)).all()):
         raise BadRequest(f"uniforms of shape {list(found.shape)}: {wanted}.", "uniforms")

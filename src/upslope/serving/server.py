@@ -26,7 +26,7 @@ from upslope.serving.connections import BoundedServer
 from upslope.serving.handler import MOST_BODIES, WEIGHTS_PATH, Handler
 from upslope.setting_up import pick_device
 
-__all__ = ["WEIGHTS_PATH", "Server", "load_served"]
+__all__ = ["WEIGHTS_PATH", "Server", "check_listening", "load_served"]
 
 FAREWELL = 3.0
 """Seconds in which clients that still wait at the end are told so."""
@@ -57,8 +57,7 @@ class Server(BoundedServer):
     ):  # fmt: skip
         from upslope.rollout.engine import TorchEngine
 
-        check_reach(host, token, KEY_VARIABLE)
-        _check(port, token, name)
+        check_listening(host, port, token, name)
         self.policy, self.token, self.name = policy, token, name or policy.name
         self.version, self.began = 0, int(time.time())
         self.bodies, self.taking = Bodies(), threading.Lock()
@@ -137,7 +136,9 @@ class Bodies:
                 self._taken -= length
 
 
-def _check(port: int, token: str, name: str) -> None:
+def check_listening(host: str, port: int, token: str, name: str = "") -> None:
+    """Refuses what no server can listen at or be called."""
+    check_reach(host, token, KEY_VARIABLE)
     if not 0 <= port <= 65535:
         raise UserError(f"--port {port} is no port: they go from 0 (any free one) to 65535.")
     if wrong := [letter for letter in token if not "!" <= letter <= "~"]:
@@ -147,15 +148,20 @@ def _check(port: int, token: str, name: str) -> None:
         raise UserError(f"--name {name!r} is no name that clients could write. Take one in letters, or leave it out.")
 
 
+def check_threads(count: int | None) -> None:
+    """Refuses more threads than a machine could be asked for: torch would end the process without a word."""
+    cores = os.cpu_count() or 1
+    if count is not None and count > 4 * max(cores, 16):
+        raise UserError(f"--threads {count} is far more than this machine's {cores} cores. Leave it out, or give at most {cores}.")
+
+
 SMALL = 10_000_000
 """Parameters up to which one thread is the fastest."""
 
 
 def load_served(spec: str, device: Device = "auto", threads: int | None = None) -> LanguageModel:
     """The policy of a run's last checkpoint, or a model as ``--model`` names it, ready to sample."""
-    most = 4 * max(os.cpu_count() or 1, 16)
-    if threads is not None and threads > most:
-        raise UserError(f"--threads {threads} is more than {most}, and this machine has {os.cpu_count()} cores. Leave it out.")
+    check_threads(threads)
     policy = _found(spec)
     small = policy.parameter_count() < SMALL
     use_threads(threads or (1 if small else os.cpu_count() or 1))
