@@ -83,7 +83,9 @@ async def beside(url: str, pid: int) -> None:
     await asyncio.gather(large, return_exceptions=True)
     after = [await small() for _ in range(10)]
     await asyncio.sleep(2)
-    print(f"4 tokens: alone {max(alone):.3f} s, beside the large one at most {max(while_large):.3f} s, after it left {max(after):.3f} s")
+    print(
+        f"4 tokens: alone {max(alone):.3f} s, beside the large one at most {max(while_large):.3f} s, after it left {max(after):.3f} s"
+    )
     print(f"server: {before:.0f} MiB before, {during:.0f} MiB beside it, {resident(pid):.0f} MiB after it left")
     await client.close()
 

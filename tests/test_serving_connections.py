@@ -57,7 +57,7 @@ def test_all_clients_that_come_at_once_are_answered(count: int) -> None:
 
 def test_clients_queue_before_the_server_gets_round_to_them() -> None:
     server = Server(loud(), port=0)  # listens, and accepts nobody yet
-    waiting = [connect(server) for _ in range(200)]
+    waiting = [connect(server) for _ in range(100)]
     for each in waiting:
         each.sendall(HEAD % len(ASK) + ASK)
     with server:
@@ -189,7 +189,7 @@ def test_no_open_file_left_is_waited_for() -> None:
 
 def test_who_waits_at_the_end_is_told() -> None:
     server = Server(loud(), port=0)
-    body = json.dumps({"prompt": "abc", "n": 2048, "max_tokens": 400}).encode()
+    body = json.dumps({"prompt": "abc", "n": 200, "max_tokens": 400}).encode()
     with server:
         waiting, idle = connect(server), connect(server)
         waiting.sendall(HEAD % len(body) + body)

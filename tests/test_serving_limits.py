@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from test_serving import loud, raw
+from test_serving_connections import ended
 
 from upslope.serving import batcher, handler, requests
 from upslope.serving.body import BadRequest, quoted
@@ -99,8 +100,8 @@ def test_a_large_seed_and_a_large_top_k_are_only_numbers(server: Server) -> None
 def test_heads_that_cannot_be_read(server: Server) -> None:
     assert raw(server, "POST", "/v1/completions", b"", Content_Length="9" * 5000)[0] == 413
     with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=30) as connection:
-        connection.sendall(b"GET http://[/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert b"is no address: Invalid IPv6 URL" in connection.recv(1000)
+        connection.sendall(b"GET http://[/v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert b"is no address: Invalid IPv6 URL" in ended(connection)
     assert raw(server, "GET", "/v1/" + "x" * 10_000)[0] == 404
 
 
@@ -173,6 +174,5 @@ def test_values_are_quoted_in_part() -> None:
 def test_a_garbled_line_does_not_hold_the_next(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=30) as connection:
         connection.sendall(b"GET /health\x00\xff\r\n\r\n")
-        while connection.recv(1000):
-            pass
+        ended(connection)
     assert raw(server, "GET", "/health")[0] == 200

@@ -103,14 +103,7 @@ class Batcher:
 
     def _work(self) -> None:
         while not self._closed:
-            for each in self._arrived():
-                if isinstance(each, Job):
-                    self._jobs.append(each)
-                elif each is not None:
-                    # Requests that came first are sampled with the weights they came to.
-                    while (self._jobs or self._calls) and not self._closed:
-                        self._turn()
-                    each.told.put(_closing() if self._closed else _tried(each.load))
+            self._take_in()
             self._turn()
         left: list[Job | _Weights | None] = [*self._jobs, *(job for call in self._calls for job in call.jobs)]
         while not self._waiting.empty():
@@ -118,6 +111,16 @@ class Batcher:
         for each in left:
             if each is not None:
                 each.told.put(_closing())
+
+    def _take_in(self) -> None:
+        for each in self._arrived():
+            if isinstance(each, Job):
+                self._jobs.append(each)
+            elif each is not None:
+                # Requests that came first are sampled with the weights they came to.
+                while (self._jobs or self._calls) and not self._closed:
+                    self._turn()
+                each.told.put(_closing() if self._closed else _tried(each.load))
 
     def _arrived(self) -> list[Job | _Weights | None]:
         found: list[Job | _Weights | None] = []
@@ -139,9 +142,10 @@ class Batcher:
                 self._begin(job)
         if not self._calls:
             return
-        call = self._calls.popleft()
+        call = self._calls[0]
         going: list[bool] = []
         failure = _tried(lambda: going.append(call.run()))
+        self._calls.popleft()
         if failure is not None:
             self._fail(call.jobs, failure)
         if any(going):

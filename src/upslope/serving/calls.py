@@ -78,12 +78,13 @@ class Call:
         """One turn; whether the call goes on."""
         steps = WINDOW if any(job.windowed for job in self.jobs) else self.room
         began = time.monotonic()
-        going, first = True, self.steps == 0
-        while going and steps > 0 and time.monotonic() - began < SLICE:
+        going, spent, first = True, False, self.steps == 0
+        while going and not spent:
             going = self.under.advance()
             self.steps, steps = self.steps + 1, steps - 1
             if first:  # prompts are read with the first token
                 self.read_seconds, began, first = time.monotonic() - began, time.monotonic(), False
+            spent = steps == 0 or time.monotonic() - began >= SLICE
         self.ran_seconds += time.monotonic() - began
         self._collect()
         return going and any(self._wanted(member) for member in self.members)

@@ -74,7 +74,7 @@ class BoundedServer(ThreadingHTTPServer):
         self.most = min(MOST_CONNECTIONS, max(most_files() - SPARE_FILES, 16))
         self._links: set[Link] = set()
         self._freed = threading.Condition()
-        self._ending = False
+        self.ending = False
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
@@ -92,7 +92,7 @@ class BoundedServer(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         link = Link(request)
         with self._freed:
-            while len(self._links) >= self.most and not self._ending:
+            while len(self._links) >= self.most and not self.ending:
                 self._close_silent()
                 self._freed.wait(0.2)
             self._links.add(link)
@@ -127,12 +127,12 @@ class BoundedServer(ThreadingHTTPServer):
             request.sendall(head + b"Content-Length: %d\r\n\r\n%s" % (len(text), text))
 
     def shutdown(self) -> None:
-        self._ending = True
+        self.ending = True
         super().shutdown()
 
     def part(self, seconds: float) -> None:
         """Closes connections without a request, and gives the others so many seconds to hear their answer."""
-        self._ending = True
+        self.ending = True
         deadline = time.monotonic() + seconds
         with self._freed:
             for link in self._links:
@@ -213,6 +213,7 @@ class TimedHandler(BaseHTTPRequestHandler):
                 return
             self.timed.within(HEAD_SECONDS)
             super().handle_one_request()
+            self.close_connection |= self.server.ending
         except (ConnectionError, TimeoutError):
             self.close_connection = True
 
