@@ -16,7 +16,7 @@ import torch
 
 import upslope as up
 from upslope.cli import main
-from upslope.errors import UserError
+from upslope.errors import Remark, UserError
 from upslope.run import Watcher
 from upslope.runtime import run_lock
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, Damaged
@@ -36,15 +36,11 @@ def digest_of_all(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
-class Noting(Watcher):
-    """Keeps remarks, and breaks off after a step."""
+class Breaks(Watcher):
+    """Fails like a crash after a step."""
 
-    def __init__(self, breaks: int = 0):
-        self.remarks: list[str] = []
-        self.breaks = breaks
-
-    def noted(self, remark: str) -> None:
-        self.remarks.append(remark)
+    def __init__(self, step: int):
+        self.breaks = step
 
     def stepped(self, step, metrics):
         if step == self.breaks:
@@ -61,7 +57,7 @@ def whole(tmp_path_factory) -> Path:
 def broken_off(tmp_path) -> Path:
     """The same run, crashed after its fifth step: checkpoints of steps 2 and 4."""
     with pytest.raises(RuntimeError, match="crash"):
-        up.train("grpo", **QUICK, out=tmp_path / "run", watcher=Noting(5))
+        up.train("grpo", **QUICK, out=tmp_path / "run", watcher=Breaks(5))
     return tmp_path / "run"
 
 
@@ -186,11 +182,10 @@ def test_a_damaged_line_is_put_aside_and_the_rest_of_the_history_stays(broken_of
     lines = log.read_bytes().split(b"\n")
     lines[2] = b'{"kind": "step", \xff'
     log.write_bytes(b"\n".join(lines))
-    watcher = Noting()
-    run = up.resume(broken_off, watcher)
+    with pytest.warns(Remark, match=r"1 damaged line \(3\)"):
+        run = up.resume(broken_off)
     assert [record["step"] for record in run.metrics] == [1, 3, 4, 5, 6] and len(run.evaluations) == 2
     assert (broken_off / "metrics.jsonl.damaged").read_bytes() == lines[2] + b"\n"
-    assert [remark for remark in watcher.remarks if "damaged" in remark and "3" in remark]
     assert_same_end(broken_off, whole)
 
 
@@ -205,10 +200,8 @@ def test_lines_before_the_checkpoint_are_kept_byte_by_byte(broken_off):
 
 def test_a_log_that_is_gone_is_told_and_counts_stay_right(broken_off, whole):
     (broken_off / "metrics.jsonl").unlink()
-    watcher = Noting(6)
-    with pytest.raises(RuntimeError, match="crash"):
-        up.resume(broken_off, watcher)
-    assert any("missing" in remark for remark in watcher.remarks)
+    with pytest.raises(RuntimeError, match="crash"), pytest.warns(Remark, match="missing"):
+        up.resume(broken_off, Breaks(6))
     run = up.resume(broken_off)
     assert [record["step"] for record in run.metrics] == [5, 6]
     assert_same_end(broken_off, whole)
@@ -230,9 +223,8 @@ FILES = ("model.safetensors", "learner.safetensors", "learner.json", "run.json",
 def test_a_flipped_bit_is_found_and_the_checkpoint_before_is_taken(name, broken_off, whole):
     newest = RunFolder(broken_off).latest()
     flip(newest / name)
-    watcher = Noting()
-    run = up.resume(broken_off, watcher)
-    assert any("step-000004" in remark and "left out" in remark for remark in watcher.remarks), watcher.remarks
+    with pytest.warns(Remark, match="step-000004 is left out"):
+        run = up.resume(broken_off)
     assert (broken_off / "checkpoints" / "damaged-step-000004").is_dir()
     assert [record["step"] for record in run.metrics] == [1, 2, 3, 4, 5, 6]
     assert_same_end(broken_off, whole)
@@ -251,7 +243,7 @@ def test_other_damage_is_found_too(harm, broken_off, whole):
     else:
         shutil.rmtree(newest)
         newest.mkdir()
-    with pytest.warns(UserWarning, match="step-000004"):
+    with pytest.warns(Remark, match="step-000004"):
         up.resume(broken_off)
     assert_same_end(broken_off, whole)
 
@@ -262,7 +254,7 @@ def test_looking_at_a_run_falls_back_too_and_changes_nothing(whole, tmp_path):
     flip(copy / "checkpoints" / "step-000006" / "model.safetensors")
     before = digest_of_all(copy)
     run = up.load(copy)
-    with pytest.warns(UserWarning, match="step-000006"):
+    with pytest.warns(Remark, match="step-000006"):
         assert run.policy is not None
     assert run.checkpoint is not None and run.checkpoint.name == "step-000004" and digest_of_all(copy) == before
 
@@ -279,9 +271,8 @@ def test_a_folder_from_before_there_were_digests_is_read_and_that_is_said(broken
     (broken_off / "run.toml").write_text(table.replace("format = 2\n", ""))
     for file in broken_off.glob("checkpoints/*/digests.json"):
         file.unlink()
-    watcher = Noting()
-    up.resume(broken_off, watcher)
-    assert any("unverified" in remark for remark in watcher.remarks)
+    with pytest.warns(Remark, match="unverified"):
+        up.resume(broken_off)
     assert_same_end(broken_off, whole)
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import upslope as up
+from upslope.cli import main
 from upslope.errors import UserError
 from upslope.serving.server import load_served
 
@@ -33,8 +34,33 @@ def test_runs_and_models_can_be_served(tmp_path: Path) -> None:
         load_served("nothing")
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--port", "99999"], "--port 99999 is no port: they go from 0 (any free one) to 65535."),
+        (["--threads", "100000"], "--threads 100000 is far more than this machine's"),
+        (["--host", "no.such.host.invalid", "--token", "k"], "--host 'no.such.host.invalid' is no address to listen at"),
+        (["--host", "x" * 300, "--token", "k"], "is no address to listen at"),
+        (["--host", "1.2.3.4", "--token", "k"], "cannot listen at 1.2.3.4, port 8000"),
+        (["--token", "ключ"], "holds 'к', which a header cannot carry"),
+        (["--token", "two words"], "holds ' ', which a header cannot carry"),
+        (["--name", ""], "--name '' is empty"),
+        (["--name", "a\nb"], "--name 'a\\nb' is no name"),
+    ],
+)
+def test_flags_that_cannot_be_served_with(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main(["serve", "tiny:layers=1,width=32", *flags]) == 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    told = capsys.readouterr().err
+    assert told.startswith("upslope: ") and said in told and told.count("\n") == 1
+
+
 @pytest.mark.slow
-def test_the_command_serves_until_interrupted() -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_interrupted(ending: signal.Signals) -> None:
     words = [sys.executable, "-m", "upslope.cli", "serve", "tiny:layers=1,width=32", "--port", "0", "--name", "mine"]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
@@ -43,5 +69,5 @@ def test_the_command_serves_until_interrupted() -> None:
         url = started.stdout.readline().strip()
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         assert client.completions.create(model="mine", prompt="abc", max_tokens=4).usage.completion_tokens >= 1
-        started.send_signal(signal.SIGINT)
+        started.send_signal(ending)
         assert started.wait(20) == 0 and "mine at http://127.0.0.1:" in started.stderr.read()

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import openai
@@ -17,7 +17,7 @@ from safetensors.torch import save
 
 from upslope.errors import UserError
 from upslope.policies import LanguageModel, load_language_model
-from upslope.rollout.engine import TorchEngine
+from upslope.rollout.engine import Continuation, TorchEngine
 from upslope.rollout.sampling import Sampling
 from upslope.rollout.server_engine import weight_bytes
 from upslope.runtime.seeding import uniforms
@@ -59,6 +59,13 @@ def raw(server: Server, verb: str, path: str, body: bytes = b"", **headers: str)
     found = answer.status, json.loads(answer.read())
     connection.close()
     return found
+
+
+def wait_until(happened: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
 
 
 # -- the official client -----------------------------------------------------------------------------------------------------
@@ -182,13 +189,13 @@ def test_requests_that_wait_share_a_call_and_change_nothing(
 
     alone = [ask(seed) for seed in range(12)]
     before = server.batcher.calls
-    free, sample = threading.Event(), server.batcher.engine.generate
+    free, sample = threading.Event(), server.batcher.engine.begin  # type: ignore[attr-defined]
 
     def held(*arguments: Any) -> Any:
         free.wait(20)
         return sample(*arguments)
 
-    monkeypatch.setattr(server.batcher.engine, "generate", held)
+    monkeypatch.setattr(server.batcher.engine, "begin", held)
     together: dict[int, str] = {}
     threads = [threading.Thread(target=lambda seed=seed: together.update({seed: ask(seed)})) for seed in range(12)]
     for thread in threads:
@@ -210,25 +217,24 @@ def test_too_many_waiting_are_told_to_come_back(server: Server, monkeypatch: pyt
     assert status == 429 and answer["error"]["code"] == "busy"
 
 
-def test_a_client_that_leaves_frees_the_engine(server: Server) -> None:
+def test_a_client_that_leaves_frees_the_engine(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     body = json.dumps({"prompt": "abc", "max_tokens": 500, "stream": True, "seed": 1, "temperature": 2.0}).encode()
     head = (
         f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    slow = server.batcher.engine.generate
+    steps, step = [0], Continuation.advance
 
-    def slower(*arguments: Any) -> Any:
-        time.sleep(0.05)
-        return slow(*arguments)
+    def slower(self: Continuation) -> bool:
+        steps[0] += 1
+        time.sleep(0.01)
+        return step(self)
 
-    server.batcher.engine.generate = slower  # type: ignore[method-assign]
+    monkeypatch.setattr(Continuation, "advance", slower)
     with socket.create_connection(("127.0.0.1", server.server_address[1])) as connection:
         connection.sendall(head.encode() + body)
         connection.recv(200)
-    time.sleep(0.5)
-    calls = server.batcher.calls
-    time.sleep(0.5)
-    assert server.batcher.calls == calls < 500 // batcher.WINDOW, "nobody reads it, so it must not be written on"
+    wait_until(lambda: not server.batcher._calls and not server.batcher._jobs)
+    assert 0 < steps[0] < 500, "nobody reads it, so it must not be written on"
     assert raw(server, "GET", "/health")[0] == 200
 
 
@@ -300,7 +306,7 @@ def test_what_is_no_request_at_all(server: Server, monkeypatch: pytest.MonkeyPat
     assert raw(server, "POST", "/v1/completions", b'{"prompt": "a"}', Content_Type="text/plain")[0] == 415
     assert raw(server, "GET", "/v1/nothing")[0] == 404 and raw(server, "POST", "/v1/embeddings", b"{}")[0] == 404
     assert raw(server, "DELETE", "/v1/models")[0] == 501
-    monkeypatch.setattr("upslope.serving.server.MOST_BODY", 10)
+    monkeypatch.setattr("upslope.serving.handler.MOST_BODY", 10)
     assert raw(server, "POST", "/v1/completions", b'{"prompt": "a"}')[0] == 413
     with socket.create_connection(("127.0.0.1", server.server_address[1])) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\r\n")
@@ -313,7 +319,7 @@ def test_what_is_no_request_at_all(server: Server, monkeypatch: pytest.MonkeyPat
 
 def test_an_engine_that_fails_fails_only_its_request(server: Server, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     with monkeypatch.context() as broken:
-        broken.setattr(server.batcher.engine, "generate", lambda *_: 1 / 0)
+        broken.setattr(server.batcher.engine, "begin", lambda *_: 1 / 0)
         status, answer = raw(server, "POST", "/v1/completions", b'{"prompt": "a"}')
         assert status == 500 and "ZeroDivisionError" in answer["error"]["message"] and answer["error"]["type"] == "server_error"
     assert raw(server, "POST", "/v1/completions", b'{"prompt": "a"}')[0] == 200

@@ -6,14 +6,17 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
+import threading
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from upslope import __version__
-from upslope.errors import UserError, did_you_mean
+from upslope.errors import Remark, UserError, did_you_mean
 
 if TYPE_CHECKING:
     from upslope.report.live import LiveTable
@@ -61,7 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     try:
-        code = _dispatch([word for word in words if word != "--debug"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", Remark)
+            warnings.formatwarning = _in_a_line
+            code = _dispatch([word for word in words if word != "--debug"])
         sys.stdout.flush()
         return code
     except UserError as error:
@@ -80,6 +86,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as fault:
         said = f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
         return _failed(f"this should not have happened: {said}. With --debug it says where.", BROKEN, debug)
+
+
+def _in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
+    """A remark for the user without the place in our code it came from; any other warning as ever."""
+    return f"note: {message}\n" if issubclass(category, Remark) else _format_warning(message, category, *where, **more)
+
+
+_format_warning = warnings.formatwarning
 
 
 def _failed(message: str, code: int, debug: bool) -> int:
@@ -202,7 +216,7 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     serve.add_argument("--host", default="127.0.0.1", help="address to listen at; any but loopback needs a token (127.0.0.1)")
     serve.add_argument("--port", type=whole(0), default=8000, metavar="N", help="0 takes a free one (8000)")
     serve.add_argument("--token", default="", metavar="KEY", help="the key clients must send (the variable UPSLOPE_API_KEY)")
-    serve.add_argument("--name", default="", help="what the model is called (the name of the run or model)")
+    serve.add_argument("--name", help="what the model is called (the name of the run or model)")
     serve.add_argument("--threads", type=whole(1), metavar="N", help="torch threads (1 for tiny models, else all cores)")
     serve.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes (auto)")
     resume = command("resume", _resume, "go on with a run that was stopped or killed")
@@ -365,11 +379,16 @@ def _talk(answer: Callable[[str], str]) -> None:
 
 def _serve(flags: argparse.Namespace) -> int:
     from upslope.runtime.http_client import KEY_VARIABLE
-    from upslope.serving.server import Server, load_served
+    from upslope.serving.server import Server, check_listening, load_served
 
+    if flags.name is not None and not flags.name.strip():
+        raise UserError(f"--name {flags.name!r} is empty. Give the model a name, or leave the flag out.")
+    token, name = flags.token or os.environ.get(KEY_VARIABLE, ""), flags.name or ""
+    check_listening(flags.host, flags.port, token, name)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to end it, as Ctrl-C is a person's
     policy = load_served(flags.path, flags.device, flags.threads)
-    token = flags.token or os.environ.get(KEY_VARIABLE, "")
-    server = Server(policy, host=flags.host, port=flags.port, token=token, name=flags.name)
+    server = Server(policy, host=flags.host, port=flags.port, token=token, name=name)
     print(f"{server.name} at {server.url}/v1, {'with' if token else 'without'} a key; Ctrl-C ends it", file=sys.stderr)
     print(server.url, flush=True)
     with closing(server), suppress(KeyboardInterrupt):  # the way to end it

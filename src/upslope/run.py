@@ -19,7 +19,7 @@ from typing import Any
 import tomli_w
 import torch
 
-from upslope.errors import UserError
+from upslope.errors import Remark, UserError
 from upslope.learners.nonfinite import NonFinite
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.plan import Plan, base_digests, check_base, checked_table
@@ -49,10 +49,6 @@ class Watcher:
     def evaluated(self, step: int, result: dict[str, Any]) -> None: ...
     def stepped(self, step: int, metrics: Metrics) -> None: ...
     def ended(self, summary: dict[str, Any]) -> None: ...
-
-    def noted(self, remark: str) -> None:
-        """Something the user should know and need not act on at once."""
-        warnings.warn(remark, stacklevel=2)
 
 
 class Stopped(Exception):
@@ -178,7 +174,7 @@ def load_bench(run: Run) -> Bench:
 
     _, run.checkpoint, remarks = run.folder.last_whole(load)
     for remark in remarks:
-        warnings.warn(remark, stacklevel=2)
+        warnings.warn(Remark(remark), stacklevel=2)
     return bench
 
 
@@ -245,7 +241,7 @@ def _begin_or_restore(run: Run, bench: Bench, watcher: Watcher, progress: dict[s
     folder, settings = run.folder, run.plan.settings
     keeps_start = PolicyGradient.needs_start(run.plan.method, settings)
     if folder.checkpoints():
-        return _restore(run, bench, watcher, progress, keeps_start)
+        return _restore(run, bench, progress, keeps_start)
     began = time.perf_counter()
     folder.rewind({})
     bench.warm_start(lambda step, accuracy: watcher.warming(step, accuracy, float(settings.warm_start or 0)))
@@ -261,7 +257,7 @@ def _begin_or_restore(run: Run, bench: Bench, watcher: Watcher, progress: dict[s
     return learner
 
 
-def _restore(run: Run, bench: Bench, watcher: Watcher, progress: dict[str, Any], keeps_start: bool) -> PolicyGradient:
+def _restore(run: Run, bench: Bench, progress: dict[str, Any], keeps_start: bool) -> PolicyGradient:
     """The learner as the last whole checkpoint has it, and the logs as they were then."""
     folder, start_policy = run.folder, None
     if keeps_start:
@@ -279,7 +275,7 @@ def _restore(run: Run, bench: Bench, watcher: Watcher, progress: dict[str, Any],
     folder.put_aside_after(latest)
     progress.update(saved["progress"])
     for remark in remarks + folder.rewind(saved["lines"], progress["step"]):
-        watcher.noted(remark)
+        warnings.warn(Remark(remark), stacklevel=2)
     learner.rollout.restart(progress["step"] + 1)
     return learner
 

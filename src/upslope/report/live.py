@@ -109,9 +109,6 @@ class LiveTable(Watcher):
         for remark in getattr(bench.task, "remarks", ()):
             self._line(f"note: {remark}")
 
-    def noted(self, remark: str) -> None:
-        self._line(f"note: {remark}")
-
     def warming(self, step: int, accuracy: float, target: float) -> None:
         told = f"warm start  step {step:>4}  accuracy {accuracy:.2f}, until {target:.2f}"
         reached = accuracy >= target

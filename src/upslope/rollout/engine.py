@@ -7,7 +7,8 @@ still alive cannot change what a row draws.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from upslope.policies.anatomy import Anatomy
 from upslope.policies.kept_pass import KeptPass
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.graph_stepper import GraphStepper, graphs_help
-from upslope.rollout.record import Job, Record, StopStrings
+from upslope.rollout.record import Job, Progress, Record, StopStrings
 from upslope.rollout.sampling import Completions, Sampling
 from upslope.rollout.stepper import Prompts, Stepper
 from upslope.rollout.stream import Stream, sample_stream
@@ -43,7 +44,7 @@ class TorchEngine:
     def __init__(self, policy: LanguageModel):
         self.policy = policy
         self._weights: Weights | None = None
-        self._stepper: Stepper | None = None
+        self._steppers: dict[int, Stepper] = {}
         self._former: KeptPass | None = None
 
     def sync(self, policy: LanguageModel) -> None:
@@ -73,43 +74,76 @@ class TorchEngine:
             UserError: if a prompt is empty or, with its completion, longer than the model's positions; or if the model
                 no longer gives numbers.
         """
+        call = self.begin(prompts, n, sampling, uniforms, limits, keep)
+        while call.advance():
+            pass
+        return call.completions()
+
+    def begin(
+        self,
+        prompts: Sequence[list[int]],
+        n: int,
+        sampling: Sampling,
+        uniforms: Tensor,
+        limits: Sequence[int] | None = None,
+        keep: bool = False,
+        place: int = 0,
+    ) -> Continuation:
+        """As `generate`, to be advanced by the caller: calls at different places can be under way at once, taking turns.
+
+        Args:
+            place: Where the call keeps its memory, which the next call at the same place takes over.
+        """
         limits = [sampling.max_tokens] * len(prompts) if limits is None else [min(own, sampling.max_tokens) for own in limits]
         self._refuse(prompts, n, sampling, uniforms, limits)
         self.policy.kept = None
-        # Tensors made in inference mode could never enter a loss, hence out of it even if the caller is in it.
-        with torch.inference_mode(False), torch.no_grad():
-            device = self.policy.device
-            uniforms = uniforms.to(device)
+        device, rows = self.policy.device, len(uniforms)
+        with _sampling_mode():
             stops = torch.tensor(sorted(self.policy.stop_ids), dtype=torch.long, device=device)
+            record = Record.blank(rows, sampling.max_tokens, self.policy.pad_id, device)
             room = torch.tensor(limits, device=device).repeat_interleave(n)
-            record = Record.blank(len(uniforms), sampling.max_tokens, self.policy.pad_id, device)
-            stopped: set[int] = set()
-            chunks = [*self._chunks(prompts, n, sampling.max_tokens)]
-            for first, last in chunks:
-                rows = slice(first * n, last * n)
-                heard = StopStrings(sampling.stop, self.policy.decode, self.policy.pad_id) if sampling.stop else None
-                job = Job(sampling, uniforms[rows], stops, room[rows], record.part(rows), heard)
-                self._continue(prompts[first:last], n, job, keep and len(chunks) == 1)
-                stopped |= set() if heard is None else {first * n + row for row in heard.rows}
-            if not record.logp.isfinite().all():
-                self._stepper = None  # what it keeps may be no numbers either
-                raise UserError(f"{self.policy.name!r} gives log-probabilities that are not numbers: its weights have blown up. "
-                                "A smaller learning rate or a tighter gradient norm keeps them.")  # fmt: skip
-            return record.completions(stops, stopped)
+            call = Continuation(Job(sampling, uniforms.to(device), stops, room, record, Progress.of(rows)))
+        call.steps = self._steps(call, prompts, n, keep, place)
+        return call
 
-    def _continue(self, prompts: Sequence[list[int]], n: int, job: Job, keep: bool) -> None:
+    def release(self, place: int) -> None:
+        """Frees the memory that calls at this place have kept."""
+        self._steppers.pop(place, None)
+
+    def _steps(self, call: Continuation, prompts: Sequence[list[int]], n: int, keep: bool, place: int) -> Generator[None]:
+        """The work of a call, a yield after every few tokens."""
+        job = call.job
+        chunks = [*self._chunks(prompts, n, job.sampling.max_tokens)]
+        for first, last in chunks:
+            rows = slice(first * n, last * n)
+            stop = job.sampling.stop
+            heard = StopStrings(stop, self.policy.decode, self.policy.pad_id) if stop else None
+            record, progress = job.record.part(rows), job.progress.part(rows)
+            part = Job(job.sampling, job.uniforms[rows], job.stops, job.limits[rows], record, progress, heard)
+            yield from self._continue(call, prompts[first:last], n, part, keep and len(chunks) == 1, place)
+            call.stopped |= set() if heard is None else {first * n + row for row in heard.rows}
+        if not job.record.logp.isfinite().all():
+            self._steppers.clear()  # what they keep may be no numbers either
+            raise UserError(f"{self.policy.name!r} gives log-probabilities that are not numbers: its weights have blown up. "
+                            "A smaller learning rate or a tighter gradient norm keeps them.")  # fmt: skip
+
+    def _continue(
+        self, call: Continuation, prompts: Sequence[list[int]], n: int, job: Job, keep: bool, place: int
+    ) -> Iterator[None]:
         """Continues the rows of some prompts until all have ended."""
         body, room = self.policy.body, job.sampling.max_tokens
         if body is None:
-            sample_stream(Stream(self.policy, prompts, n, room), job)
+            yield from sample_stream(Stream(self.policy, prompts, n, room), job)
             return
         number: dict[tuple[int, ...], int] = {}
         owner = [number.setdefault(tuple(prompt), len(number)) for prompt in prompts for _ in range(n)]
         at_once = max(1, min(len(owner), self.max_rows, self._memory() // self._row_bytes(room)))
         if keep:
             self.policy.kept = self._kept(body, [len(prompt) - 1 for prompt in number], owner, room)
-        stepper = self._ready(body, list(number), at_once, room, job, self.policy.kept)
-        _converse(stepper, torch.tensor(owner, device=self.policy.device))
+        stepper = self._ready(body, list(number), at_once, room, job, self.policy.kept, place)
+        call.stepper = stepper
+        yield from _converse(stepper, torch.tensor(owner, device=self.policy.device))
+        call.stepper = None
 
     def _kept(self, body: Anatomy, lengths: list[int], owner: list[int], room: int) -> KeptPass | None:
         """Where to keep what is computed, unless that is more than learning itself may take."""
@@ -124,22 +158,24 @@ class TorchEngine:
 
     def _ready(
         self, body: Anatomy, prompts: list[tuple[int, ...]], count: int, room: int, job: Job | None = None,
-        kept: KeptPass | None = None,
+        kept: KeptPass | None = None, place: int = 0,
     ) -> Stepper:  # fmt: skip
         """A stepper with the weights of now that has read the prompts."""
         positions, dtype = max(map(len, prompts)) + room, self.policy.compute_dtype
         known = self._weights
         if known is None or known.body is not body or known.dtype != dtype or known.positions < positions:
-            self._weights, self._stepper = Weights(body, positions, dtype), None
-            known = self._weights
+            self._weights = known = Weights(body, positions, dtype)
+            self._steppers.clear()
         else:
             known.refresh()
         read = Prompts(known, prompts, kept)
-        if self._stepper is None or not self._stepper.fits(read, count, room, job):
-            self._stepper = None  # its memory is free before the new one takes some
-            self._stepper = (GraphStepper if graphs_help(known.device) else Stepper)(known, count, room)
-        self._stepper.begin(read, job)
-        return self._stepper
+        stepper = self._steppers.pop(place, None)
+        if stepper is None or not stepper.fits(read, count, room, job):
+            stepper = None  # its memory is free before the new one takes some
+            stepper = (GraphStepper if graphs_help(known.device) else Stepper)(known, count, room)
+        self._steppers[place] = stepper
+        stepper.begin(read, job)
+        return stepper
 
     def probe(self, rows: Trajectories) -> float:
         """The largest difference between this engine's log-probabilities of sampled tokens and the policy's own.
@@ -236,18 +272,65 @@ class TorchEngine:
                             f"of {self.policy.name!r}. Shorten the prompt or the completion.")  # fmt: skip
 
 
-def _converse(stepper: Stepper, owner: Tensor) -> None:
-    """Continues all rows, as many at once as there are slots, the others as places become free."""
-    slots, rows = stepper.slots, len(owner)
+class Continuation:
+    """A call of the engine under way, to be advanced a few tokens at a time."""
+
+    steps: Generator[None]
+
+    def __init__(self, job: Job):
+        self.job = job
+        self.stepper: Stepper | None = None
+        """What continues the rows now, if it is our own decoding."""
+        self.stopped: set[int] = set()
+        """Rows that a text has ended."""
+
+    def advance(self) -> bool:
+        """Every row that is being continued says a token or a few; whether the call goes on."""
+        # Not inside the generator: modes belong to the thread, and another call may have its turn before this one goes on.
+        with _sampling_mode():
+            return next(self.steps, self) is None
+
+    def close(self) -> None:
+        """Gives up what has not been said yet."""
+        self.steps.close()
+        self.stepper = None
+
+    def completions(self) -> Completions:
+        """What was sampled."""
+        with _sampling_mode():
+            return self.job.record.completions(self.job.stops, self.stopped)
+
+    def written(self) -> Record:
+        """What was sampled so far, to be read and left alone."""
+        if self.stepper is not None:
+            with _sampling_mode():
+                self.stepper.finish()
+        return self.job.record
+
+
+@contextmanager
+def _sampling_mode() -> Iterator[None]:
+    """No gradients; and out of inference mode even if the caller is in it: tensors made there could never enter a loss."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def _converse(stepper: Stepper, owner: Tensor) -> Iterator[None]:
+    """Continues all rows, as many at once as there are slots, the others as places become free; yields after every step."""
+    slots, rows, progress = stepper.slots, len(owner), stepper.job.progress
     every = torch.arange(rows, device=owner.device)
     begun = count = min(rows, len(slots.row))
     stepper.fill(every[:count], every[:count], owner[:count])
     while count:
         stepper.advance(count)
         stepper.listen(count)
+        if bool(progress.withdrawn.any()):
+            slots.ended[:count] |= progress.withdrawn.to(owner.device)[slots.row[:count]]
         free = slots.ended[:count].nonzero().squeeze(1)
         if not len(free):
+            yield
             continue
+        progress.ended[slots.row[free].cpu()] = True
         taken = min(len(free), rows - begun)
         if taken:
             new = every[begun : begun + taken]
@@ -258,4 +341,5 @@ def _converse(stepper: Stepper, owner: Tensor) -> None:
             alive = (~slots.ended[left:count]).nonzero().squeeze(1) + left
             stepper.move(alive, free[free < left])
             count = left
+        yield
     stepper.finish()

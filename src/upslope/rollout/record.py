@@ -48,6 +48,22 @@ class Record(NamedTuple):
         return Completions(tokens, sampled, logp, entropy, finish)
 
 
+class Progress(NamedTuple):
+    """Which rows have ended ``[R]``, and which are to: bool, on the CPU whatever the device, so that looking costs nothing."""
+
+    ended: Tensor
+    """The engine's word."""
+    withdrawn: Tensor
+    """The caller's word: nobody wants more of these rows, so they end at the next token."""
+
+    @staticmethod
+    def of(rows: int) -> Progress:
+        return Progress(torch.zeros(rows, dtype=torch.bool), torch.zeros(rows, dtype=torch.bool))
+
+    def part(self, rows: slice) -> Progress:
+        return Progress(self.ended[rows], self.withdrawn[rows])
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """How rows are to be continued, and where it is written down."""
@@ -60,6 +76,7 @@ class Job:
     limits: Tensor
     """The most tokens of each row ``[R]``."""
     record: Record
+    progress: Progress
     heard: StopStrings | None = None
     """Texts that end a row, if there are any."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,8 @@ DEAD_SHARE = 1 / 8
 """Ended rows are dropped once they are this share of the batch: dropping copies the cache, keeping computes them again."""
 
 
-def sample_stream(stream: Stream, job: Job) -> None:
-    """Continues the rows of a stream, token by token, until each has stopped or reached its limit."""
+def sample_stream(stream: Stream, job: Job) -> Iterator[None]:
+    """Continues the rows of a stream until each has stopped or reached its limit; yields after every token."""
     sampling, uniforms, stops, room, record = job.sampling, job.uniforms, job.stops, job.limits, job.record
     rows = torch.arange(len(uniforms), device=uniforms.device)
     alive = torch.ones_like(rows, dtype=torch.bool)
@@ -28,6 +28,9 @@ def sample_stream(stream: Stream, job: Job) -> None:
         alive = alive & ~torch.isin(draw.token, stops) & (room[rows] > place + 1)
         if job.heard is not None:
             alive &= ~torch.tensor(job.heard.listen(record, rows.tolist()), device=alive.device)
+        if bool(job.progress.withdrawn.any()):
+            alive &= ~job.progress.withdrawn.to(alive.device)[rows]
+        job.progress.ended[rows[~alive].cpu()] = True
         left = int(alive.sum())
         if left == 0 or place + 1 == sampling.max_tokens:
             return
@@ -36,6 +39,7 @@ def sample_stream(stream: Stream, job: Job) -> None:
             kept = alive.nonzero().squeeze(1)
             if stream.keep(kept):
                 rows, token, alive = rows[kept], token[kept], alive[kept]
+        yield
         stream.advance(token)
 
 

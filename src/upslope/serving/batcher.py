@@ -1,83 +1,44 @@
-"""One engine for many requests: what arrives while it is busy goes into its next call together.
+"""One engine for many requests, in turns: what arrives while it is busy goes into its next call together.
 
-Requests that are read as they are written (streams) or that end at a text are sampled window by window, the beginning read again
-for each window: the engine is free for others in between, and an answer that has ended is not written on.
+Small requests of one kind share a call. What comes while it runs joins it: the call is interrupted and read again with the new
+ones, at most so often that reading stays a small part of the work. Large requests have calls of their own, which are never read
+again; all calls take turns of a twentieth of a second. So a small request waits for about one turn of each call, whatever else is
+being served, and none is left out. Which rows share a call, and where it was interrupted, changes nothing about what they say,
+rounding apart.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import queue
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
 
 from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.sampling import Engine, Finish
+from upslope.rollout.sampling import Engine
+from upslope.serving.calls import Call
+from upslope.serving.jobs import Job
 from upslope.serving.requests import Asked, BadRequest
 
-WINDOW = 16
-"""Tokens written at once where somebody reads along."""
 LINGER = 0.003
 """Seconds an idle engine waits for more after the first request: those sent together should be computed together."""
-MOST_WAITING = 256
-"""Requests that may wait; more are told to come back later."""
-
-
-@dataclass(eq=False)
-class Row:
-    """A completion under way."""
-
-    prompt: list[int]
-    numbers: Tensor
-    limit: int
-    tokens: list[int] = field(default_factory=list)
-    logp: list[float] = field(default_factory=list)
-    entropy: list[float] = field(default_factory=list)
-    finish: Finish | None = None
-    text: str = ""
-    """What is said of it so far: without special tokens, and without the text it ends at."""
-
-    def copy(self) -> Row:
-        """The row as it stands."""
-        return dataclasses.replace(self, tokens=list(self.tokens), logp=list(self.logp), entropy=list(self.entropy))
-
-
-class Written(NamedTuple):
-    """How far a request is: its rows as they stand, which nobody changes any more, and whether they go on."""
-
-    rows: list[Row]
-    going: bool
-
-
-@dataclass(eq=False)
-class Job:
-    """A request at work. `told` gets what was written after every call of the engine, or what went wrong."""
-
-    asked: Asked
-    rows: list[Row]
-    told: queue.SimpleQueue[Written | Exception] = field(default_factory=queue.SimpleQueue)
-    dropped: bool = False
-    """Nobody waits for it any more."""
-
-    @property
-    def windowed(self) -> bool:
-        return self.asked.stream or bool(self.asked.stop)
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """Jobs of one kind can share a call."""
-        drawn = self.asked.sampling
-        return (drawn.temperature, drawn.top_k, drawn.top_p, drawn.min_p, self.windowed)
+MOST_WAITING = 1536
+"""Requests under way or waiting; more are told to come back later."""
+MOST_WAITING_ROWS = 2**16
+"""Their completions."""
+MOST_WAITING_TOKENS = 2**24
+"""The most tokens they may write."""
+CALL_ROWS = 1024
+"""Completions in one call."""
+CALL_READS = 2**16
+"""Tokens of different texts that one call reads before it writes: reading cannot be interrupted."""
+SMALL_CALLS = 3
+"""Calls of small requests at once, one for each kind; and one each of large and of very large ones."""
 
 
 @dataclass(eq=False)
@@ -94,21 +55,36 @@ class Batcher:
         self.calls = 0
         """How often the engine was called."""
         self._closed = False
+        self._load_lock = threading.Lock()
+        self._load = [0, 0, 0]
+        """Requests, completions and tokens that have been taken and not ended."""
         self._waiting: queue.Queue[Job | _Weights | None] = queue.Queue()
+        self._jobs: deque[Job] = deque()
+        """Those that have completions in no call, in the order in which they get their turn."""
+        self._calls: deque[Call] = deque()
         self._thread = threading.Thread(target=self._work, name="upslope-batcher", daemon=True)
         self._thread.start()
 
     def submit(self, asked: Asked) -> Job:
-        """Queues a request."""
+        """Queues a request. Who submits it must `end` it."""
         if self._closed:
             raise BadRequest("the server is closing.", status=503)
-        if self._waiting.qsize() >= MOST_WAITING:
-            raise BadRequest(f"{MOST_WAITING} requests are waiting already; try again later.", status=429, code="busy")
-        limit = asked.sampling.max_tokens
-        prompts = [prompt for prompt in asked.prompts for _ in range(asked.n)]
-        job = Job(asked, [Row(prompt, asked.numbers[place], limit) for place, prompt in enumerate(prompts)])
+        job = Job.of(asked)
+        with self._load_lock:
+            load = [had + more for had, more in zip(self._load, _load_of(job), strict=True)]
+            limits = {"requests": MOST_WAITING, "completions": MOST_WAITING_ROWS, "tokens": MOST_WAITING_TOKENS}
+            for count, (what, most) in zip(load, limits.items(), strict=True):
+                if count > most:
+                    raise BadRequest(f"{most:,} {what} are waiting already; try again later.", status=429, code="busy")
+            self._load = load
         self._waiting.put(job)
         return job
+
+    def end(self, job: Job) -> None:
+        """Nobody waits for the job any more: what is still unwritten of it is given up."""
+        job.dropped = True
+        with self._load_lock:
+            self._load = [had - less for had, less in zip(self._load, _load_of(job), strict=True)]
 
     def change(self, load: Callable[[], None]) -> None:
         """Runs ``load`` between two calls of the engine and waits for it: new weights."""
@@ -118,7 +94,7 @@ class Batcher:
             raise failure
 
     def close(self) -> None:
-        """Ends the thread after the call under way; who still waits is told so."""
+        """Ends the thread after the turn under way; who still waits is told so."""
         self._closed = True
         self._waiting.put(None)
         self._thread.join()
@@ -126,104 +102,120 @@ class Batcher:
     # -- the thread ------------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        jobs: list[Job] = []
-        while True:
-            arrived = self._arrived(wait=not jobs)
-            for place, each in enumerate(arrived):
-                if each is None:
-                    for left in (*jobs, *arrived[place + 1 :]):
-                        if left is not None:
-                            left.told.put(BadRequest("the server is closing.", status=503))
-                    return
-                if isinstance(each, _Weights):
-                    # Requests that came first are sampled with the weights they came to.
-                    jobs = self._call_until_done(jobs)
-                    each.told.put(_tried(each.load))
-                else:
-                    jobs.append(each)
-            jobs = self._call(jobs)
+        while not self._closed:
+            self._take_in()
+            self._turn()
+        left: list[Job | _Weights | None] = [*self._jobs, *(job for call in self._calls for job in call.jobs)]
+        while not self._waiting.empty():
+            left.append(self._waiting.get_nowait())
+        for each in left:
+            if each is not None:
+                each.told.put(_closing())
 
-    def _arrived(self, wait: bool) -> list[Job | _Weights | None]:
+    def _take_in(self) -> None:
+        for each in self._arrived():
+            if isinstance(each, Job):
+                self._jobs.append(each)
+            elif each is not None:
+                # Requests that came first are sampled with the weights they came to.
+                while (self._jobs or self._calls) and not self._closed:
+                    self._turn()
+                each.told.put(_closing() if self._closed else _tried(each.load))
+
+    def _arrived(self) -> list[Job | _Weights | None]:
         found: list[Job | _Weights | None] = []
-        if wait:
+        if not self._jobs and not self._calls:
             found.append(self._waiting.get())
             time.sleep(LINGER)
-        while True:
-            try:
-                found.append(self._waiting.get_nowait())
-            except queue.Empty:
-                return found
+        while not self._waiting.empty():
+            found.append(self._waiting.get_nowait())
+        return found
 
-    def _call_until_done(self, jobs: list[Job]) -> list[Job]:
-        while jobs:
-            jobs = self._call(jobs)
-        return jobs
+    def _turn(self) -> None:
+        """Begins what can begin, then lets the call that has waited longest run for a while."""
+        self._jobs = deque(job for job in self._jobs if not job.dropped)
+        first: dict[object, Job] = {}
+        for job in self._jobs:
+            first.setdefault(job.kind, job)
+        for job in first.values():
+            if self._make_room(job):
+                self._begin(job)
+        if not self._calls:
+            return
+        call = self._calls[0]
+        going: list[bool] = []
+        failure = _tried(lambda: going.append(call.run()))
+        self._calls.popleft()
+        if failure is not None:
+            self._fail(call.jobs, failure)
+        if any(going):
+            self._calls.append(call)
+        else:
+            call.close(free=failure is not None or (call.size > 0 and any(job.dropped for job in call.jobs)))
 
-    def _call(self, jobs: Sequence[Job]) -> list[Job]:
-        """One call of the engine for every kind of job; those that go on."""
-        kinds: dict[tuple[object, ...], list[Job]] = {}
-        for job in jobs:
-            if not job.dropped:
-                kinds.setdefault(job.kind, []).append(job)
-        unfinished = []
-        for same in kinds.values():
-            failure = _tried(partial(self._extend, same))
-            for job in same:
-                if failure is not None:
-                    job.told.put(failure)
-                    continue
-                going = any(row.finish is None for row in job.rows)
-                job.told.put(Written([row.copy() for row in job.rows] if going else job.rows, going))
-                unfinished += [job] if going else []
-        return unfinished
+    def _make_room(self, job: Job) -> bool:
+        """Whether a call for this job can begin now; interrupts one that it is to join or to take turns with."""
+        if job.size:
+            return all(call.size != job.size for call in self._calls)
+        small = [call for call in self._calls if call.size == 0]
+        same = [call for call in small if call.kind == job.kind]
+        if not same and len(small) < SMALL_CALLS:
+            return True
+        resting = max((call for call in same or small if call.may_rest), key=lambda call: call.ran_seconds, default=None)
+        if resting is None:
+            return False
+        self._calls.remove(resting)
+        failure = _tried(lambda: self._jobs.extend(job for job in resting.rest() if job not in self._jobs))
+        if failure is not None:
+            self._fail(resting.jobs, failure)
+        return True
 
-    def _extend(self, jobs: Sequence[Job]) -> None:
-        """Writes on every unfinished row: to its end, or by a window."""
-        rows = [(job, row) for job in jobs for row in job.rows if row.finish is None]
-        room = [min(row.limit - len(row.tokens), WINDOW if job.windowed else row.limit) for job, row in rows]
-        sampling = dataclasses.replace(jobs[0].asked.sampling, max_tokens=max(room))
-        numbers = torch.zeros(len(rows), max(room))
-        for place, (_, row) in enumerate(rows):
-            numbers[place, : room[place]] = row.numbers[len(row.tokens) : len(row.tokens) + room[place]]
-        contexts = [row.prompt + row.tokens for _, row in rows]
+    def _begin(self, first: Job) -> None:
+        """A call with this job's rows and those of others of its kind, as many as one call takes."""
+        alike = [job for job in self._jobs if job.kind == first.kind]
+        rows, left = _first_rows(alike)
+        # Behind the others: what is large takes turns.
+        self._jobs = deque([*(job for job in self._jobs if job.kind != first.kind), *left])
+        used = {call.place for call in self._calls}
+        place = next(number for number in range(len(used) + 1) if number not in used)
         self.calls += 1
-        done = self.engine.generate(contexts, 1, sampling, numbers, room)
-        lengths = done.sampled.sum(1).long().tolist()
-        columns = zip(*(column.tolist() for column in (done.tokens, done.logp, done.entropy)), strict=True)
-        for (job, row), length, finish, (tokens, logp, entropy) in zip(rows, lengths, done.finish, columns, strict=True):
-            row.tokens += tokens[:length]
-            row.logp += logp[:length]
-            row.entropy += entropy[:length]
-            self._settle(job.asked, row, finish)
+        failure = _tried(lambda: self._calls.append(Call(self.engine, self.policy, rows, place)))
+        if failure is not None:
+            self._fail(list(dict.fromkeys(job for job, _ in rows)), failure)
 
-    def _settle(self, asked: Asked, row: Row, finish: Finish) -> None:
-        """Whether the row has ended, and its text."""
-        if finish == "stop" or len(row.tokens) >= row.limit:
-            row.finish = "stop" if finish == "stop" else "length"
-        extra = [place for place, token in enumerate(row.tokens) if token in asked.stop_ids]
-        if extra:
-            self._cut(row, extra[0] + 1)
-        row.text = self.policy.decode(row.tokens)
-        ends = [place for stop in asked.stop if (place := row.text.find(stop)) >= 0]
-        if ends:
-            self._cut(row, self._tokens_before(row, asked.stop))
-            row.text = row.text[: min(ends)]
-
-    def _tokens_before(self, row: Row, stops: tuple[str, ...]) -> int:
-        """The fewest tokens whose text holds a stop text."""
-        low, high = 1, len(row.tokens)
-        while low < high:
-            middle = (low + high) // 2
-            said = self.policy.decode(row.tokens[:middle])
-            low, high = (low, middle) if any(stop in said for stop in stops) else (middle + 1, high)
-        return low
-
-    def _cut(self, row: Row, length: int) -> None:
-        row.tokens, row.logp, row.entropy = row.tokens[:length], row.logp[:length], row.entropy[:length]
-        row.finish = "stop"
+    def _fail(self, jobs: list[Job], failure: Exception) -> None:
+        for job in jobs:
+            job.dropped = True
+            job.told.put(failure)
 
 
-def _tried(run: Callable[[], None]) -> Exception | None:
+def _first_rows(jobs: list[Job]) -> tuple[list[tuple[Job, int]], list[Job]]:
+    """As many unfinished rows of some jobs as one call takes, and the jobs of which some are left."""
+    rows: list[tuple[Job, int]] = []
+    texts: set[tuple[int, ...]] = set()
+    reads = 0
+    for number, job in enumerate(jobs):
+        for place, row in enumerate(job.rows):
+            if row.finish is not None:
+                continue
+            text = (*row.prompt, *row.tokens)
+            reads += 0 if text in texts else len(text)
+            if len(rows) >= CALL_ROWS or (rows and reads > CALL_READS):
+                return rows, [*jobs[number + 1 :], job]
+            texts.add(text)
+            rows.append((job, place))
+    return rows, []
+
+
+def _load_of(job: Job) -> tuple[int, int, int]:
+    return 1, len(job.rows), job.tokens
+
+
+def _closing() -> BadRequest:
+    return BadRequest("the server is closing.", status=503)
+
+
+def _tried(run: Callable[[], object]) -> Exception | None:
     """What went wrong, if anything: one request's failure must not end the thread that serves all."""
     try:
         run()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from upslope.policies.language_model import LanguageModel
-from upslope.serving.batcher import Job, Row
+from upslope.serving.jobs import Job, Row, Written
 from upslope.serving.requests import Asked, BadRequest
 
 UNFINISHED = "\ufffd"
@@ -34,8 +34,8 @@ class Writer:
         usage = self._usage(job.rows)
         return {**self.head, "object": self.kind, "choices": choices, "usage": usage, "weights_version": self.version}
 
-    def pieces(self, job: Job) -> Iterator[dict[str, Any]]:
-        """The answer as it is written: what is new of every row whenever a window is done."""
+    def pieces(self, job: Job, latest: Callable[[], Written]) -> Iterator[dict[str, Any]]:
+        """The answer as it is written: what is new of every row whenever there is news."""
         if self.chat:
             for number in range(len(job.rows)):
                 yield self._piece(number, {"delta": {"role": "assistant", "content": ""}})
@@ -43,14 +43,12 @@ class Writer:
         over = [False] * len(job.rows)
         going = True
         while going:
-            told = job.told.get()
-            if isinstance(told, Exception):
-                raise told
+            told = latest()
             going = told.going
             for number, row in enumerate(told.rows):
-                if over[number]:
-                    continue
                 words, tokens = sent[number]
+                if over[number] or (row.finish is None and len(row.tokens) == tokens):
+                    continue
                 upto = len(row.text) if row.finish else self._safe(row.text)
                 piece = row.text[words:upto]
                 over[number] = row.finish is not None
