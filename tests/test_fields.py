@@ -133,6 +133,15 @@ def test_a_part_of_ones_own_declares_its_ranges():
         find("grpo").derive(regularize=Mine()).with_knobs({"regularize.share": 2})
 
 
+def test_a_range_that_is_no_interval_is_told():
+    @dataclass(frozen=True)
+    class Mine(ReferenceKL):
+        ranges = {"weight": "0..1"}  # noqa: RUF012
+
+    with pytest.raises(MethodError, match=r"the range '0\.\.1' is no interval; write it as"):
+        find("grpo").derive(regularize=Mine())
+
+
 def test_a_whole_number_may_stand_for_a_real_knob_and_be_set_to_a_fraction():
     changed = find("grpo").derive(weight=TopEntropy(fraction=1)).with_knobs({"weight.fraction": "0.5"})
     assert changed.weight[0].fraction == 0.5

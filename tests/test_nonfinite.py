@@ -158,6 +158,16 @@ def test_of_many_such_updates_the_first_are_kept_and_a_full_disk_is_told(tmp_pat
         assert Offence(1, {"sampled": torch.ones(1, 1)}, (), "gradient").save(tmp_path / "file") is None
 
 
+def test_rows_that_cannot_be_looked_at_again_are_kept_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(nonfinite, "_seen_again", full)
+    with pytest.warns(Remark, match="kept without what the policy makes of them: CUDA out of memory"), pytest.raises(NonFinite):
+        up.train(poisoned(tmp_path, "grpo", after=0.0), **TEXT, out=tmp_path / "run")
+    assert "behavior.logp" in load_file(tmp_path / "run" / "nonfinite" / "step-000001.safetensors")
+
+
 def test_columns_count_only_where_somebody_decided(tmp_path: Path):
     nan, sampled = torch.nan, torch.tensor([[1.0, 0.0], [1.0, 1.0]])
     columns = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from upslope.errors import did_you_mean
+from upslope.errors import MethodError, did_you_mean
 
 HUGE = 2.0**63
 """The end of the whole numbers that TOML can hold."""
@@ -35,8 +35,13 @@ class Interval:
     @staticmethod
     @cache
     def parse(text: str) -> Interval:
-        low, high = text[1:-1].split(",")
-        return Interval(float(low), float(high), text[0] == "[", text[-1] == "]")
+        try:
+            low, high = text[1:-1].split(",")
+            if text[0] not in "[(" or text[-1] not in "])":
+                raise ValueError
+            return Interval(float(low), float(high), text[0] == "[", text[-1] == "]")
+        except (ValueError, IndexError, TypeError):
+            raise MethodError(f"the range {text!r} is no interval; write it as '[0, 1]', '(0, inf)' or '(1, inf]'.") from None
 
     def __contains__(self, value: float) -> bool:
         above = value >= self.low if self.with_low else value > self.low

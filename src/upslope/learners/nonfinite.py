@@ -86,11 +86,19 @@ class Offence:
 def offence(method: Method, sight: Sight, policy: Policy, rows: Trajectories, needs: frozenset[str], step: int) -> Offence:
     """The rows of an update as its parts saw them, computed once more: the update itself keeps nothing of this."""
     parameters = tuple(nonfinite_parameters(policy, gradients=True))
+    try:
+        columns = _seen_again(method, sight, policy, rows, needs)
+    except RuntimeError as error:  # memory, mostly; the run can go on without it
+        warnings.warn(Remark(f"the rows of step {step} are kept without what the policy makes of them: {error}"), stacklevel=2)
+        columns = dict(_flat(rows))
+    return Offence(step, columns, parameters, "gradient")
+
+
+def _seen_again(method: Method, sight: Sight, policy: Policy, rows: Trajectories, needs: frozenset[str]) -> dict[str, Tensor]:
     batch: Trajectories = estimator.begin_update(method, sight.look_ahead(method, rows)).replace(current=None)  # type: ignore[assignment]
     view = sight.columns(method, policy, batch, needs)
     slopes = column_slopes(method, batch, view.map(leaf), Tally())
-    columns = dict(_flat(batch.replace(current=view))) | {f"gradient.{name}": slope for name, slope in slopes.items()}
-    return Offence(step, columns, parameters, "gradient")
+    return dict(_flat(batch.replace(current=view))) | {f"gradient.{name}": slope for name, slope in slopes.items()}
 
 
 def broken_weights(policy: Policy, rows: Trajectories, step: int) -> Offence:

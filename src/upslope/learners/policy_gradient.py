@@ -204,7 +204,10 @@ class PolicyGradient:
         memories = dict(method.memory)
 
         def weigh(candidates: Tensor) -> Tensor:
-            return method.curriculum(candidates, lambda name: memories[name].recall(self.states[f"memory.{name}"], candidates))
+            def recall(name: str) -> Tensor:
+                return memories[name].recall(self.states[f"memory.{name}"], candidates)
+
+            return call(method, method.curriculum, method.curriculum, candidates, recall)
 
         return self.rollout.choose(step, attempt, tasks, method.curriculum.candidates, weigh)
 
@@ -241,7 +244,8 @@ class PolicyGradient:
                     tally.merge(showed)
                     if isinstance(share, Share):
                         ledger[-1].add_to(showed)
-                    if any(controller.ends_passes(showed.means()) for controller in method.controller):
+                    shown = showed.means()
+                    if any(call(method, part, part.ends_passes, shown) for part in method.controller):
                         break
             else:
                 continue

@@ -240,8 +240,7 @@ def evaluate_control(task: GymTask, policy: MLPPolicy, normaliser_state: Mapping
     """Raw returns of exactly ``episodes`` episodes, in the order of their seeds.
 
     Every episode has a number, a seed made from it and a place in an environment's queue before any is played. Taking the first
-    ``episodes`` that end instead would favour short ones. Where the environment has no time limit of its own, an episode is cut
-    after `MOST_WATCHED` steps: a policy that has learned nothing yet may never come to an end.
+    ``episodes`` that end instead would favour short ones. Where there is no time limit, one is cut after `MOST_WATCHED` steps.
 
     Args:
         normaliser_state: `EnvRollout.state`, of which the observation statistics are used as they stand; ``None`` or a state
@@ -257,19 +256,16 @@ def evaluate_control(task: GymTask, policy: MLPPolicy, normaliser_state: Mapping
     playing = np.arange(len(places))  # the number of the episode in each place; episode e is played in place e modulo the places
     draws = [generator(seed, "evaluate", episode) for episode in playing.tolist()]
     raw = np.stack([places.reset(place, _episode_seed(seed, place)) for place in range(len(places))])
-    active, finished, lengths = np.arange(len(places)), 0, np.zeros(len(places), np.int64)
-    longest = MOST_WATCHED if task.max_episode_steps is None else np.inf
+    active, finished, lengths = playing.copy(), 0, np.zeros(len(places))
+    longest = np.inf if task.max_episode_steps else MOST_WATCHED
     while len(active):
         output = actor.output(raw[active] if observations is None else observations(raw[active]))
         noise = np.empty(0) if greedy else np.stack([_noise(task, (), draws[place]) for place in active])
         stepped = places.step(actor.choose(output, noise, greedy), active.tolist())
         returns[playing[active]] += stepped.reward
-        raw[active] = stepped.observation
-        lengths[active] += 1
+        raw[active], lengths[active] = stepped.observation, lengths[active] + 1
         for place in active[stepped.terminated | stepped.truncated | (lengths[active] >= longest)]:
-            finished += 1
-            playing[place] += len(places)
-            lengths[place] = 0
+            finished, lengths[place], playing[place] = finished + 1, 0, playing[place] + len(places)
             if playing[place] < episodes:
                 raw[place] = places.reset(int(place), _episode_seed(seed, int(playing[place])))
                 draws[place] = generator(seed, "evaluate", int(playing[place]))
