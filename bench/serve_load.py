@@ -1,4 +1,4 @@
-"""``upslope serve`` under load: many clients, a small request beside a very large one, memory over thousands of requests.
+"""``upslope serve`` under load: many clients at once, a small request beside a very large one, memory over thousands of requests.
 
 The server runs in a process of its own, so that the figures are its own; the clients are OpenAI's, all in one event loop.
 
@@ -83,10 +83,7 @@ async def beside(url: str, pid: int) -> None:
     await asyncio.gather(large, return_exceptions=True)
     after = [await small() for _ in range(10)]
     await asyncio.sleep(2)
-    print(
-        f"4 tokens: alone {max(alone):.3f} s, beside the large one at most {max(while_large):.3f} s, "
-        f"after it left {max(after):.3f} s"
-    )
+    print(f"4 tokens, at most: {max(alone):.3f} s alone, {max(while_large):.3f} s beside it, {max(after):.3f} s after it left")
     print(f"server: {before:.0f} MiB before, {during:.0f} MiB beside it, {resident(pid):.0f} MiB after it left")
     await client.close()
 

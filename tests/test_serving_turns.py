@@ -103,9 +103,12 @@ def test_how_work_is_cut_changes_nothing(at_work: Batcher, monkeypatch: pytest.M
     monkeypatch.setattr(Call, "rest", lambda self: rested.append(self.steps) or rest(self))
     monkeypatch.setattr(calls, "SLICE", 0.0)  # a token at a time,
     monkeypatch.setattr(Call, "may_rest", property(lambda self: self.steps > 4))  # read again whenever something comes,
-    monkeypatch.setattr(batcher, "CALL_ROWS", 7)  # and in small pieces
+    monkeypatch.setattr(batcher, "CALL_ROWS", 7)  # in small pieces, one kind of small requests at a time
     monkeypatch.setattr(jobs, "SMALL_ROWS", 4)
-    together = [submit(at_work, **body) for body in MIXED]
+    monkeypatch.setattr(batcher, "SMALL_CALLS", 1)
+    with Held(at_work) as free:
+        together = [submit(at_work, **body) for body in MIXED]
+        free()
     for expected, job in zip(alone, together, strict=True):
         for (tokens, logp, text, finish), mine in zip(expected, answer(at_work, job), strict=True):
             assert (tokens, text, finish) == (mine[0], mine[2], mine[3])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upslope.errors import MethodError, UserError, did_you_mean
-from upslope.methods import catalogue, compose, find
+from upslope.methods import catalogue, check_own_name, compose, find
 from upslope.plan import Plan
 from upslope.run import Run, Watcher
 from upslope.run import resume as resume_run
@@ -61,10 +61,13 @@ def _from_file(spec: str) -> Method:
     if name:
         if name not in found:
             raise MethodError(f"{path} defines no method named {name!r}.{did_you_mean(name, found)} It has {', '.join(found)}.")
+        check_own_name(found[name])
         return found[name]
     if len(found) > 1:
         raise MethodError(f"{path} defines {len(found)} methods; say which: {', '.join(f'{path}:{each}' for each in found)}.")
-    return next(iter(found.values()))
+    (own,) = found.values()
+    check_own_name(own)
+    return own
 
 
 def train(

@@ -289,6 +289,7 @@ def _resume(flags: argparse.Namespace) -> int:
 
 def _watched(start: Callable[[LiveTable], Run], quiet: bool) -> int:
     """Trains under the live table. However it ends, the user learns how to go on; the folder is the last line on stdout."""
+    from upslope.learners.nonfinite import NonFinite
     from upslope.report.live import LiveTable
     from upslope.report.page import write_report
     from upslope.run import Stopped
@@ -302,7 +303,7 @@ def _watched(start: Callable[[LiveTable], Run], quiet: bool) -> int:
         except KeyboardInterrupt:
             message = f"interrupted. {_how_to_go_on(watcher.run)}".rstrip()
         except UserError as error:
-            lost = watcher.run is None or isinstance(error, Damaged)  # there is nothing to go on with
+            lost = watcher.run is None or isinstance(error, (Damaged, NonFinite))  # to go on would end here again
             raise (error if lost else UserError(f"{error}\n{_how_to_go_on(watcher.run)}")) from error
         else:
             print(run.path)

@@ -246,10 +246,10 @@ def _begin_or_restore(run: Run, bench: Bench, watcher: Watcher, progress: dict[s
     folder.rewind({})
     bench.warm_start(lambda step, accuracy: watcher.warming(step, accuracy, float(settings.warm_start or 0)))
     start_policy = bench.policy.frozen_copy() if keeps_start else None
+    learner = PolicyGradient(run.plan.method, bench.policy, bench.rollout, settings, start_policy)
     if keeps_start:
         with whole_folder(folder.start) as files:
             bench.policy.save(files)
-    learner = PolicyGradient(run.plan.method, bench.policy, bench.rollout, settings, start_policy)
     progress["before"] = _evaluate(run, bench, watcher, 0)
     progress["seconds"] = time.perf_counter() - began
     _save(run, bench, learner, progress)

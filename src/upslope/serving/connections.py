@@ -195,6 +195,8 @@ class TimedHandler(BaseHTTPRequestHandler):
 
     server: BoundedServer
     rfile: io.BufferedReader
+    disable_nagle_algorithm = True
+    """Head and body are written one after the other; the second must not wait until the first was acknowledged."""
 
     def setup(self) -> None:
         super().setup()
