@@ -11,6 +11,7 @@ import pytest
 import torch
 from batches import assert_same, gradient, random_batch, replace_view
 
+import upslope as up
 from upslope.errors import MethodError, UserError
 from upslope.methods import catalogue, compose, find
 from upslope.objective.advantage import GAE, MovingBaseline
@@ -401,3 +402,10 @@ def test_parts_without_what_they_need_say_so(ragged_batch: Batch):
     ):
         with pytest.raises(MethodError, match=says):
             make()
+
+
+def test_a_method_called_like_one_of_the_catalogue_is_refused(tmp_path: Path):
+    path = tmp_path / "my_method.py"
+    path.write_text(USER_FILE.replace('name="halved"', 'name="grpo"'))
+    with pytest.raises(MethodError, match="'grpo' like one of the catalogue"):
+        up.method(str(path))
