@@ -6,13 +6,11 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from upslope import __version__
@@ -197,6 +195,7 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
 def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     from upslope.board import command as board
     from upslope.runtime.settings_flags import number, whole
+    from upslope.serving import command as serve
 
     evaluate = command("eval", _evaluate, "measure a run on held-out problems or episodes, with intervals")
     evaluate.add_argument("--k", type=whole(1), metavar="N", help="text: pass@1 to pass@N (16)")
@@ -211,14 +210,9 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     attempt.add_argument("--temperature", type=number(0), default=0.0, metavar="X", help="text: above 0 samples (0: the likeliest)")
     attempt.add_argument("--seed", type=whole(0), default=0, metavar="N", help="another one shows other problems or episodes (0)")
     attempt.add_argument("--render", action="store_true", help="control: watch the episode in a window")
-    serve = command("serve", _serve, "answer requests in OpenAI's protocol with a run's result or a model, until interrupted")
-    serve.add_argument("path", metavar="RUN|MODEL", help="the folder of a run; or tiny, smollm2, or a folder with a model")
-    serve.add_argument("--host", default="127.0.0.1", help="address to listen at; any but loopback needs a token (127.0.0.1)")
-    serve.add_argument("--port", type=whole(0), default=8000, metavar="N", help="0 takes a free one (8000)")
-    serve.add_argument("--token", default="", metavar="KEY", help="the key clients must send (the variable UPSLOPE_API_KEY)")
-    serve.add_argument("--name", help="what the model is called (the name of the run or model)")
-    serve.add_argument("--threads", type=whole(1), metavar="N", help="torch threads (1 for tiny models, else all cores)")
-    serve.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes (auto)")
+    serve.add_flags(
+        command("serve", serve.run, "answer requests in OpenAI's protocol with a run's result or a model, until interrupted")
+    )
     resume = command("resume", _resume, "go on with a run that was stopped or killed")
     resume.add_argument("--quiet", action="store_true", help="print nothing but the folder of the run")
     check = command("check", _check, "whether a run's folder is whole: every file against its digest; nothing in it is run")
@@ -376,25 +370,6 @@ def _talk(answer: Callable[[str], str]) -> None:
     with suppress(EOFError):
         while line := input("> "):
             print(answer(line), flush=True)
-
-
-def _serve(flags: argparse.Namespace) -> int:
-    from upslope.runtime.http_client import KEY_VARIABLE
-    from upslope.serving.server import Server, check_listening, load_served
-
-    if flags.name is not None and not flags.name.strip():
-        raise UserError(f"--name {flags.name!r} is empty. Give the model a name, or leave the flag out.")
-    token, name = flags.token or os.environ.get(KEY_VARIABLE, ""), flags.name or ""
-    check_listening(flags.host, flags.port, token, name)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to end it, as Ctrl-C is a person's
-    policy = load_served(flags.path, flags.device, flags.threads)
-    server = Server(policy, host=flags.host, port=flags.port, token=token, name=name)
-    print(f"{server.name} at {server.url}/v1, {'with' if token else 'without'} a key; Ctrl-C ends it", file=sys.stderr)
-    print(server.url, flush=True)
-    with closing(server), suppress(KeyboardInterrupt):  # the way to end it
-        server.serve_forever()
-    return 0
 
 
 # -- commands that look at the catalogue -----------------------------------------------------------------------------------
