@@ -38,7 +38,7 @@ class _Handle:
     """An open lock file. A forked child must not keep it: the lock would outlive its owner."""
 
     def __init__(self, path: Path):
-        self.number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.number = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         _held.add(self)
 
     def close(self) -> None:
