@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,16 @@ def test_training_resuming_and_evaluating_treat_long_prompts_alike(tmp_path, lon
     found = evaluate(run, Asked(samples=1))
     assert found["problems"] == run.evaluations[-1]["problems"]
     assert found["greedy"]["score"] == run.evaluations[-1]["score"]
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / "summary.json").unlink()
+    shutil.rmtree(tmp_path / "b" / "checkpoints" / "step-000002")
+    again = up.resume(tmp_path / "b")
+    assert all(torch.equal(tensor, again.policy.weights()[name]) for name, tensor in run.policy.weights().items())
+    assert [step["prompt"] for step in samples(tmp_path / "a")] == [step["prompt"] for step in samples(tmp_path / "b")]
+
+
+def samples(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
 
 
 def test_runs_without_long_prompts_are_the_same_to_the_bit_whatever_long_says(tmp_path):

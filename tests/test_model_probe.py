@@ -37,7 +37,7 @@ CANNOT_BE_TRAINED = (
     "whisper",
 )
 UNREASONABLE = ("blt", "gemma3", "gemma4", "gemma4_text", "git", "got_ocr2", "moss_transcribe_diarize", "phi4_multimodal", "xlm",
-                "longcat_flash", "gemma4_unified", "gemma4_unified_text", "falcon_h1", "inkling_text", "roc_bert")  # fmt: skip
+                "longcat_flash", "falcon_h1", "inkling_text", "roc_bert")  # fmt: skip
 """No sizes of theirs that we know make them small, or fit together; or they take many seconds."""
 
 
@@ -229,7 +229,7 @@ def test_adapters_are_looked_at_too():
         assert not check_policy(policy).plain
 
 
-@pytest.mark.parametrize("kind", ["mamba", "bart"])
+@pytest.mark.parametrize("kind", ["mamba", "bart", "gemma4_unified_text"])
 def test_models_that_cannot_be_sampled_rightly_are_refused_in_one_line(kind):
     policy = policy_of(kind)
     with warnings.catch_warnings():

@@ -91,6 +91,7 @@ def _check_plain(policy: LanguageModel) -> None:
     other = "Take a decoder such as Llama, Qwen, Gemma, Mistral, GPT-2 or OPT."
     rows = probe_rows(policy)
     try:
+        policy.token_budget(), TorchEngine(policy)._row_bytes(TOKENS)  # some configs have no such sizes for the model as a whole
         gap = _gap(policy, rows, whole_passes(policy, rows))
     except UserError as problem:
         raise UserError(f"a {kind} cannot be trained here: {problem} {other}") from problem
