@@ -430,3 +430,15 @@ def test_what_the_disk_refuses_is_one_line_and_costs_nothing_saved(refusal, tmp_
     monkeypatch.undo()
     up.resume(tmp_path / "run")
     assert_same_end(tmp_path / "run", whole)
+
+
+def test_memory_that_runs_out_in_a_step_is_one_line_with_a_cure(tmp_path, monkeypatch, capsys):
+    from upslope.learners.policy_gradient import PolicyGradient
+
+    def hungry(self, step):
+        return torch.empty(2**60)
+
+    monkeypatch.setattr(PolicyGradient, "step", hungry)
+    assert main(["train", "grpo", *FLAGS, "--steps", "1", "--out", str(tmp_path / "run"), "--quiet"]) == 2
+    said = capsys.readouterr().err
+    assert "memory did not suffice" in said and "--samples-per-task" in said and "Traceback" not in said

@@ -26,7 +26,7 @@ from upslope.plan import Plan, base_digests, check_base, checked_table
 from upslope.runtime import trust, user_code
 from upslope.runtime.checkpoint_files import CheckpointReader
 from upslope.runtime.files import load_state, save_state, whole_folder, write_json, write_text
-from upslope.runtime.memory import peak_memory
+from upslope.runtime.memory import explain_out_of_memory, peak_memory
 from upslope.runtime.method_file import check_can_be_found_again, user_bundles
 from upslope.runtime.run_folder import RunFolder, check_new
 from upslope.runtime.run_lock import owned
@@ -165,7 +165,7 @@ def load_bench(run: Run) -> Bench:
     """Task, policy and rollout of a run as its last whole checkpoint has them, for evaluation and use, without its engine."""
     plan = run.plan
     settings = dataclasses.replace(plan.settings, engine="torch")
-    bench = set_up(plan.method, plan.task, plan.model, settings, plan.reward, plan.test_data)
+    bench = set_up(plan.method, plan.task, plan.model, settings, plan.reward, plan.test_data, for_training=False)
     check_base(run.folder, bench.policy, settings)
 
     def load(files: CheckpointReader) -> None:
@@ -180,7 +180,7 @@ def load_bench(run: Run) -> Bench:
 
 @contextmanager
 def _mendable() -> Iterator[None]:
-    """What the system refuses (a full disk, a folder that may not be written) as an error in words."""
+    """What the system refuses (a full disk, a folder that may not be written, memory) as an error in words."""
     try:
         yield
     except OSError as problem:
@@ -188,6 +188,11 @@ def _mendable() -> Iterator[None]:
             raise
         what = f"{problem.filename or 'the run'} cannot be written: {problem.strerror}"
         raise UserError(f"{what}. What was saved before is safe.") from problem
+    except (MemoryError, RuntimeError) as problem:
+        explained = explain_out_of_memory(problem)
+        if explained is None:
+            raise
+        raise explained from problem
 
 
 # -- the loop --------------------------------------------------------------------------------------------------------------
