@@ -85,7 +85,6 @@ def test_the_silent_make_room_for_newcomers(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_busy_keep_their_places_and_newcomers_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "PATIENCE", 0.0)
     with Server(loud(), port=0) as server:
         server.most = 2
         free, begin = threading.Event(), server.batcher.engine.begin  # type: ignore[attr-defined]
@@ -99,6 +98,10 @@ def test_the_busy_keep_their_places_and_newcomers_wait(monkeypatch: pytest.Monke
         for each in three:
             each.sendall(HEAD % len(ASK) + ASK)
         wait_until(lambda: len(server._links) == 2 and all(link.busy for link in list(server._links)))
+        monkeypatch.setattr(connections, "PATIENCE", 0.0)
+        time.sleep(0.5)  # the third asks for a place meanwhile
+        assert len(server._links) == 2
+        monkeypatch.undo()
         free.set()
         assert all(each.recv(4096).startswith(b"HTTP/1.1 200") for each in three)
 

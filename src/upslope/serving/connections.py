@@ -213,6 +213,7 @@ class TimedHandler(BaseHTTPRequestHandler):
             if not self.rfile.peek(1):
                 self.close_connection = True
                 return
+            self.link.turn(busy=False)  # it has begun to ask: what was read of that does not show in the connection any more
             self.timed.within(HEAD_SECONDS)
             super().handle_one_request()
             self.close_connection |= self.server.ending

@@ -211,7 +211,7 @@ def _read_comparison(path: Path) -> dict[str, Any]:
     """``compare.toml``, if it is as a comparison writes it."""
     try:
         table = tomllib.loads((path / FILE).read_bytes().decode("utf-8"))
-        if all(isinstance(cell["folder"], str) and isinstance(cell["label"], str) for cell in table["cells"]) and "shared" in table:
+        if all(isinstance(cell["folder"], str) and isinstance(cell["label"], str) for cell in table["cells"]):
             return table
         why = "it is not as a comparison writes it"
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
@@ -232,7 +232,7 @@ def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> Non
     known: dict[str, Any] = {}
     if is_comparison(path):
         old = _read_comparison(path)
-        _refuse_differences(path, old["shared"], shared)
+        _refuse_differences(path, old.get("shared", {}), shared)
         known = {cell["folder"]: cell for cell in old["cells"]}
     for cell in cells:
         known[cell.folder] = {
