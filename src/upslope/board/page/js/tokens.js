@@ -5,7 +5,7 @@ import { exact, number } from "./format.js";
 
 const MARKS = { " ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽" };
 // Letters that cannot be seen or that turn the writing around: shown by number, so that nothing hides and nothing moves.
-const HIDDEN =
+export const HIDDEN =
   /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/u;
 const ROWS = [
   ["logp", "log-probability"],
