@@ -17,9 +17,11 @@ from upslope.board import inside, plan_view, recordings
 from upslope.board.access import Door, Guard
 from upslope.board.answers import answer, asset, failure
 from upslope.board.bands import bands
+from upslope.board.connections import Limits
 from upslope.board.control import add_control
 from upslope.board.curves import AXES, curve_record
 from upslope.board.index import Gone, Runs
+from upslope.board.large_answers import LargeAnswers
 from upslope.board.logs import Logs
 from upslope.board.sheets import Sheets
 from upslope.errors import UserError, did_you_mean
@@ -75,7 +77,7 @@ class Board:
         return plan
 
 
-def make_app(root: Path, door: Door, allow_control: bool = False) -> Guard:
+def make_app(root: Path, door: Door, allow_control: bool = False, limits: Limits | None = None) -> Guard:
     """The board of a folder of runs, as an ASGI application."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, title="upslope board")
     board = Board(root)
@@ -88,7 +90,7 @@ def make_app(root: Path, door: Door, allow_control: bool = False) -> Guard:
     _add_plans(app, board)
     add_control(app, board.runs, allow_control)
     _add_errors(app)
-    return Guard(app, door)  # around everything, so that no answer leaves without its headers
+    return Guard(LargeAnswers(app, limits or Limits()), door)  # around everything, so that no answer leaves without its headers
 
 
 def _add_pages(app: FastAPI) -> None:

@@ -9,7 +9,6 @@ import socket
 import sys
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from upslope.errors import MissingExtra, UserError, install_extra
@@ -81,13 +80,12 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve(listening: socket.socket, root: Path, host: str, token: str, allow_control: bool, browse: bool) -> None:
-    import uvicorn
-
     from upslope.board.access import Door
     from upslope.board.app import make_app
+    from upslope.board.connections import Limits, make_server
 
-    port = listening.getsockname()[1]
-    app = make_app(root, Door(host, port, token), allow_control)
+    port, limits = listening.getsockname()[1], Limits()
+    app = make_app(root, Door(host, port, token), allow_control, limits)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{port}/" + (f"?token={quote(token, safe='')}" if token else "")
     print(f"{root} at the address below{', with control' if allow_control else ''}; Ctrl-C ends it", file=sys.stderr)
@@ -96,8 +94,5 @@ def serve(listening: socket.socket, root: Path, host: str, token: str, allow_con
         import webbrowser
 
         webbrowser.open(address)
-    # Requests are not written down: addresses may hold the token. A request under way has a second to end.
-    quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False}
-    settings = uvicorn.Config(app, ws="none", lifespan="off", timeout_graceful_shutdown=1, limit_concurrency=500, **quiet)
     with suppress(KeyboardInterrupt):  # the way to end it
-        uvicorn.Server(settings).run(sockets=[listening])
+        make_server(app, limits).run(sockets=[listening])
