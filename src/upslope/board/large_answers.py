@@ -25,7 +25,25 @@ class LargeAnswers:
         self.app, self.limits = app, limits
         self.unread = 0
         """Bytes of large answers on their way."""
+        self._largest: dict[str, int] = {}
+        """By path: bytes of the largest of them."""
         self._turns: dict[str, asyncio.Semaphore] = {}
+
+    def is_full(self, path: str) -> bool:
+        """Whether another one like those on their way would be too much; to work it out would be for nothing."""
+        return self.unread > 0 and self.unread + self._largest.get(path, 0) > self.limits.unread
+
+    def reserve(self, path: str, size: int) -> bool:
+        if self.unread and self.unread + size > self.limits.unread:
+            return False
+        self._largest[path] = max(self._largest.get(path, 0), size)
+        self.unread += size
+        return True
+
+    def release(self, size: int) -> None:
+        self.unread -= size
+        if not self.unread:
+            self._largest.clear()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -36,15 +54,15 @@ class LargeAnswers:
             path = scope["path"]
             if path not in AT_ONCE:
                 await self.app(scope, receive, answer.send)
-            elif self.unread >= self.limits.unread:
-                await answer.refuse()
-            else:
-                turn = self._turns.setdefault(path, asyncio.Semaphore(AT_ONCE[path]))
-                try:
-                    async with turn:
-                        await self.app(scope, receive, answer.keep)
-                finally:  # an answer that says what went wrong comes with its error
-                    await answer.send_kept()
+                return
+            try:
+                async with self._turns.setdefault(path, asyncio.Semaphore(AT_ONCE[path])):
+                    if self.is_full(path):  # known only now: those before it may have taken what was left
+                        await answer.refuse()
+                        return
+                    await self.app(scope, receive, answer.keep)
+            finally:  # an answer that says what went wrong comes with its error
+                await answer.send_kept()
         finally:
             answer.release()
 
@@ -72,9 +90,11 @@ class _Answer:
             self.start = message
             return
         body = message.get("body", b"")
-        if len(body) > self.outlet.limits.large and not self._reserve(len(body)):
-            await self.refuse()
-            return
+        if len(body) > self.outlet.limits.large:
+            if not self.outlet.reserve(self.scope["path"], len(body)):
+                await self.refuse()
+                return
+            self.counted += len(body)
         if self.start is not None:
             start, self.start = self.start, None
             await self.out(start)
@@ -94,15 +114,8 @@ class _Answer:
                 await asyncio.sleep(0)  # from here on the server knows
                 return
 
-    def _reserve(self, size: int) -> bool:
-        if self.outlet.unread and self.outlet.unread + size > self.outlet.limits.unread:
-            return False
-        self.outlet.unread += size
-        self.counted += size
-        return True
-
     def release(self) -> None:
-        self.outlet.unread -= self.counted
+        self.outlet.release(self.counted)
         self.counted = 0
 
     async def refuse(self) -> None:
