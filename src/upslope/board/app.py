@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -140,14 +141,25 @@ def _add_curves(app: FastAPI, board: Board) -> None:
         plans, gone = {}, []
         for each in distinct(run):
             try:
-                plans[each] = board.plan(each)
+                with as_a_run_writes_it(each):
+                    plans[each] = board.plan(each)
+                    plan_view.experiment(plans[each])
             except Gone:
                 gone.append(each)
             except Refused:
-                continue  # a broken run belongs to no group
+                plans.pop(each, None)  # a broken run belongs to no group
         if len(gone) == len(set(run)):
             raise Gone(gone[0])
         return answer({"bands": bands(plans, board.logs, key, x, points), "gone": gone})
+
+
+@contextmanager
+def as_a_run_writes_it(run: str) -> Iterator[None]:
+    """Whatever goes wrong with a plan that can be read is the fault of what stands in it."""
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError, KeyError, IndexError, RecursionError):
+        raise Refused(f"run.toml of {run!r} is not as a run writes it.", 422) from None
 
 
 def distinct(runs: list[str]) -> list[str]:
@@ -195,7 +207,7 @@ def _add_recordings(app: FastAPI, board: Board) -> None:
     @app.get("/api/frames")
     def frames(run: str, step: Step) -> Response:
         sheet = board.sheets.of(board.task(run), of(run, step, recordings.episode))
-        if sheet.path is None:
+        if sheet.path is None or not sheet.path.is_file():
             raise Refused(f"there are no pictures of this episode: {sheet.why}", 404)
         return Response(sheet.path.read_bytes(), media_type="image/png")
 
@@ -207,14 +219,16 @@ def _add_plans(app: FastAPI, board: Board) -> None:
     @app.get("/api/method")
     def method(run: str | None = None, name: str | None = None) -> Response:
         if run is not None:
-            return answer(plan_view.method_of_run(board.plan(run)))
+            with as_a_run_writes_it(run):
+                return answer(plan_view.method_of_run(board.plan(run)))
         if name is None:
             raise Refused("say which method: ?run=ID or ?name=NAME.")
         return answer(plan_view.catalogued(find(name).name))
 
     @app.get("/api/settings")
     def settings(run: str) -> Response:
-        return answer(plan_view.settings_view(board.plan(run)))
+        with as_a_run_writes_it(run):
+            return answer(plan_view.settings_view(board.plan(run)))
 
     @app.get("/api/methods")
     def methods() -> Response:

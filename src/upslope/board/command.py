@@ -46,13 +46,20 @@ def run(flags: argparse.Namespace) -> int:
 def runs_folder(given: str | None) -> Path:
     """The folder to watch. The usual one need not be there yet; one that was named must."""
     root = Path(given or RUNS)
-    if (root / "run.toml").is_file():
-        raise UserError(f"{root} is a run. Give the folder that holds it: upslope board {root.parent}")
-    if root.exists() and not root.is_dir():
-        raise UserError(f"{root} is no folder. Give the folder that holds the runs.")
-    if given is not None and not root.is_dir():
-        raise UserError(f"no folder {given!r}. Runs are in 'runs' unless 'upslope train --out' said otherwise.")
-    return root
+    try:
+        if (root / "run.toml").is_file():
+            raise UserError(f"{root} is a run. Give the folder that holds it: upslope board {root.parent}")
+        with os.scandir(root):
+            return root
+    except FileNotFoundError:
+        if given is None:
+            return root
+        raise UserError(f"no folder {given!r}. Runs are in 'runs' unless 'upslope train --out' said otherwise.") from None
+    except NotADirectoryError:
+        raise UserError(f"{root} is no folder. Give the folder that holds the runs.") from None
+    except (OSError, ValueError) as problem:  # ValueError: a null character
+        reason = getattr(problem, "strerror", None) or problem
+        raise UserError(f"the folder {str(root)[:300]!r} cannot be read: {reason}.") from None
 
 
 def check_installed() -> None:
@@ -73,9 +80,10 @@ def listen(host: str, port: int) -> socket.socket:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
         made.listen(128)
-    except (OSError, OverflowError) as problem:
+    except (OSError, OverflowError, ValueError, TypeError) as problem:  # a port or a name that no system knows
         reason = str(getattr(problem, "strerror", None) or problem).rstrip(".")
-        raise UserError(f"cannot listen at {host}, port {port}: {reason}. Take another --port, 0 for any.") from None
+        shown = host.encode("ascii", "backslashreplace").decode()
+        raise UserError(f"cannot listen at {shown}, port {port}: {reason}. Take another --port, 0 for any.") from None
     return made
 
 
