@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from board_folders import ADDRESS, client, write_run
 
-from upslope.board import control
+from upslope.board import launch
 from upslope.board.control import Starter, train_words
 from upslope.board.index import Gone, Runs
 from upslope.errors import UserError
@@ -31,7 +31,7 @@ def test_without_leave_nothing_can_be_done(tmp_path: Path):
 
 
 def test_only_our_own_page_can_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(control.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(launch.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
     write_run(tmp_path / "a", finished=False)
     browser = client(tmp_path, allow_control=True)
     body = json.dumps({"run": "a"}).encode()
@@ -80,7 +80,7 @@ def test_only_our_own_page_can_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_what_the_library_would_refuse_is_refused_before_anything_starts(tmp_path: Path, monkeypatch, asked: dict, said: str):
-    monkeypatch.setattr(control.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(launch.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
     answer = client(tmp_path, allow_control=True).post("/api/start", json=asked, headers=OURS)
     assert answer.status_code == 400 and said in answer.json()["error"]
     assert list(tmp_path.iterdir()) == []
@@ -105,14 +105,14 @@ def test_what_was_asked_becomes_words_that_no_shell_reads(tmp_path: Path, monkey
         def poll(self) -> None:
             return None
 
-    monkeypatch.setattr(control.subprocess, "Popen", Fake)
+    monkeypatch.setattr(launch.subprocess, "Popen", Fake)
     starter = Starter(Runs(tmp_path))
     assert [starter.start(asked)["id"] for _ in range(2)] == [
         "dhpo+high-entropy-sort-length3-2",
         "dhpo+high-entropy-sort-length3-2-2",
     ]
     words, options = started[0]
-    assert isinstance(words, list) and words[1:3] == ["-m", "upslope"] and not options.get("shell")
+    assert isinstance(words, list) and words[1:4] == ["-P", "-m", "upslope"] and not options.get("shell")
     assert options["start_new_session"] and options["stdin"] == subprocess.DEVNULL
 
 
@@ -122,7 +122,7 @@ def test_a_run_that_ends_before_it_begins_is_quoted_and_leaves_nothing(tmp_path:
     def failing(words: list[str], **options: Any) -> Any:
         return real(["sh", "-c", "echo noise; echo 'upslope: no room here.' >&2; exit 2"], **options)
 
-    monkeypatch.setattr(control.subprocess, "Popen", failing)
+    monkeypatch.setattr(launch.subprocess, "Popen", failing)
     with pytest.raises(UserError, match=r"^no room here\.$"):
         Starter(Runs(tmp_path)).start({"method": "grpo"})
     assert list(tmp_path.iterdir()) == []
@@ -145,7 +145,7 @@ def test_stopping_reaches_the_process_that_is_named_and_no_other(tmp_path: Path)
 
 @pytest.mark.parametrize(("finished", "status"), [(True, "finished"), (False, "running")])
 def test_only_a_stopped_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool, status: str):
-    monkeypatch.setattr(control.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(launch.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
     write_run(tmp_path / "a", finished=finished)
     starter = Starter(Runs(tmp_path))
     with pytest.raises(UserError, match=f"is {status}"):

@@ -252,8 +252,11 @@ def test_an_episode_plays(page: Page, address: str, runs: Path) -> None:
     page.goto(address + "#/rollouts?run=cartpole-0")
     expect(page.locator(".episode-facts")).to_contain_text(f"return {record['return']:.0f} in {record['length']} steps")
     expect(page.locator(".screen")).to_be_visible(timeout=20_000)
-    colours = "canvas => new Set(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data).size"
-    assert page.locator(".screen").evaluate(colours) > 3, "the picture is blank"
+    # The canvas is there before its picture is.
+    page.wait_for_function("""() => {
+      const canvas = document.querySelector(".screen");
+      return new Set(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data).size > 3;
+    }""")
     page.get_by_label("Moment of the episode").fill("1")
     expect(page.locator(".player output")).to_contain_text("reward so far")
     page.get_by_role("button", name="Play").click()

@@ -31,6 +31,8 @@ def answer(value: Any, status: int = 200) -> Response:
     """A value as JSON. Escaped to ASCII: what models wrote may hold halves of characters that no encoding takes."""
     try:
         body = json.dumps(value, allow_nan=False, separators=(",", ":"), default=str)
+    except RecursionError:
+        return failure(422, "what was asked for is nested too deep to be shown.")
     except ValueError:
         body = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"), default=str)
     return Response(body, status, media_type="application/json")

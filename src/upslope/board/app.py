@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +18,11 @@ from upslope.board import inside, plan_view, recordings
 from upslope.board.access import Door, Guard
 from upslope.board.answers import answer, asset, failure
 from upslope.board.bands import bands
+from upslope.board.connections import Limits
 from upslope.board.control import add_control
 from upslope.board.curves import AXES, curve_record
 from upslope.board.index import Gone, Runs
+from upslope.board.large_answers import LargeAnswers
 from upslope.board.logs import Logs
 from upslope.board.sheets import Sheets
 from upslope.errors import UserError, did_you_mean
@@ -75,7 +78,7 @@ class Board:
         return plan
 
 
-def make_app(root: Path, door: Door, allow_control: bool = False) -> Guard:
+def make_app(root: Path, door: Door, allow_control: bool = False, limits: Limits | None = None) -> Guard:
     """The board of a folder of runs, as an ASGI application."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, title="upslope board")
     board = Board(root)
@@ -88,7 +91,7 @@ def make_app(root: Path, door: Door, allow_control: bool = False) -> Guard:
     _add_plans(app, board)
     add_control(app, board.runs, allow_control)
     _add_errors(app)
-    return Guard(app, door)  # around everything, so that no answer leaves without its headers
+    return Guard(LargeAnswers(app, limits or Limits()), door)  # around everything, so that no answer leaves without its headers
 
 
 def _add_pages(app: FastAPI) -> None:
@@ -138,14 +141,25 @@ def _add_curves(app: FastAPI, board: Board) -> None:
         plans, gone = {}, []
         for each in distinct(run):
             try:
-                plans[each] = board.plan(each)
+                with as_a_run_writes_it(each):
+                    plans[each] = board.plan(each)
+                    plan_view.experiment(plans[each])
             except Gone:
                 gone.append(each)
             except Refused:
-                continue  # a broken run belongs to no group
+                plans.pop(each, None)  # a broken run belongs to no group
         if len(gone) == len(set(run)):
             raise Gone(gone[0])
         return answer({"bands": bands(plans, board.logs, key, x, points), "gone": gone})
+
+
+@contextmanager
+def as_a_run_writes_it(run: str) -> Iterator[None]:
+    """Whatever goes wrong with a plan that can be read is the fault of what stands in it."""
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError, KeyError, IndexError, RecursionError):
+        raise Refused(f"run.toml of {run!r} is not as a run writes it.", 422) from None
 
 
 def distinct(runs: list[str]) -> list[str]:
@@ -193,7 +207,7 @@ def _add_recordings(app: FastAPI, board: Board) -> None:
     @app.get("/api/frames")
     def frames(run: str, step: Step) -> Response:
         sheet = board.sheets.of(board.task(run), of(run, step, recordings.episode))
-        if sheet.path is None:
+        if sheet.path is None or not sheet.path.is_file():
             raise Refused(f"there are no pictures of this episode: {sheet.why}", 404)
         return Response(sheet.path.read_bytes(), media_type="image/png")
 
@@ -205,14 +219,16 @@ def _add_plans(app: FastAPI, board: Board) -> None:
     @app.get("/api/method")
     def method(run: str | None = None, name: str | None = None) -> Response:
         if run is not None:
-            return answer(plan_view.method_of_run(board.plan(run)))
+            with as_a_run_writes_it(run):
+                return answer(plan_view.method_of_run(board.plan(run)))
         if name is None:
             raise Refused("say which method: ?run=ID or ?name=NAME.")
         return answer(plan_view.catalogued(find(name).name))
 
     @app.get("/api/settings")
     def settings(run: str) -> Response:
-        return answer(plan_view.settings_view(board.plan(run)))
+        with as_a_run_writes_it(run):
+            return answer(plan_view.settings_view(board.plan(run)))
 
     @app.get("/api/methods")
     def methods() -> Response:

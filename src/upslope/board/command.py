@@ -9,7 +9,6 @@ import socket
 import sys
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from upslope.errors import MissingExtra, UserError, install_extra
@@ -47,13 +46,20 @@ def run(flags: argparse.Namespace) -> int:
 def runs_folder(given: str | None) -> Path:
     """The folder to watch. The usual one need not be there yet; one that was named must."""
     root = Path(given or RUNS)
-    if (root / "run.toml").is_file():
-        raise UserError(f"{root} is a run. Give the folder that holds it: upslope board {root.parent}")
-    if root.exists() and not root.is_dir():
-        raise UserError(f"{root} is no folder. Give the folder that holds the runs.")
-    if given is not None and not root.is_dir():
-        raise UserError(f"no folder {given!r}. Runs are in 'runs' unless 'upslope train --out' said otherwise.")
-    return root
+    try:
+        if (root / "run.toml").is_file():
+            raise UserError(f"{root} is a run. Give the folder that holds it: upslope board {root.parent}")
+        with os.scandir(root):
+            return root
+    except FileNotFoundError:
+        if given is None:
+            return root
+        raise UserError(f"no folder {given!r}. Runs are in 'runs' unless 'upslope train --out' said otherwise.") from None
+    except NotADirectoryError:
+        raise UserError(f"{root} is no folder. Give the folder that holds the runs.") from None
+    except (OSError, ValueError) as problem:  # ValueError: a null character
+        reason = getattr(problem, "strerror", None) or problem
+        raise UserError(f"the folder {str(root)[:300]!r} cannot be read: {reason}.") from None
 
 
 def check_installed() -> None:
@@ -74,20 +80,20 @@ def listen(host: str, port: int) -> socket.socket:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
         made.listen(128)
-    except (OSError, OverflowError) as problem:
+    except (OSError, OverflowError, ValueError, TypeError) as problem:  # a port or a name that no system knows
         reason = str(getattr(problem, "strerror", None) or problem).rstrip(".")
-        raise UserError(f"cannot listen at {host}, port {port}: {reason}. Take another --port, 0 for any.") from None
+        shown = host.encode("ascii", "backslashreplace").decode()
+        raise UserError(f"cannot listen at {shown}, port {port}: {reason}. Take another --port, 0 for any.") from None
     return made
 
 
 def serve(listening: socket.socket, root: Path, host: str, token: str, allow_control: bool, browse: bool) -> None:
-    import uvicorn
-
     from upslope.board.access import Door
     from upslope.board.app import make_app
+    from upslope.board.connections import Limits, make_server
 
-    port = listening.getsockname()[1]
-    app = make_app(root, Door(host, port, token), allow_control)
+    port, limits = listening.getsockname()[1], Limits()
+    app = make_app(root, Door(host, port, token), allow_control, limits)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{port}/" + (f"?token={quote(token, safe='')}" if token else "")
     print(f"{root} at the address below{', with control' if allow_control else ''}; Ctrl-C ends it", file=sys.stderr)
@@ -96,8 +102,5 @@ def serve(listening: socket.socket, root: Path, host: str, token: str, allow_con
         import webbrowser
 
         webbrowser.open(address)
-    # Requests are not written down: addresses may hold the token. A request under way has a second to end.
-    quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False}
-    settings = uvicorn.Config(app, ws="none", lifespan="off", timeout_graceful_shutdown=1, limit_concurrency=500, **quiet)
     with suppress(KeyboardInterrupt):  # the way to end it
-        uvicorn.Server(settings).run(sockets=[listening])
+        make_server(app, limits).run(sockets=[listening])

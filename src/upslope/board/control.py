@@ -1,7 +1,8 @@
 """Starting, stopping and resuming runs from the page, where the board was told to allow it.
 
 A run is a process of its own, started from a list of words and never through a shell, in a session of its own: it goes on when the
-board ends. Only methods of the catalogue and tasks by name can be started; files of code are for the command line.
+board ends. Only methods of the catalogue and tasks by name can be started; files of code are for the command line. A run that is
+resumed runs the code that it holds: what this machine did not write is shown first, and runs only if it was agreed to.
 """
 
 from __future__ import annotations
@@ -11,11 +12,7 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,14 +25,14 @@ from upslope.board import inside
 from upslope.board.answers import answer, failure
 from upslope.board.glance import read_object
 from upslope.board.index import Runs
+from upslope.board.launch import Launcher
+from upslope.board.run_code import NeedsTrust, read_run_code
 from upslope.errors import UserError, did_you_mean
-from upslope.runtime import alive
+from upslope.runtime import alive, trust
 
 MOST_BODY = 64 * 1024
 PATIENCE = 60.0
 """Seconds in which a run should have made its folder, or said why not."""
-LOG = "output.log"
-"""What a run started from the page prints, in its folder."""
 TASK = "reverse"
 FIELDS = {"method": str, "task": str, "steps": int, "seed": int, "set": dict, "settings": dict}
 
@@ -49,7 +46,12 @@ def add_control(app: FastAPI, runs: Runs, allowed: bool) -> None:
             if not allowed:
                 return failure(403, "this board only looks. Start it with --allow-control to start, stop and resume runs.")
             body = await _body(request)
-            return body if isinstance(body, Response) else await run_in_threadpool(lambda: answer(act(body)))
+            if isinstance(body, Response):
+                return body
+            try:
+                return answer(await run_in_threadpool(act, body))
+            except NeedsTrust as needed:
+                return answer({"error": str(needed), "code": needed.code}, 409)
 
         app.add_api_route(path, answered, methods=["POST"])
 
@@ -80,37 +82,55 @@ class Starter:
     """Starts and ends the processes of runs."""
 
     def __init__(self, runs: Runs, patience: float = PATIENCE):
-        self.runs, self.patience = runs, patience
+        self.runs, self.launcher = runs, Launcher(patience)
         self._lock = threading.Lock()
         self._starting: set[str] = set()
-        self._children: list[subprocess.Popen[bytes]] = []
 
     def start(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Checks what was asked, starts it, and answers when the run has its folder or has said why it cannot."""
         words = train_words(asked)
         folder = self._new_folder(f"{asked['method']}-{asked.get('task', TASK).removeprefix('gym:')}-{asked.get('seed', 0)}")
         try:
-            self._launch([*words, "--out", str(folder), "--quiet"], folder, lambda: (folder / "run.toml").exists())
+            self.launcher.begin([*words, "--out", str(folder), "--quiet"], folder)
         except UserError:
-            _remove_if_empty(folder)
+            with suppress(OSError):
+                folder.rmdir()
             raise
         return {"id": folder.relative_to(self.runs.root).as_posix()}
 
     def resume(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Goes on with a run that was stopped; answers when it is under way."""
-        run = _run_of(asked)
+        """Goes on with a run that was stopped; answers when it is under way.
+
+        Raises:
+            NeedsTrust: if it would run code that this machine did not write and that was not agreed to, digest by digest.
+        """
+        run, agreed = _run_of(asked), _digests_of(asked)
         with self._lock:
             status = self.runs.record(run)["status"]
             if status != "stopped" or run in self._starting:
                 raise UserError(f"{run!r} is {'being resumed' if status == 'stopped' else status}; it cannot be resumed.")
             self._starting.add(run)
         try:
-            folder = self.runs.root.joinpath(*self.runs.find(run).parts)
+            parts = self.runs.find(run).parts
+            self._check_code(parts, agreed)
+            folder = self.runs.root.joinpath(*parts)
             under_way = lambda: self._worker(run) is not None or (folder / "summary.json").exists()  # noqa: E731
-            self._launch(["resume", str(folder), "--quiet"], folder, under_way)
+            self.launcher.go_on(["resume", str(folder), "--quiet"], self.runs.root, parts, under_way)
         finally:
             self._starting.discard(run)
         return {"id": run}
+
+    def _check_code(self, parts: tuple[str, ...], agreed: set[str]) -> None:
+        """What was agreed to is remembered, not passed on: a file that changes from here on is not what the process may run."""
+        code = read_run_code(self.runs.root, parts)
+        strange = code.untrusted()
+        if strange and agreed != set(strange):
+            changed = "The code is no longer what you were asked about. " if agreed else ""
+            said = f"{changed}{'/'.join(parts)} holds code that this machine did not write, and resuming would run it."
+            raise NeedsTrust(said, code.shown(strange))
+        trust.remember(strange)
+        if code.untrusted():
+            raise UserError(f"{trust.store()} cannot be written, so your agreement cannot be kept. Use 'upslope resume --trust'.")
 
     def stop(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Asks a run to stop after its step, as Ctrl-C does; asked again, it ends at once."""
@@ -145,25 +165,6 @@ class Starter:
             except OSError as problem:
                 raise UserError(f"{folder} cannot be made: {problem.strerror}.") from None
         return folder
-
-    def _launch(self, words: list[str], folder: Path, under_way: Callable[[], bool]) -> None:
-        """Starts a process and waits until it is under way; one that ends before that is quoted."""
-        with self._lock:
-            self._children = [child for child in self._children if child.poll() is None]  # buries those that ended
-        log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        try:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "upslope", *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        finally:
-            os.close(log)
-        with self._lock:
-            self._children.append(child)
-        until = time.monotonic() + self.patience
-        while not under_way() and time.monotonic() < until:
-            if child.poll() is not None and not under_way():
-                raise UserError(last_words(folder) or f"the run ended with code {child.returncode} and without a word.")
-            time.sleep(0.05)
 
 
 def train_words(asked: dict[str, Any]) -> list[str]:
@@ -218,16 +219,9 @@ def _run_of(asked: dict[str, Any]) -> str:
     return run
 
 
-def last_words(folder: Path) -> str:
-    """What a run that ended said last, without the name in front."""
-    try:
-        said = (folder / LOG).read_bytes()[-4000:].decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
-    return said.rpartition("upslope: ")[2] if "upslope: " in said else said.splitlines()[-1] if said else ""
-
-
-def _remove_if_empty(folder: Path) -> None:
-    (folder / LOG).unlink(missing_ok=True)
-    with suppress(OSError):
-        folder.rmdir()
+def _digests_of(asked: dict[str, Any]) -> set[str]:
+    """The digests of the code that was agreed to."""
+    digests = asked.get("trust", [])
+    if not isinstance(digests, list) or not all(isinstance(each, str) for each in digests):
+        raise UserError('say what you trust as a list of digests: {"run": ID, "trust": [DIGEST]}.')
+    return set(digests)

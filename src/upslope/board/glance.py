@@ -7,11 +7,11 @@ import math
 import os
 import re
 import stat
-import tomllib
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from upslope.board import inside
+from upslope.board.plan_file import parse_plan
 from upslope.runtime import alive
 
 LATELY = 60.0
@@ -22,6 +22,8 @@ END = 16 * 1024
 """Bytes read at either end of ``metrics.jsonl``."""
 LINE = 4 * 1024
 """Bytes in which a line of ``metrics.jsonl`` is expected to end, where only some are read."""
+MOST_TEXT = 300
+"""Characters of a name, a task or a reason in the list."""
 PLAN_KEYS = {
     "": ("task", "model"),
     "settings": ("seed", "steps"),
@@ -135,7 +137,7 @@ class Glance:
             return reader(inside.read(at, name))
         except (OSError, ValueError, RecursionError, inside.TooLarge) as problem:
             reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-            self.problems[name] = f"{name} cannot be read: {reason.rstrip('.')}."
+            self.problems[name] = f"{name} cannot be read: {reason.rstrip('.')[:MOST_TEXT]}."
             return {}
 
     def _look_at_log(self, at: int) -> None:
@@ -153,11 +155,7 @@ def read_plan(data: bytes) -> dict[str, Any]:
     """What the list needs of ``run.toml``."""
     whole = data.decode("utf-8")
     # Our own files have a value per line; only what somebody wrote by hand has to be read in full.
-    plan = tomllib.loads(whole if '"""' in whole or "'''" in whole else _excerpt(whole))
-    for section in ("settings", "method"):
-        if not isinstance(plan.get(section), dict):
-            raise ValueError(f"it has no [{section}]")
-    return plan
+    return parse_plan(whole if '"""' in whole or "'''" in whole else _excerpt(whole))
 
 
 def _excerpt(whole: str) -> str:
@@ -255,7 +253,8 @@ def number(value: Any) -> float | int | None:
 
 
 def text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    """The beginning of a text, as much as a list can show."""
+    return value[:MOST_TEXT] if isinstance(value, str) else ""
 
 
 def pair(value: Any) -> tuple[Any, Any]:

@@ -23,6 +23,7 @@ SAMPLES = 1000
 WINDOW = 8 * 1024
 """Lines of a preview, and the bytes in which each is looked for."""
 MOST_COLUMNS = 512
+LONGEST_NAME = 200
 MOST_CELLS = 64_000_000
 """Numbers kept of one log (256 MB); when there are more, every four rows become two."""
 TOTALS = ("samples", "tokens", "seconds")
@@ -236,7 +237,10 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 def _by_name(records: list[dict[str, Any]]) -> dict[str, Floats]:
-    names = list(set().union(*records) - {"kind"})
+    names = [name for name in set().union(*records) - {"kind"} if len(name) <= LONGEST_NAME]
+    if len(names) > MOST_COLUMNS:  # a log of ours has dozens; those that came first stay
+        short = set(names)
+        names = list(dict.fromkeys(name for record in records for name in record if name in short))[:MOST_COLUMNS]
     if not names:
         return {}
     try:

@@ -7,13 +7,13 @@ must never run what came with it.
 from __future__ import annotations
 
 import shlex
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from upslope.board import inside
 from upslope.board.mathml import formula_mathml
+from upslope.board.plan_file import parse_plan
 from upslope.methods import catalogue
 from upslope.report.describe import read_docstring
 from upslope.runtime.method_file import method_table
@@ -30,11 +30,7 @@ NEUTRAL = frozenset(
 def read_whole_plan(root: Path, parts: tuple[str, ...]) -> dict[str, Any]:
     """All of ``run.toml``."""
     with inside.folder(root, *parts) as at:
-        plan = tomllib.loads(inside.read(at, "run.toml").decode("utf-8"))
-    for name in ("settings", "method"):
-        if not isinstance(plan.get(name), dict):
-            raise ValueError(f"run.toml has no [{name}]")
-    return plan
+        return parse_plan(inside.read(at, "run.toml").decode("utf-8"))
 
 
 def domain_of(plan: dict[str, Any]) -> str:

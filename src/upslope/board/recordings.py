@@ -17,6 +17,11 @@ MOST = 64 * inside.MIB
 """Bytes of a recorded step, unpacked."""
 MOST_JUMPS = 8 * inside.MIB
 """Bytes at the end of ``rollouts.jsonl`` that are read."""
+LONGEST_TOKEN, LONGEST_TEXT = 200, 20_000
+"""Characters of a token, and of a prompt or any other text, that are passed on: a page that had to set more would stand still."""
+MOST_TOKENS = 32_768
+"""Of a sample, that are passed on."""
+PER_TOKEN = ("pieces", "ids", "sampled", "turn", "logp", "entropy", "ratio", "advantages", "weight", "clipped")
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -38,10 +43,12 @@ def rollouts(root: Path, parts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def rollout(root: Path, parts: tuple[str, ...], step: int) -> dict[str, Any]:
-    """One recorded step."""
+    """One recorded step, as far as a page can show it."""
     name = f"step-{step:06d}.json.gz"
     with _ONE_AT_A_TIME, inside.folder(root, *parts, "rollouts") as at:
-        return _json(_unpacked(inside.read(at, name, MOST), name), name)
+        record = _json(_unpacked(inside.read(at, name, MOST), name), name)
+        _shorten(record, name)
+        return record
 
 
 def episodes(root: Path, parts: tuple[str, ...]) -> list[int]:
@@ -54,6 +61,44 @@ def episode(root: Path, parts: tuple[str, ...], step: int) -> dict[str, Any]:
     name = f"step-{step:06d}.json"
     with inside.folder(root, *parts, "episodes") as at:
         return _json(inside.read(at, name, MOST), name)
+
+
+def _shorten(record: dict[str, Any], name: str) -> None:
+    """Cuts what is too long in place, and says of each sample how much of it is left out."""
+    groups = record.get("groups", [])
+    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+        raise Unreadable(f"{name} has groups that are none of ours.")
+    for group in groups:
+        samples = group.setdefault("samples", [])
+        if not isinstance(samples, list) or not all(isinstance(sample, dict) for sample in samples):
+            raise Unreadable(f"{name} has samples that are none of ours.")
+        _shorten_texts(group)
+        for sample in samples:
+            _shorten_sample(sample, name)
+
+
+def _shorten_sample(sample: dict[str, Any], name: str) -> None:
+    tokens = sample.get("pieces")
+    if tokens is not None:
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            raise Unreadable(f"{name} has tokens that are no texts.")
+        if len(tokens) > MOST_TOKENS:
+            sample["tokens_left_out"] = len(tokens) - MOST_TOKENS
+            for key in PER_TOKEN:
+                if isinstance(values := sample.get(key), list):
+                    sample[key] = values[:MOST_TOKENS]
+        sample["pieces"] = [_cut(token, LONGEST_TOKEN) for token in sample["pieces"]]
+    _shorten_texts(sample)
+
+
+def _shorten_texts(table: dict[str, Any]) -> None:
+    for key, value in table.items():
+        if isinstance(value, str):
+            table[key] = _cut(value, LONGEST_TEXT)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
 
 
 def _steps(root: Path, parts: tuple[str, ...], pattern: str) -> list[int]:

@@ -63,7 +63,7 @@ class Sheets:
             return Sheet(None, refusal)
         episode, sheet = stem.with_suffix(".json"), stem.with_suffix(".png")
         episode.write_text(json.dumps(record))
-        command = [sys.executable, "-m", "upslope.tasks.drawing", task, str(episode), str(sheet)]
+        command = [sys.executable, "-P", "-m", "upslope.tasks.drawing", task, str(episode), str(sheet)]
         try:
             done = subprocess.run(
                 command,

@@ -1,10 +1,10 @@
 // Talking to the server: every question goes through here, so that one place knows whether it is there.
 
-/** The server said no, or something that is not an answer. `status` is 0 when it could not be reached. */
+/** The server said no, or something that is not an answer. `status` is 0 when it could not be reached; `body` is all it said. */
 export class ApiError extends Error {
-  constructor(status, message) {
+  constructor(status, message, body = null) {
     super(message);
-    this.status = status;
+    Object.assign(this, { status, body });
   }
 }
 
@@ -48,6 +48,6 @@ async function ask(url, options) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(answer.status, `The server's answer (${answer.status}) could not be read.`);
   }
-  if (!answer.ok) throw new ApiError(answer.status, body?.error ?? `The server answered ${answer.status}.`);
+  if (!answer.ok) throw new ApiError(answer.status, body?.error ?? `The server answered ${answer.status}.`, body);
   return body;
 }

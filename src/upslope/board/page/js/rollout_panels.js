@@ -5,14 +5,20 @@ import { count, number } from "./format.js";
 import { clippedShare, written } from "./rollout_data.js";
 import { Preview, visible } from "./tokens.js";
 
+/** Groups of a step and samples of a group that are listed; the others are reached by their number and by keys. */
+const MOST_LISTED = 1000;
+const MOST_PIPS = 64;
+
 /** The groups of a step as a list; `choose(row)` opens a sample. */
 export function groupList(step, current, choose) {
   const rewards = step.groups.flatMap((group) => group.samples.map((sample) => sample.reward)).filter(Number.isFinite);
-  const [low, high] = [Math.min(...rewards, 0), Math.max(...rewards, 1)];
+  const low = rewards.reduce((one, other) => Math.min(one, other), 0);
+  const high = rewards.reduce((one, other) => Math.max(one, other), 1);
+  const listed = step.groups.filter((group) => group.samples.length).slice(0, MOST_LISTED);
   return h(
     "ul",
     { class: "groups" },
-    step.groups.map((group) => {
+    listed.map((group) => {
       const mean = average(group.samples.map((sample) => sample.reward));
       const open = group.group === current;
       return h(
@@ -40,7 +46,7 @@ export function groupList(step, current, choose) {
             h(
               "span",
               { class: "pips", "aria-hidden": "true" },
-              group.samples.map((sample) => pip(sample, low, high)),
+              group.samples.slice(0, MOST_PIPS).map((sample) => pip(sample, low, high)),
             ),
             h("small", {}, group.constant ? "no variance" : `mean ${number(mean)}`),
           ),
@@ -57,7 +63,7 @@ function pip(sample, low, high) {
 }
 
 function oneLine(text) {
-  return (text ?? "").replace(/\s+/g, " ").trim().slice(0, 120);
+  return (text ?? "").slice(0, 1000).replace(/\s+/g, " ").trim().slice(0, 120);
 }
 
 function average(values) {
@@ -90,7 +96,8 @@ export function groupHead(group) {
 }
 
 /** The samples of a group in a line each, with the beginning of what was written. */
-export function sampleLines(samples, row, beside, actions) {
+export function sampleLines(all, row, beside, actions) {
+  const samples = all.filter((sample, at) => at < MOST_LISTED || sample.row === row || sample.row === beside);
   const strips = samples.map((sample) => new Preview(sample));
   const several = samples.length > 1;
   const element = h(
@@ -170,6 +177,7 @@ export function sampleHead(sample) {
     (components.length > 1 || (components.length === 1 && components[0][1] !== sample.reward)) &&
       components.map(([name, value]) => h("span", { class: "chip" }, `${name} ${number(value)}`)),
     h("span", { class: "chip" }, `${count(written(sample))} tokens`),
+    sample.tokens_left_out && h("span", { class: "chip warn" }, `${count(sample.tokens_left_out)} more not shown`),
     clipped > 0 && h("span", { class: "chip" }, `${Math.round(clipped * 100)}% clipped`),
     sample.finish &&
       h(

@@ -1,9 +1,10 @@
 // Small things said about a run in several views: its status, its score, its sparkline, its name, its buttons.
 
-import { post } from "./api.js";
+import { ApiError, post } from "./api.js";
 import { h, svg } from "./dom.js";
 import { number, share } from "./format.js";
 import { pollNow, store } from "./store.js";
+import { askForTrust } from "./trust.js";
 
 const MARKS = { running: "●", finished: "✓", stopped: "■", broken: "!" };
 
@@ -96,8 +97,9 @@ export function controls(run, inRow = false) {
     event.stopPropagation();
     button.disabled = true;
     try {
-      await post(what, { run: run.id });
-      await pollNow();
+      const done = what === "stop" ? await post("stop", { run: run.id }) : await resume(run.id);
+      if (done) await pollNow();
+      else button.disabled = false;
     } catch (error) {
       button.disabled = false;
       button.title = error.message;
@@ -105,6 +107,20 @@ export function controls(run, inRow = false) {
     }
   });
   return button;
+}
+
+/** Resumes, and gives null if the reader did not want to after all; where that would run code this machine did not write, it is asked. */
+async function resume(run) {
+  let trust = [];
+  for (;;) {
+    try {
+      return await post("resume", { run, trust });
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.status !== 409 || !error.body?.code) throw error;
+      if (!(await askForTrust(run, error.message, error.body.code))) return null;
+      trust = error.body.code.map((each) => each.digest);
+    }
+  }
 }
 
 /** A drop-down of all runs, newest first, for the views that show one. */

@@ -5,13 +5,17 @@ import { plural } from "./format.js";
 import { parting } from "./rollout_data.js";
 import { groupHead, sampleHead, sampleLines } from "./rollout_panels.js";
 import { MEASURES, measuresOf, Scale } from "./token_scale.js";
-import { Strip } from "./tokens.js";
+import { MOST_TOKENS, Strip } from "./tokens.js";
 import { Profile } from "./token_profile.js";
+
+function tokensOf(sample) {
+  return sample.pieces?.slice(0, MOST_TOKENS) ?? [...(sample.response ?? "").slice(0, MOST_TOKENS)];
+}
 
 /** `actions`: pick(row), beside(row or null), colour(key). `switcher` is where the choice of colours goes. */
 export class SamplePane {
   constructor(group, row, beside, by, card, switcher, actions) {
-    this.samples = group.samples.map((each) => ({ ...each, pieces: each.pieces ?? [...(each.response ?? "")] }));
+    this.samples = group.samples.map((each) => ({ ...each, pieces: tokensOf(each) }));
     const shown = [row, beside].map((wanted) => this.samples.find((each) => each.row === wanted)).filter(Boolean);
     const measures = Object.keys(MEASURES).filter((key) => this.samples.some((each) => measuresOf(each).includes(key)));
     this.by = measures.includes(by) ? by : (measures[0] ?? "logp");

@@ -5,7 +5,7 @@ import { exact, number } from "./format.js";
 
 const MARKS = { " ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽" };
 // Letters that cannot be seen or that turn the writing around: shown by number, so that nothing hides and nothing moves.
-const HIDDEN =
+export const HIDDEN =
   /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/u;
 const ROWS = [
   ["logp", "log-probability"],
@@ -16,26 +16,33 @@ const ROWS = [
   ["clipped", "clipped"],
 ];
 const PREVIEW = 160;
+// Letters of a token and of any other text that are set: a model, or whoever wrote the record, may have written megabytes.
+const LONGEST_TOKEN = 240;
+const LONGEST_TEXT = 20_100;
+/** Tokens of a sample that are set. */
+export const MOST_TOKENS = 32_768;
 const CLIPS = { 1: "at the upper bound", "-1": "at the lower bound", 0: "no" };
 
-/** A text as nodes: letters as they are, blanks and line ends as marks, what cannot be seen by its number. */
-export function visible(text) {
+/** A text as nodes: letters as they are, blanks and line ends as marks, what cannot be seen by its number; the beginning of it. */
+export function visible(whole, longest = LONGEST_TEXT) {
+  const text = whole.length > longest ? `${whole.slice(0, longest)}…` : whole;
   const nodes = [];
-  let plain = "";
+  let [plain, marks] = ["", ""]; // at any time one of them is empty; thousands of blanks are one mark to the browser
   const flush = () => {
     if (plain) nodes.push(plain);
-    plain = "";
+    if (marks) nodes.push(h("span", { class: "sign" }, marks));
+    [plain, marks] = ["", ""];
   };
   for (const letter of text) {
     const mark =
-      MARKS[letter] ?? (HIDDEN.test(letter) ? `U+${letter.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}` : null);
-    if (mark === null) {
-      plain += letter;
-      continue;
+      MARKS[letter] ?? (HIDDEN.test(letter) ? `U+${letter.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}` : "");
+    if (mark ? plain : marks) flush();
+    if (mark) marks += mark;
+    else plain += letter;
+    if (letter === "\n") {
+      flush();
+      nodes.push(h("br"));
     }
-    flush();
-    nodes.push(h("span", { class: "sign" }, mark));
-    if (letter === "\n") nodes.push(h("br"));
   }
   flush();
   return nodes.length ? nodes : [h("span", { class: "sign" }, "∅")];
@@ -91,7 +98,7 @@ export class Strip {
         holder = h("span", { class: "others", role: "group", "aria-label": "Not written by the policy" });
         this.element.append(holder);
       } else if (!theirs) holder = this.element;
-      const nodes = visible(piece);
+      const nodes = visible(piece, LONGEST_TOKEN);
       // A line ends behind the token, and may be broken before a word: the marks for blanks are no blanks to the browser.
       const ends = nodes.at(-1).tagName === "BR" ? nodes.pop() : null;
       if (/^\s/.test(piece)) holder.append(h("wbr"));
@@ -129,7 +136,7 @@ export class Strip {
     // The numbers become the token's name when it is reached: thousands of names made ahead would only slow the page.
     token.setAttribute(
       "aria-label",
-      `“${this.sample.pieces[at]}” ${facts(this.sample, at)
+      `“${this.sample.pieces[at].slice(0, LONGEST_TOKEN)}” ${facts(this.sample, at)
         .map(([name, value]) => `${name} ${value}`)
         .join(", ")}`,
     );
@@ -185,7 +192,7 @@ export class Preview {
     this.tokens = sample.pieces.slice(0, PREVIEW).map((piece, at) => {
       const clip = sample.clipped?.[at] ?? 0;
       const looks = `token ${clip > 0 ? "clip-high" : clip < 0 ? "clip-low" : ""} ${sample.sampled?.[at] === 0 ? "theirs" : ""}`;
-      return h("span", { class: looks }, ...visible(piece).filter((node) => node.tagName !== "BR"));
+      return h("span", { class: looks }, ...visible(piece, LONGEST_TOKEN).filter((node) => node.tagName !== "BR"));
     });
     this.element = h("div", { class: "preview", "aria-hidden": "true" }, this.tokens);
   }
@@ -215,7 +222,7 @@ export class Card {
   show(token, sample) {
     const at = Number(token.dataset.at);
     this.element.replaceChildren(
-      h("div", { class: "token-said" }, h("bdi", {}, ...visible(sample.pieces[at]).filter((node) => node.tagName !== "BR"))),
+      h("div", { class: "token-said" }, h("bdi", {}, ...visible(sample.pieces[at], LONGEST_TOKEN).filter((node) => node.tagName !== "BR"))),
       h("dl", {}, ...facts(sample, at).flatMap(([name, value]) => [h("dt", {}, name), h("dd", { "data-fact": name }, value)])),
     );
     this.element.hidden = false;
