@@ -292,3 +292,23 @@ def test_an_environments_module_counts_as_code(tmp_path):
     with pytest.raises(Untrusted, match="evil_module"):
         trust.check(table, tmp_path / "code", False)
     assert trust.code_of({"task": "gym:CartPole-v1", "method": {}}, tmp_path) == {}
+
+
+def test_what_changes_on_the_disk_after_the_check_is_not_what_runs(tmp_path):
+    folder = write(tmp_path, main="def late():\n    import helper\n    return helper.X\n", helper="X = 1\n")
+    module = load_file(folder / "main.py")
+    (folder / "helper.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close(); X = 2\n")
+    assert module.late() == 1 and not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("source", ["-" * 300_000 + "1", "(" * 5000, "\x00"], ids=["minus", "open", "null"])
+def test_a_file_that_python_cannot_read_is_told_in_a_line(source, tmp_path):
+    (tmp_path / "odd.py").write_text(source)
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load_file(tmp_path / "odd.py")
+
+
+def test_a_plan_nested_without_end_is_refused_at_once(strangers):
+    (strangers / "run.toml").write_text("a." * 50_000 + "b = 1\n")
+    with pytest.raises(UserError, match="nested too deep"):
+        _ = up.load(strangers).table

@@ -52,8 +52,10 @@ class Bundle:
     @classmethod
     def kept(cls, folder: Path, entry: str) -> Bundle:
         """All files of a bundle's own folder."""
-        if any(path.is_symlink() for path in (folder, *folder.rglob("*"))):
-            raise UserError(f"{folder} holds a link, which no run has made; it is not run.")
+        if any(path.is_symlink() for path in (folder.parent, folder, *folder.rglob("*"))):
+            raise UserError(f"{folder} is or holds a link, which no run has made; it is not run.")
+        if sum((folder / name).stat().st_size for name in _files_below(folder)) > MOST_BYTES:
+            raise UserError(f"{folder} has more than {MOST_BYTES >> 20} MiB, which no run keeps; it is not run.")
         return cls(folder, entry, {name: (folder / name).read_bytes() for name in _files_below(folder)})
 
     @property
@@ -91,7 +93,7 @@ def _imported(source: bytes) -> Iterator[str]:
     """Names of the modules a source imports, wherever it does; of a package the first name."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):  # loading it will say so
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # loading it will say so
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -145,18 +147,20 @@ def _check_size(root: Path, files: dict[str, bytes]) -> None:
 # -- importing -------------------------------------------------------------------------------------------------------------
 
 
-class _FromSource(importlib.machinery.SourceFileLoader):
-    """Never reads or writes compiled copies: they are not covered by the digest, and a stranger's could hold anything."""
+class _FromBundle(importlib.machinery.SourceFileLoader):
+    """Runs the very bytes that the digest is of.
+
+    Never what lies in the file by now, nor a compiled copy beside it: a stranger's could hold anything.
+    """
+
+    bundle: Bundle
 
     def get_code(self, fullname: str) -> Any:
         path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
-
-
-_LOADERS = (
-    (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
-    (_FromSource, importlib.machinery.SOURCE_SUFFIXES),
-)
+        name = Path(path).relative_to(self.bundle.root).as_posix()
+        if name not in self.bundle.files:
+            raise ImportError(f"{path} was not there when the code was loaded", name=fullname)
+        return self.source_to_code(self.bundle.files[name], path)
 
 
 class NeighbourFinder(importlib.abc.MetaPathFinder):
@@ -164,6 +168,11 @@ class NeighbourFinder(importlib.abc.MetaPathFinder):
 
     def __init__(self, bundle: Bundle):
         self.root, self.names = bundle.root, frozenset(bundle.neighbours())
+        loader = type("_FromThisBundle", (_FromBundle,), {"bundle": bundle})
+        self.loaders: list[tuple[Any, list[str]]] = [
+            (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
+            (loader, importlib.machinery.SOURCE_SUFFIXES),
+        ]
 
     @classmethod
     def install(cls, bundle: Bundle) -> None:
@@ -180,7 +189,7 @@ class NeighbourFinder(importlib.abc.MetaPathFinder):
         if fullname.partition(".")[0] not in self.names:
             return None
         for folder in path if path is not None else [str(self.root)]:
-            found = importlib.machinery.FileFinder(str(folder), *_LOADERS).find_spec(fullname, target)
+            found = importlib.machinery.FileFinder(str(folder), *self.loaders).find_spec(fullname, target)
             if found is not None:
                 return found
         return None

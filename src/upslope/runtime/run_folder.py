@@ -13,7 +13,6 @@ import math
 import os
 import re
 import shutil
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +21,7 @@ from upslope.errors import UserError
 from upslope.runtime import run_lock
 from upslope.runtime.checkpoint_files import CheckpointReader, Damaged
 from upslope.runtime.files import write_bytes, write_text
+from upslope.runtime.toml_files import parse_toml
 
 FORMAT = 2
 """Of the folder, in its ``run.toml``. From 2 on every checkpoint has digests; folders before that say nothing."""
@@ -65,10 +65,9 @@ class RunFolder:
         """What ``run.toml`` says, as plain tables; nothing it names is loaded."""
         file = self.path / "run.toml"
         try:
-            return tomllib.loads(file.read_bytes().decode("utf-8"))
-        except (OSError, ValueError, RecursionError) as problem:
-            why = "it is nested too deep" if isinstance(problem, RecursionError) else str(problem)
-            raise UserError(f"{file} cannot be read: {why}. Put back the one the run was started with.") from None
+            return parse_toml(file.read_bytes().decode("utf-8"))
+        except (OSError, ValueError) as problem:
+            raise UserError(f"{file} cannot be read: {problem}. Put back the one the run was started with.") from None
 
     # -- logs ----------------------------------------------------------------------------------------------------------
 

@@ -109,6 +109,8 @@ def locate(text: str, code: Path) -> tuple[Path, str, Bundle]:
     if place.is_absolute() or ".." in place.parts or len(place.parts) > 2:
         raise UserError(f"{text!r} in run.toml means a file outside of the run's own code; it is not run.")
     path = code / place
+    if code.is_symlink() or path.is_symlink():
+        raise UserError(f"{path} is a link, which no run has made; it is not run.")
     if not path.is_file():
         raise UserError(f"{path} is missing: the run kept it when it began. Put it back to go on.")
     if len(place.parts) == 2:

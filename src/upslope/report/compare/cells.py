@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from upslope.runtime.files import write_text
 from upslope.runtime.method_file import method_table
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings
+from upslope.runtime.toml_files import parse_toml
 from upslope.setting_up import set_up
 from upslope.types import Method
 
@@ -210,11 +210,11 @@ def read_labels(path: Path) -> dict[str, str]:
 def _read_comparison(path: Path) -> dict[str, Any]:
     """``compare.toml``, if it is as a comparison writes it."""
     try:
-        table = tomllib.loads((path / FILE).read_bytes().decode("utf-8"))
+        table = parse_toml((path / FILE).read_bytes().decode("utf-8"))
         if all(isinstance(cell["folder"], str) and isinstance(cell["label"], str) for cell in table["cells"]):
             return table
         why = "it is not as a comparison writes it"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
+    except (OSError, ValueError, KeyError, TypeError) as problem:
         why = str(problem) or type(problem).__name__
     raise UserError(f"{path / FILE} cannot be read: {why}. Put the old one back, or choose another folder.")
 

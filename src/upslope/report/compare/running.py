@@ -52,7 +52,7 @@ class Job:
 
 
 def upslope_command(words: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "upslope", *words]
+    return [sys.executable, "-P", "-m", "upslope", *words]  # -P: as the command itself, not importing from where it is started
 
 
 def environment(threads: int) -> dict[str, str]:

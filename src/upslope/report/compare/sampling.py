@@ -53,7 +53,7 @@ def sample_all(paths: Sequence[Path], k: int, *, workers: int, threads: int, say
     """Samples the runs, shared out among processes; what went wrong, if anything. Ctrl-C leaves the rest unsampled."""
     shares = [list(paths[start::workers]) for start in range(min(workers, len(paths)))]
     say(f"sampling {len(paths)} finished run{'s' if len(paths) != 1 else ''} for pass@{k}")
-    module = [sys.executable, "-m", "upslope.report.compare.sampling", str(k), str(PROBLEMS)]
+    module = [sys.executable, "-P", "-m", "upslope.report.compare.sampling", str(k), str(PROBLEMS)]
     processes = [launch([*module, *map(str, share)], subprocess.DEVNULL, threads) for share in shares]
     try:
         for process in processes:
