@@ -388,3 +388,8 @@ def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path):
         b'\xef\xbb\xbf{"prompt": "a", "answer": "b"}\r\n\r\n{"prompt": "c", "answer": "d"}\r\n'
     )
     assert prompts(load(str(tmp_path / "windows.jsonl")), "train") == {"a", "c"}
+
+
+def test_a_task_under_another_reward_ends_its_items_as_before():
+    own = load_task("recommend")
+    assert load_task("recommend", reward=load_reward("exact")).separator == own.separator != "\n"

@@ -9,39 +9,26 @@ from typing import Any
 import numpy as np
 
 from upslope.errors import TaskError
-from upslope.tasks.text import Problem, Scores, Split, TextTask
+from upslope.tasks.text import Problem, Split, WrappedTask
 
 MOST_DRAWS = 20
 """Times that problems are drawn in place of those that are too long, before the task is given up."""
 
 
 @dataclass(frozen=True)
-class OnlyFitting(TextTask):
+class OnlyFitting(WrappedTask):
     """The problems of a task that makes them as they are asked for, less those that do not fit.
 
     In the place of each one that is too long another is drawn with the same generator, so the draw is repeated by a seed as
     ever, and a draw that holds no long one is that of the task itself.
     """
 
-    task: TextTask
     fits: Callable[[Sequence[str]], list[bool]] = field(compare=False)
-
-    @property
-    def name(self) -> str:
-        return self.task.name
-
-    @property
-    def max_tokens(self) -> int:
-        return self.task.max_tokens
-
-    @property
-    def separator(self) -> str:  # type: ignore[override]
-        return self.task.separator
 
     @property
     def remarks(self) -> tuple[str, ...]:
         return (
-            *getattr(self.task, "remarks", ()),
+            *super().remarks,
             "Problems with too long a prompt are left out; others are drawn in their place.",
         )
 
@@ -56,15 +43,6 @@ class OnlyFitting(TextTask):
             f"{self.name}: after {MOST_DRAWS} draws for {split} only {len(found)} of {count} problems have a prompt that fits. "
             "Give a smaller --max-tokens, or --long cut in place of --long skip."
         )
-
-    def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
-        return self.task.score(problems, responses)
-
-    def describe(self) -> str:
-        return self.task.describe()
-
-    def answer_class(self, problem: Problem, response: str) -> str:
-        return self.task.answer_class(problem, response)
 
     def __getattr__(self, name: str) -> Any:
         """What else a task of the user's has."""

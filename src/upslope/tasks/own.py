@@ -12,7 +12,7 @@ import numpy as np
 from upslope.errors import TaskError, UserError
 from upslope.fields import shown
 from upslope.runtime import user_code
-from upslope.tasks.text import Problem, Scores, Split, TextTask
+from upslope.tasks.text import Problem, Scores, Split, TextTask, WrappedTask
 
 
 def make_own(kind: type[TextTask], source: str) -> OwnTask:
@@ -26,28 +26,11 @@ def make_own(kind: type[TextTask], source: str) -> OwnTask:
 
 
 @dataclass(frozen=True)
-class OwnTask(TextTask):
+class OwnTask(WrappedTask):
     """A task that may do anything, looked after."""
 
-    task: TextTask
     source: str
     """Its file, for messages."""
-
-    @property
-    def name(self) -> str:
-        return self.task.name
-
-    @property
-    def max_tokens(self) -> int:
-        return self.task.max_tokens
-
-    @property
-    def separator(self) -> str:  # type: ignore[override]
-        return self.task.separator
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        return tuple(getattr(self.task, "remarks", ()))
 
     def sample(self, count: int, split: Split, rng: np.random.Generator) -> list[Problem]:
         found = self._ask(self.task.sample, count, split, rng)

@@ -97,11 +97,10 @@ class TextTask(ABC):
 
 
 @dataclass(frozen=True)
-class WithReward(TextTask):
-    """The problems of a task under another reward. What is *correct* stays for the task itself to say."""
+class WrappedTask(TextTask):
+    """A task with something about it changed; all else is the task's own."""
 
     task: TextTask
-    reward: Reward
 
     @property
     def name(self) -> str:
@@ -111,8 +110,33 @@ class WithReward(TextTask):
     def max_tokens(self) -> int:
         return self.task.max_tokens
 
+    @property
+    def separator(self) -> str:  # type: ignore[override]
+        return self.task.separator
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the user should know about it."""
+        return tuple(getattr(self.task, "remarks", ()))
+
     def sample(self, count: int, split: Split, rng: np.random.Generator) -> list[Problem]:
         return self.task.sample(count, split, rng)
+
+    def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
+        return self.task.score(problems, responses)
+
+    def describe(self) -> str:
+        return self.task.describe()
+
+    def answer_class(self, problem: Problem, response: str) -> str:
+        return self.task.answer_class(problem, response)
+
+
+@dataclass(frozen=True)
+class WithReward(WrappedTask):
+    """The problems of a task under another reward. What is *correct* stays for the task itself to say."""
+
+    reward: Reward
 
     def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
         own = self.task.score(problems, responses)
@@ -121,9 +145,6 @@ class WithReward(TextTask):
 
     def describe(self) -> str:
         return f"{self.task.describe()} Rewarded by {reward_name(self.reward)}."
-
-    def answer_class(self, problem: Problem, response: str) -> str:
-        return self.task.answer_class(problem, response)
 
 
 def split_of(prompt: str) -> Split:
