@@ -185,7 +185,7 @@ def test_a_finished_run_says_so(upslope: Upslope) -> None:
     upslope(*REVERSE, "--out", "run", "--quiet")
     code, out, _ = upslope("resume", "run")
     assert code == 0 and out.startswith("finished already: 3 steps, accuracy 0") and out.splitlines()[-1] == "run"
-    assert "already holds a run" in refusal(upslope(*REVERSE, "--out", "run"))
+    assert "already holds a finished run" in refusal(upslope(*REVERSE, "--out", "run"))
 
 
 FLAKY = """

@@ -92,10 +92,12 @@ def test_an_out_that_cannot_be_a_folder_is_refused_in_words(out, tmp_path, monke
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "mine"
 
 
-def test_an_empty_folder_will_do_and_one_with_a_run_says_how_to_go_on(whole, tmp_path):
+def test_an_empty_folder_will_do_and_one_with_a_run_says_how_to_go_on(whole, broken_off, tmp_path):
+    with pytest.raises(UserError, match="upslope resume"):
+        up.train("grpo", **QUICK, out=broken_off)
     (tmp_path / "empty").mkdir()
     assert up.train("grpo", **QUICK | {"steps": 0}, out=tmp_path / "empty").path == tmp_path / "empty"
-    with pytest.raises(UserError, match="upslope resume"):
+    with pytest.raises(UserError, match="already holds a finished run"):
         up.train("grpo", **QUICK, out=whole)
 
 
@@ -186,6 +188,7 @@ def test_a_damaged_line_is_put_aside_and_the_rest_of_the_history_stays(broken_of
         run = up.resume(broken_off)
     assert [record["step"] for record in run.metrics] == [1, 3, 4, 5, 6] and len(run.evaluations) == 2
     assert (broken_off / "metrics.jsonl.damaged").read_bytes() == lines[2] + b"\n"
+    assert all(isinstance(json.loads(line), dict) for line in (broken_off / "metrics.jsonl").read_text().splitlines())
     assert_same_end(broken_off, whole)
 
 
@@ -391,6 +394,24 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused(whole, tmp_path):
         save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(UserError, match="up_proj"):
         _ = up.load(copy).policy
+
+
+@pytest.mark.parametrize("harm", ["checkpoints", "recording", "recording gone", "settings"])
+def test_check_finds_what_has_no_digest_too(harm, whole, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(whole, copy)
+    recorded = sorted((copy / "rollouts").glob("*.gz"))[0]
+    if harm == "checkpoints":
+        shutil.rmtree(copy / "checkpoints")
+    elif harm == "recording":
+        flip(recorded)
+    elif harm == "recording gone":
+        recorded.unlink()
+    else:
+        toml = copy / "run.toml"
+        toml.write_text(toml.read_text().replace("lr = 0.0002", 'lr = "x"'))
+    assert main(["check", str(copy)]) == 2
+    assert capsys.readouterr().out.count("DAMAGED") == 1
 
 
 def test_check_names_what_is_damaged_and_changes_nothing(whole, tmp_path, capsys):

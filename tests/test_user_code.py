@@ -11,7 +11,7 @@ import pytest
 
 import upslope as up
 from upslope.cli import main
-from upslope.errors import UserError
+from upslope.errors import Remark, UserError
 from upslope.report.compare.gathering import expand, gather
 from upslope.runtime import trust
 from upslope.runtime.trust import Untrusted
@@ -209,6 +209,30 @@ def test_trust_is_remembered_for_exactly_this_code(strangers, capsys):
     assert up.load(strangers).plan.reward.endswith("reward.py:score")
     _ = up.load(strangers).policy
     assert ran(strangers)
+
+
+def test_every_file_that_would_run_is_named(neighbours, data, tmp_path, monkeypatch):
+    run = up.train("grpo", data, reward=f"{neighbours / 'reward.py'}:score", **SMALL, out=tmp_path / "run")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    with pytest.raises(Untrusted) as asked:
+        _ = up.load(run.path).plan
+    assert all(name in str(asked.value) for name in ("reward.py", "helper.py", "late.py", "tools/letters.py"))
+
+
+def test_trust_that_cannot_be_written_down_is_said(strangers, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.warns(Remark, match="not remembered"):
+        assert up.load(strangers, trust=True).plan is not None
+
+
+def test_data_that_is_not_where_the_run_looks_for_it_is_told_with_the_place(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = up.train("grpo", "data.jsonl", reward="exact", **SMALL, out=tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.raises(UserError, match=r"looked for .*other/data\.jsonl.*where the run was started"):
+        _ = up.load(run.path).plan
 
 
 def test_code_that_this_machine_wrote_itself_needs_no_trust(data, tmp_path):

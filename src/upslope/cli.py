@@ -215,7 +215,11 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     resume = command("resume", _resume, "go on with a run that was stopped or killed")
     resume.add_argument("--quiet", action="store_true", help="print nothing but the folder of the run")
-    check = command("check", _check, "whether a run's folder is whole: every file against its digest; nothing in it is run")
+    check = command(
+        "check",
+        _check,
+        "whether a run's folder is whole; nothing in it is run",
+    )
     check.add_argument("path", metavar="RUN", help="the folder of a run")
     check.add_argument("--json", action="store_true", help="the same as JSON")
     board.add_flags(command("board", board.run, "a web page on the runs, live, until interrupted"))

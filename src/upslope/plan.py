@@ -65,8 +65,11 @@ class Plan:
         """
         table, code = checked_table(folder), folder.path / "code"
         for path, digest in table["data"].items():
-            if not Path(path).is_file() or _digest(Path(path)) != digest:
-                raise UserError(f"{path} is missing or has changed since {folder.path} began; put the old file back to go on.")
+            if not Path(path).is_file():
+                where = f"no file {path!r} (looked for {Path(path).absolute()})"
+                raise UserError(f"{where}, which {folder.path} learns from. Go where the run was started, or put it back.")
+            if _digest(Path(path)) != digest:
+                raise UserError(f"{path} has changed since {folder.path} began; put the old file back to go on.")
         trust.check(table, code, trusted)
         for key in ("task", "reward"):
             if ".py:" in table[key]:

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,9 @@ class Run:
     """A run, under way or finished. To look at it runs nothing of the user's code that it holds; its `plan` and `policy` do."""
 
     folder: RunFolder
-    given: Plan | None = None
+    given: Plan | None = field(default=None, repr=False)
     """The plan, where it is known already."""
-    bench: Bench | None = None
+    bench: Bench | None = field(default=None, repr=False)
     """Task, policy and rollout, while they are in memory."""
     trust: bool = False
     """Whether code in its folder that this machine did not write may run."""

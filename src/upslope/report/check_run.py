@@ -1,9 +1,10 @@
-"""``upslope check``: whether a run's folder is whole. Every file is held against its digest; nothing in it is run or changed."""
+"""``upslope check``: whether a run's folder is whole. Checkpoints, code and data are held against digests, the rest is read."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from upslope.report.words import in_bytes
 from upslope.runtime import trust
 from upslope.runtime.checkpoint_files import Damaged
 from upslope.runtime.run_folder import LOGS, RunFolder, damaged_lines
+from upslope.runtime.settings import Settings
 
 Progress = Callable[[str], None]
 
@@ -40,7 +42,7 @@ def check_run(path: str | Path, progress: Progress = lambda what: None) -> list[
     """
     folder = RunFolder.open(path)
     found = []
-    for look in (_plan, _code, _data, _logs, _summary, _checkpoints, _nonfinite):
+    for look in (_plan, _code, _data, _logs, _rollouts, _summary, _checkpoints, _nonfinite):
         found += list(look(folder, progress))
     return found
 
@@ -48,10 +50,12 @@ def check_run(path: str | Path, progress: Progress = lambda what: None) -> list[
 def _plan(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
     try:
         table = checked_table(folder)
+        settings = Settings(**table["settings"])
     except UserError as problem:
         yield Finding("run.toml", False, str(problem))
         return
-    yield Finding("run.toml", True, f"{table['method'].get('name')} on {table['task']}")
+    further = [f"model {table['model']}", f"engine {settings.engine}", *(f"reports to {name}" for name in table["trackers"])]
+    yield Finding("run.toml", True, f"{table['method'].get('name')} on {table['task']}, {', '.join(further)}")
 
 
 def _table(folder: RunFolder) -> dict[str, Any]:
@@ -63,7 +67,7 @@ def _table(folder: RunFolder) -> dict[str, Any]:
 
 def _code(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
     try:
-        needed = trust.code_of(_table(folder), folder.path / "code")
+        needed = trust.named_code(_table(folder), folder.path / "code")
     except UserError as problem:
         yield Finding("code", False, str(problem))
         return
@@ -77,7 +81,7 @@ def _data(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
     for name, digest in _table(folder).get("data", {}).items():
         file = Path(name)
         if not file.is_file():
-            yield Finding("data", False, f"{name} is missing; the run cannot go on without it.")
+            yield Finding("data", False, f"no file {name!r} (looked for {file.absolute()}); the run cannot go on without it.")
             continue
         progress(name)
         same = hashlib.sha256(file.read_bytes()).hexdigest()[:16] == digest
@@ -93,6 +97,8 @@ def _logs(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
         lines, damaged, torn = damaged_lines(file)
         said = f"{lines:,} lines" + (", the last of them cut short, as by a kill; resuming drops it" if torn else "")
         shown = ", ".join(map(str, damaged[:5])) + (", ..." if len(damaged) > 5 else "")
+        aside = file.with_name(f"{log}.damaged")
+        said += f"; damaged ones were put into {aside.name}" if aside.exists() else ""
         yield Finding(log, not damaged, f"{said}; damaged: {shown}" if damaged else said)
 
 
@@ -104,6 +110,21 @@ def _summary(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
         except (ValueError, RecursionError):
             whole = False
         yield Finding("summary.json", whole, "the run is finished" if whole else "it is not what a run writes")
+
+
+def _rollouts(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
+    """Recordings have no digests; whether they can be read is all that can be said."""
+    listed = [record.get("step") for record in folder.read("rollouts.jsonl")]
+    bad = []
+    for step in listed:
+        try:
+            progress(f"rollouts of step {step}")
+            folder.read_rollouts(int(step))  # type: ignore[arg-type]
+        except (UserError, OSError, EOFError, ValueError, TypeError, RecursionError, zlib.error):
+            bad.append(step)
+    if listed:
+        said = f"{len(listed):,} steps" + (f"; missing or damaged: {', '.join(map(str, bad[:5]))}" if bad else "")
+        yield Finding("rollouts", not bad, said)
 
 
 def _nonfinite(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
@@ -119,6 +140,10 @@ def _nonfinite(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
 
 
 def _checkpoints(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
+    for aside in sorted((folder.path / "checkpoints").glob("damaged-step-*")):
+        yield Finding(f"checkpoints/{aside.name}", True, "damaged, and put aside; the run went on from the one before")
+    if not folder.checkpoints() and folder.read("metrics.jsonl"):
+        yield Finding("checkpoints", False, "there is none, though the run has begun; it can only be trained again")
     start = [folder.start] if folder.start.is_dir() else []
     for path in [*start, *folder.checkpoints()]:
         name = f"checkpoints/{path.name}"

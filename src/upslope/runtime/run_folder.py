@@ -25,6 +25,8 @@ from upslope.runtime.toml_files import parse_toml
 
 FORMAT = 2
 """Of the folder, in its ``run.toml``. From 2 on every checkpoint has digests; folders before that say nothing."""
+EMPTY = b"{}"
+"""What stands in a log where a line was damaged or is gone."""
 LOGS = ("metrics.jsonl", "samples.jsonl", "rollouts.jsonl")
 MOST_UNPACKED = 64 * 2**20
 """Bytes of a step's rollouts that are read: beyond that it is no record of ours, or one too large to look at."""
@@ -36,6 +38,9 @@ class RunFolder:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.lines = dict.fromkeys(LOGS, 0)
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
 
     @classmethod
     def create(cls, path: str | Path | None, name: str) -> RunFolder:
@@ -91,14 +96,14 @@ class RunFolder:
     def _whole_lines(self, log: str) -> Iterator[dict[str, Any]]:
         for line in _lines(self.path / log):
             record = _record(line)
-            if record is not None:
+            if record:
                 yield record
 
     def rewind(self, lines: dict[str, int], step: int = 0) -> list[str]:
         """Drops what was logged after a checkpoint, and nothing before it.
 
-        A line that cannot be read is put aside as it is (``metrics.jsonl.damaged``) and leaves its place empty, so that counts of
-        lines, in this checkpoint and in older ones, stay right.
+        A line that cannot be read is put aside as it is (``metrics.jsonl.damaged``) and an empty record takes its place, so that
+        counts of lines, in this checkpoint and in older ones, stay right.
 
         Args:
             lines: how many lines each log had.
@@ -124,13 +129,13 @@ class RunFolder:
             with aside.open("ab") as beside:
                 beside.write(b"".join(kept[place] + b"\n" for place in damaged))
             for place in damaged:
-                kept[place] = b""
+                kept[place] = EMPTY
             shown = ", ".join(str(place + 1) for place in damaged[:5]) + (", ..." if len(damaged) > 5 else "")
             remarks.append(f"{file} has {len(damaged)} damaged line{'s'[: len(damaged) > 1]} ({shown}), now in {aside.name}.")
         if len(kept) < count:
             there = f"has {len(kept)} of the {count} lines" if file.exists() else f"is missing, with all {count} lines"
             remarks.append(f"{file} {there} it had at the checkpoint; what is gone of the history stays gone.")
-            kept += [b""] * (count - len(kept))
+            kept += [EMPTY] * (count - len(kept))
         write_bytes(file, b"".join(line + b"\n" for line in kept))
         self.lines[log] = count
         return remarks
@@ -248,7 +253,9 @@ def check_new(path: str | Path) -> Path:
     folder = Path(path).expanduser()
     try:
         if (folder / "run.toml").exists():
-            raise UserError(f"{folder} already holds a run. Go on with 'upslope resume {folder}', or choose another --out.")
+            done = (folder / "summary.json").exists()
+            cure = "Choose another --out." if done else f"Go on with 'upslope resume {folder}', or choose another --out."
+            raise UserError(f"{folder} already holds a {'finished ' if done else ''}run. {cure}")
         # A lock is all that a run leaves behind which ended before it began.
         there = [entry.name for entry in folder.iterdir() if entry.name not in (run_lock.FILE, run_lock.PROCESS)]
     except FileNotFoundError:
@@ -259,7 +266,7 @@ def check_new(path: str | Path) -> Path:
         raise UserError(f"--out {str(path)[:100]!r} cannot be used: {getattr(problem, 'strerror', None) or problem}.") from None
     if there:
         shown = ", ".join(sorted(there)[:3]) + (", ..." if len(there) > 3 else "")
-        cure = f"Choose another, such as {folder / 'run'}."
+        cure = f"Choose another, such as {str(folder / 'run')!r}."
         raise UserError(f"--out {folder} is not empty ({shown}); a run begins in a new or empty folder. {cure}")
     return folder
 

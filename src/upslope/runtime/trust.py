@@ -8,12 +8,12 @@ says ``--trust``.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from upslope.errors import UserError
+from upslope.errors import Remark, UserError
 from upslope.runtime import user_code
 from upslope.runtime.code_bundle import digest_of
 
@@ -29,13 +29,17 @@ def store() -> Path:
 
 
 def remember(digests: Iterable[str]) -> None:
-    """Code with these digests may run from now on. Where nothing can be remembered, it is asked for again."""
+    """Code with these digests may run from now on. Where that cannot be written down it is said: it will be asked for again."""
     new = sorted(set(digests) - trusted())
-    if new:
-        with suppress(OSError):
-            store().parent.mkdir(parents=True, exist_ok=True)
-            with store().open("a", encoding="utf-8") as file:
-                file.write("".join(f"{digest}\n" for digest in new))
+    if not new:
+        return
+    try:
+        store().parent.mkdir(parents=True, exist_ok=True)
+        with store().open("a", encoding="utf-8") as file:
+            file.write("".join(f"{digest}\n" for digest in new))
+    except OSError as problem:
+        told = f"{store()} cannot be written ({problem.strerror}), so this code is not remembered; later it needs --trust."
+        warnings.warn(Remark(told), stacklevel=2)
 
 
 def trusted() -> set[str]:
@@ -51,13 +55,26 @@ def code_of(table: Mapping[str, Any], code: Path) -> dict[str, str]:
     Raises:
         UserError: if the code is not the run's own or not what its digest says.
     """
-    found: dict[str, str] = {}
+    return {digest: what for digest, (what, _) in _needed(table, code).items()}
+
+
+def named_code(table: Mapping[str, Any], code: Path) -> dict[str, str]:
+    """The same with every file that would run named, for people."""
+    return {
+        digest: f"{what} with {', '.join(beside)} beside it" if beside else what
+        for digest, (what, beside) in _needed(table, code).items()
+    }
+
+
+def _needed(table: Mapping[str, Any], code: Path) -> dict[str, tuple[str, list[str]]]:
+    """By digest the file or module, and what else of its bundle runs with it."""
+    found: dict[str, tuple[str, list[str]]] = {}
     for text in _references(table):
         path, _, bundle = user_code.locate(text, code)
-        found[bundle.digest] = str(path)
+        found[bundle.digest] = str(path), sorted(set(bundle.files) - {bundle.entry})
     task = table.get("task")
     if isinstance(task, str) and task.startswith("gym:") and (module := _gym_module(task)):
-        found[digest_of({"gym": module.encode()})] = f"the module {module!r}, which {task!r} imports"
+        found[digest_of({"gym": module.encode()})] = f"the module {module!r}, which {task!r} imports", []
     return found
 
 
@@ -67,15 +84,15 @@ def check(table: Mapping[str, Any], code: Path, trust: bool) -> None:
     Raises:
         Untrusted: naming what would run.
     """
-    needed = code_of(table, code)
+    needed = named_code(table, code)
     if trust:
         remember(needed)
         return
     known = trusted()
     if strange := sorted(what for digest, what in needed.items() if digest not in known):
         raise Untrusted(
-            f"{code.parent} holds code that this machine did not write, and this would run it: {', '.join(strange)}. Read it; if "
-            "you trust it, say so once with --trust (in Python trust=True), and exactly this code is remembered."
+            f"{code.parent} holds code that is not known here to be yours, and this would run it: {'; '.join(strange)}. Read it; "
+            "if you trust it, say so once with --trust (in Python trust=True), and exactly this code is remembered."
         )
 
 

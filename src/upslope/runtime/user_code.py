@@ -119,7 +119,8 @@ def locate(text: str, code: Path) -> tuple[Path, str, Bundle]:
     else:  # runs from before there were bundles have single files, and the digest was of that file alone
         bundle, found = Bundle.around(path), digest_of({place.name: path.read_bytes()})
     if found[:SHOWN] != digest:
-        raise UserError(f"{path} is not the code this run was started with (its hash is not {digest}).")
+        what = f"{path.parent} (some file in it)" if len(place.parts) == 2 else str(path)
+        raise UserError(f"{what} is not the code this run was started with (its hash is not {digest}).")
     return path, attribute, bundle
 
 
