@@ -23,6 +23,8 @@ from upslope.cli import main
 from upslope.errors import UserError
 from upslope.runtime.code_bundle import digest_of
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS = {
     "/": {}, "/page/{name:path}": {}, "/api/runs": {}, "/api/methods": {}, "/api/tasks": {},
     "/api/keys": {"run": "a"}, "/api/curves": {"run": "a", "key": "reward"}, "/api/bands": {"run": "a", "key": "reward"},

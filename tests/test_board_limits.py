@@ -20,6 +20,8 @@ from upslope.board import large_answers, recordings
 from upslope.board.connections import BoundedConnection, Limits, make_server
 from upslope.board.large_answers import LargeAnswers
 
+pytestmark = pytest.mark.slow
+
 SMALL = 100
 LARGE = 40 * 2**20
 """More than the buffers of the system take."""

@@ -31,6 +31,8 @@ from upslope.runtime.settings import Settings
 from upslope.runtime.settings_flags import given_settings
 from upslope.tasks import load_task
 
+pytestmark = pytest.mark.slow
+
 TRIES = int(os.environ.get("UPSLOPE_FUZZ", "20"))
 fuzz = settings(
     max_examples=TRIES, deadline=None, suppress_health_check=list(HealthCheck), derandomize="UPSLOPE_FUZZ" not in os.environ

@@ -17,6 +17,8 @@ from upslope.rollout.engine import TorchEngine
 from upslope.rollout.probe import check_policy
 from upslope.rollout.sampling import Sampling
 
+pytestmark = pytest.mark.slow
+
 OWN = ("llama", "mistral", "qwen2", "qwen3", "gemma")
 CAN_BE_TRAINED = (
     "apertus", "arcee", "bert", "bloom", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "exaone4", "falcon", "gemma", "gemma2",

@@ -56,7 +56,7 @@ def fingerprint(weights: dict[str, torch.Tensor]) -> str:
     return found.hexdigest()
 
 
-@pytest.mark.parametrize("method", RUNS)
+@pytest.mark.parametrize("method", [pytest.param(name, marks=() if name in ("grpo", "ppo") else pytest.mark.slow) for name in RUNS])
 def test_a_short_run_ends_in_its_pinned_weights(method, tmp_path):
     pins = json.loads((PINS / "weights.json").read_text())
     weights = final_weights(method, tmp_path / "run")

@@ -222,7 +222,7 @@ def flip(file: Path, place: float = 0.5) -> None:
 FILES = ("model.safetensors", "learner.safetensors", "learner.json", "run.json", "digests.json")
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [FILES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in FILES[1:])])
 def test_a_flipped_bit_is_found_and_the_checkpoint_before_is_taken(name, broken_off, whole):
     newest = RunFolder(broken_off).latest()
     flip(newest / name)
@@ -233,6 +233,7 @@ def test_a_flipped_bit_is_found_and_the_checkpoint_before_is_taken(name, broken_
     assert_same_end(broken_off, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["cut", "gone", "digests gone", "empty"])
 def test_other_damage_is_found_too(harm, broken_off, whole):
     newest = RunFolder(broken_off).latest()
@@ -429,6 +430,7 @@ def test_check_names_what_is_damaged_and_changes_nothing(whole, tmp_path, capsys
     assert len(said) == 2 and "samples.jsonl" in said[0] and "step-000006" in said[1] and digest_of_all(copy) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refusal", ["No space left on device", "Read-only file system"])
 def test_what_the_disk_refuses_is_one_line_and_costs_nothing_saved(refusal, tmp_path, monkeypatch, capsys, whole):
     import errno

@@ -21,6 +21,8 @@ from upslope.serving import connections
 from upslope.serving.connections import BoundedServer, most_files, readable
 from upslope.serving.server import Server
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 
 ASK = b'{"prompt": "a", "max_tokens": 2}'

@@ -161,6 +161,7 @@ def test_a_sync_hands_over_the_weights_and_drops_what_was_cached(vllm: type[LLM]
     assert engine.metrics()["engine_gap_worst"] < 1e-5
 
 
+@pytest.mark.slow
 def test_a_run_on_it_follows_the_policy(vllm: type[LLM], tmp_path: Path) -> None:
     run = up.train("grpo", "reverse:length=2", model=MODEL, engine="vllm", steps=3, tasks_per_step=16, samples_per_task=4,
                    eval_problems=10, warm_start=0.3, lr=1e-3, out=tmp_path / "run")  # fmt: skip

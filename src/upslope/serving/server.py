@@ -82,7 +82,7 @@ class Server(BoundedServer):
         return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
 
     def __enter__(self) -> Server:
-        self._thread = threading.Thread(target=self.serve_forever, name="upslope-server", daemon=True)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="upslope-server", daemon=True)
         self._thread.start()
         return self
 
