@@ -20,7 +20,7 @@ from upslope.errors import Remark, UserError
 from upslope.run import Watcher
 from upslope.runtime import run_lock
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, Damaged
-from upslope.runtime.run_folder import RunFolder
+from upslope.runtime.run_folder import FORMAT, RunFolder
 
 QUICK = {
     "task": "reverse:length=2", "model": "tiny:layers=1,width=16", "steps": 6, "tasks_per_step": 2, "samples_per_task": 2,
@@ -272,7 +272,7 @@ def test_no_whole_checkpoint_is_an_error_in_words(broken_off):
 
 def test_a_folder_from_before_there_were_digests_is_read_and_that_is_said(broken_off, whole):
     table = (broken_off / "run.toml").read_text()
-    (broken_off / "run.toml").write_text(table.replace("format = 2\n", ""))
+    (broken_off / "run.toml").write_text(table.replace(f"format = {FORMAT}\n", ""))
     for file in broken_off.glob("checkpoints/*/digests.json"):
         file.unlink()
     with pytest.warns(Remark, match="unverified"):
@@ -387,7 +387,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused(whole, tmp_path):
 
     copy = tmp_path / "copy"
     shutil.copytree(whole, copy)
-    (copy / "run.toml").write_text((copy / "run.toml").read_text().replace("format = 2\n", ""))
+    (copy / "run.toml").write_text((copy / "run.toml").read_text().replace(f"format = {FORMAT}\n", ""))
     for folder in RunFolder(copy).checkpoints():
         (folder / "digests.json").unlink()
         tensors = load_file(folder / "model.safetensors")

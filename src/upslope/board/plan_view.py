@@ -16,9 +16,10 @@ from upslope.board.mathml import formula_mathml
 from upslope.board.plan_file import parse_plan
 from upslope.methods import catalogue
 from upslope.report.describe import read_docstring
-from upslope.runtime.method_file import method_table
+from upslope.runtime.method_file import method_table, modern_table
 from upslope.runtime.settings import Settings
-from upslope.types import NAMED_SLOTS, SLOTS, Method, Part
+from upslope.types import NAMED_SLOTS, SLOTS, Method
+from upslope.types.part_index import class_name, own_parts
 
 NEUTRAL = frozenset(
     {"seed", "threads", "device", "eval_every", "eval_problems", "checkpoint_every", "keep_checkpoints", "samples_logged"}
@@ -28,9 +29,10 @@ NEUTRAL = frozenset(
 
 
 def read_whole_plan(root: Path, parts: tuple[str, ...]) -> dict[str, Any]:
-    """All of ``run.toml``."""
+    """All of ``run.toml``, parts by today's names."""
     with inside.folder(root, *parts) as at:
-        return parse_plan(inside.read(at, "run.toml").decode("utf-8"))
+        plan = parse_plan(inside.read(at, "run.toml").decode("utf-8"))
+    return plan | {"method": modern_table(plan["method"])}
 
 
 def domain_of(plan: dict[str, Any]) -> str:
@@ -92,7 +94,7 @@ def slot_text(slot: str, value: Any) -> str:
 def _part_text(value: Any) -> str:
     if isinstance(value, dict):
         knobs = ", ".join(f"{name}={_part_text(item)}" for name, item in value.items() if name != "part")
-        return f"{_text(value.get('part')).rpartition(':')[2]}({knobs})"
+        return f"{class_name(_text(value.get('part')))}({knobs})"
     if isinstance(value, list):
         return f"({', '.join(map(_part_text, value))}{',' if len(value) == 1 else ''})"
     return f"{value:g}" if isinstance(value, float) else repr(value)
@@ -113,14 +115,7 @@ def _about(part: Any) -> str:
 @cache
 def _abouts() -> dict[str, str]:
     """The first words of every part's docstring, by the name ``run.toml`` gives it."""
-    catalogue()  # brings all of them in
-    kinds, found = [Part], {}
-    while kinds:
-        kind = kinds.pop()
-        kinds += kind.__subclasses__()
-        if kind.__module__.startswith("upslope."):
-            found[f"{kind.__module__}:{kind.__name__}"] = read_docstring(kind)[0]
-    return found
+    return {name: read_docstring(kind)[0] for name, kind in own_parts().items()}
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,185 @@
+"""Names of parts: ``kind.Class``, as in ``surrogate.PessimisticClip``, wherever their code lies.
+
+Files know parts by these names, so that modules may move. A part of an installed package is ``PACKAGE/kind.Class``, and is found
+through the package's entry point ``upslope.parts`` only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from functools import cache
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from upslope.errors import MethodError, UserError, did_you_mean
+from upslope.plugins import PARTS, Plugin, missing, normalised, plugins
+from upslope.types.part import Part
+
+HOMES = (
+    "upslope.objective",
+    "upslope.policies.layer",
+    "upslope.policies.routing",
+    "upslope.rollout.vine",
+    "upslope.rollout.windows",
+)
+"""Packages and modules of ours that hold parts. They are imported when the first name is looked up, not before."""
+
+RENAMED: Mapping[str, str] = MappingProxyType({})
+"""Classes that had another name in older files: ``{"OldName": "kind.NewName"}``.
+
+Files from before format 3 name a module too (``upslope.objective.surrogate.clip:PessimisticClip``). No class name was ever used
+twice, so the class alone says which part is meant, and a module that moved needs no entry. Entries stay for good."""
+
+
+@cache
+def kinds() -> Mapping[str, type[Part]]:
+    """The table of kinds: the word files use, and the class that parts of this kind derive from.
+
+    A class right below `Part` that is not in here is a kind of its own, in lower case: ``bounds.Bounds``, ``term.Term``.
+    """
+    slots: Any = importlib.import_module("upslope.objective.base")  # by name, as this layer may not know that one
+    return MappingProxyType({
+        "curriculum": slots.Curriculum, "rollout": slots.RolloutPlan, "reward": slots.Reward, "data": slots.Data,
+        "filter": slots.Filter, "advantage": slots.Advantage, "shape": slots.Shape, "policy": slots.Through, "ratio": slots.Ratio,
+        "mix": slots.Mix, "surrogate": slots.Surrogate, "weight": slots.Weight, "aggregate": slots.Aggregate,
+        "regularizer": slots.Regularizer, "model": slots.Model, "reference": slots.Reference, "memory": slots.Memory,
+        "controller": slots.Controller, "probe": slots.Probe,
+    })  # fmt: skip
+
+
+SLOT_KINDS = {"regularize": "regularizer", "models": "model", "references": "reference"}
+"""Slots that are not called like the kind of their parts."""
+
+
+@cache
+def slot_class(slot: str) -> type[Part]:
+    """What the parts in a slot of `Method` derive from."""
+    if slot == "terms":
+        return importlib.import_module("upslope.objective.terms").Term
+    return kinds()[SLOT_KINDS.get(slot, slot)]
+
+
+def kind_of(part: type[Part]) -> str:
+    """The kind of a class of parts: that of the nearest class above it in the table."""
+    known = {base: kind for kind, base in kinds().items()}
+    root = part
+    for base in part.__mro__:
+        if base in known:
+            return known[base]
+        if Part in base.__bases__:
+            root = base
+            break
+    return root.__name__.lower()
+
+
+@cache
+def own_parts() -> Mapping[str, type[Part]]:
+    """Every part of upslope by ``kind.Class``."""
+    for home in HOMES:
+        module = importlib.import_module(home)
+        for below in pkgutil.walk_packages(getattr(module, "__path__", ()), prefix=f"{home}."):
+            importlib.import_module(below.name)
+    found: dict[str, type[Part]] = {}
+    for part in sorted(_below(Part), key=lambda each: each.__name__):
+        if is_own(part) and not part.__name__.startswith("_") and part not in kinds().values():
+            name = f"{kind_of(part)}.{part.__name__}"
+            if found.setdefault(name, part) is not part:
+                raise MethodError(f"two parts are called {name!r}: one in {found[name].__module__}, one in {part.__module__}.")
+    return MappingProxyType(found)
+
+
+def is_own(part: type[Part]) -> bool:
+    """Whether a class is one of upslope's own."""
+    return part.__module__.startswith("upslope.")
+
+
+def _below(part: type[Part]) -> set[type[Part]]:
+    return {each for child in part.__subclasses__() for each in (child, *_below(child))}
+
+
+# -- parts of packages -----------------------------------------------------------------------------------------------------
+
+
+def package_parts(package: str = "") -> dict[str, type[Part]]:
+    """Parts of installed packages by ``PACKAGE/kind.Class``: those in the modules that their entry points name.
+
+    Args:
+        package: only of this one, whose code is imported; left out, of all.
+    """
+    return {
+        f"{plugin.package}/{kind_of(part)}.{part.__name__}": part
+        for plugin in plugins(PARTS)
+        if package in ("", plugin.package)
+        for part in _public_parts(plugin)
+    }
+
+
+def _public_parts(plugin: Plugin) -> Iterator[type[Part]]:
+    """The parts a package's module defines, or takes from elsewhere in the package, under public names."""
+    module = plugin.load()
+    if not isinstance(module, ModuleType):
+        raise UserError(f"{plugin.package}'s entry point {PARTS} {plugin.name} = {plugin.value!r} names no module with parts.")
+    top = module.__name__.partition(".")[0]
+    for name, value in vars(module).items():
+        own = isinstance(value, type) and issubclass(value, Part) and value.__module__.partition(".")[0] == top
+        if own and not name.startswith("_") and name == value.__name__:
+            yield value
+
+
+def package_of(part: type[Part]) -> Plugin | None:
+    """The installed package whose entry point gives this part; nothing if none does."""
+    top = part.__module__.partition(".")[0]
+    for plugin in plugins(PARTS):
+        # Of other packages nothing is imported to find out.
+        if plugin.value.partition(":")[0].partition(".")[0] == top and part in _public_parts(plugin):
+            return plugin
+    return None
+
+
+# -- names -----------------------------------------------------------------------------------------------------------------
+
+
+def modern_name(name: str) -> str:
+    """The name of a part in today's spelling: what a file of any age says, if it means one of ours. Others are left as they are."""
+    if "/" in name or ".py:" in name:
+        return name
+    given = name.rpartition(":")[2] if name.startswith("upslope.") and ":" in name else name.rpartition(".")[2]
+    found = RENAMED.get(given)
+    if found is None and name.startswith("upslope."):
+        found = next((each for each in own_parts() if each.rpartition(".")[2] == given), None)
+    return found or name
+
+
+def class_name(name: str) -> str:
+    """The bare class in a name that a file has for a part, whoever's it is."""
+    return name.partition("@")[0].rpartition(":")[2].rpartition("/")[2].rpartition(".")[2]
+
+
+def find_part(name: str) -> type[Part]:
+    """The class that a file means by a name: one of ours, or of an installed package.
+
+    Raises:
+        MethodError: for any other. No module is imported because of the name.
+    """
+    if "/" in name:
+        return _package_part(name)
+    own = own_parts()
+    found = own.get(modern_name(name))
+    if found is None:
+        near = did_you_mean(class_name(name), {class_name(each) for each in own})
+        raise MethodError(f"{name!r} is not a part of upslope.{near}")
+    return found
+
+
+def _package_part(name: str) -> type[Part]:
+    package, _, rest = name.partition("/")
+    package = normalised(package)
+    if package not in {plugin.package for plugin in plugins(PARTS)}:
+        raise missing(package, PARTS, f"{name!r} is a part of a package")
+    found = package_parts(package)
+    if f"{package}/{rest}" not in found:
+        near = did_you_mean(rest, [each.partition("/")[2] for each in found])
+        raise MethodError(f"the package {package} has no part {rest!r}.{near} It has {', '.join(sorted(found)) or 'none'}.")
+    return found[f"{package}/{rest}"]
