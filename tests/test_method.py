@@ -248,7 +248,7 @@ def test_a_file_that_changed_is_refused_before_it_runs(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["this:s", "upslope.types:Batch", "upslope.errors:nothing", "upslope.nowhere:X"])
 def test_only_parts_are_read_from_a_file(name: str):
-    text = dump_method(grpo).replace("upslope.objective.aggregate:SequenceMeanTokenMean", name)
+    text = dump_method(grpo).replace("aggregate.SequenceMeanTokenMean", name)
     with pytest.raises(MethodError, match="not a part"):
         load_method(text)
     assert "this" not in sys.modules, "a file must not be able to import whatever it likes"

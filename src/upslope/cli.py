@@ -36,6 +36,12 @@ EXAMPLES = """examples:
   upslope serve runs/dhpo-reverse-0                   its result behind OpenAI's protocol
 
 'upslope COMMAND --help' says more about each command."""
+SET: dict[str, Any] = {
+    "action": "append",
+    "default": [],
+    "metavar": "PATH=VALUE",
+    "help": "a knob of a part, as in surrogate.high=0.3, or a whole part, as in aggregate=TokenMean; repeatable",
+}
 TAKE: dict[str, Any] = {
     "action": "append",
     "default": [],
@@ -160,6 +166,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     methods.add_argument("--family", default="", help="only this family, such as rlvr or control")
     show = command("show", _show, "what a method changes, its formula and its paper")
     show.add_argument("method", metavar="METHOD", help="a name, a composition such as dhpo+high-entropy, or a file")
+    show.add_argument("--set", **SET)
     show.add_argument("--take", **TAKE)
     show.add_argument("--flat", action="store_true", help="all that it does, in the order in which it is done")
     tasks = command("tasks", _tasks, "list what can be trained on")
@@ -184,7 +191,7 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     add("--task", help="a name ('upslope tasks'), gym:ID, reasoning-gym:NAME, a .jsonl file, or file.py:Class (reverse)")
     add("--model", default="tiny", help="tiny, smollm2, or a folder that transformers can load; control needs none (tiny)")
     add("--out", help="folder of the run (runs/METHOD-TASK-SEED)")
-    add("--set", action="append", default=[], metavar="PATH=VALUE", help="a knob of a part, as in surrogate.high=0.3; repeatable")
+    add("--set", **SET)
     add("--take", **TAKE)
     add("--reward", default="", help="exact, math-verify, or a function of yours as file.py:function")
     add("--test-data", default="", metavar="FILE", help="a second .jsonl to evaluate on")
@@ -228,6 +235,12 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         each.add_argument("--trust", action="store_true", help="run code in the folder that this machine did not write; remembered")
 
 
+def _knobs(flags: argparse.Namespace) -> dict[str, str]:
+    from upslope.runtime.settings_flags import pairs
+
+    return pairs("--set", flags.set, "PATH=VALUE, as in surrogate.high=0.3")
+
+
 def _take(flags: argparse.Namespace) -> dict[str, str]:
     from upslope.runtime.settings_flags import pairs
 
@@ -238,9 +251,9 @@ def _take(flags: argparse.Namespace) -> dict[str, str]:
 
 
 def _train(flags: argparse.Namespace) -> int:
-    from upslope.runtime.settings_flags import given_settings, pairs
+    from upslope.runtime.settings_flags import given_settings
 
-    knobs = pairs("--set", flags.set, "PATH=VALUE, as in surrogate.high=0.3")
+    knobs = _knobs(flags)
     take = _take(flags)
     if flags.task and flags.task_word and flags.task != flags.task_word:
         raise UserError(f"two tasks: {flags.task_word!r} behind the method and --task {flags.task!r}. Leave one out.")
@@ -392,7 +405,7 @@ def _show(flags: argparse.Namespace) -> int:
     from upslope.api import method
     from upslope.report.describe import show_record, show_text
 
-    found = method(flags.method, _take(flags))
+    found = method(flags.method, _take(flags)).with_knobs(_knobs(flags))
     _print(show_record(found, flags.flat) if flags.json else show_text(found, flags.flat, min(_terminal_width() or 110, 110)))
     return 0
 

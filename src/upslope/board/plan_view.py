@@ -194,14 +194,50 @@ def command(plan: dict[str, Any]) -> str:
             words += [flag, _text(plan[key])]
     for tracker in plan.get("trackers", []):
         words += ["--tracker", str(tracker)]
-    for path, value in changed_knobs(plan).items():
-        if not path.endswith("part"):
-            words += ["--set", f"{path}={value}"]
+    for path, value in _settings_of_parts(plan):
+        words += ["--set", f"{path}={value}"]
     for name, value in plan["settings"].items():
         if not _is_usual(plan, name, value):
             flag = name.replace("_", "-")
             words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     return " ".join(map(shlex.quote, words))
+
+
+def _settings_of_parts(plan: dict[str, Any]) -> list[tuple[str, str]]:
+    """What ``--set`` makes the catalogue's method of a run's: knobs, and whole slots where other parts stand in them."""
+    changed, table = changed_knobs(plan), plan["method"]
+    known = catalogue().get(_text(table.get("name")))
+    usual = {} if known is None else _settled_table(known, _domains(plan)[0])
+    found = []
+    for slot in SLOTS if known is not None else ():
+        here, before = _flat({slot: table.get(slot)}), _flat({slot: usual.get(slot)})
+        if _only_parts(here) == _only_parts(before):
+            found += [(path, str(value)) for path, value in changed.items() if path in here]
+        elif slot in NAMED_SLOTS and isinstance(table.get(slot), dict):
+            now, old = table[slot], usual.get(slot) or {}
+            found += [(f"{slot}.{name}", "none") for name in old if name not in now]
+            found += [(f"{slot}.{name}", _set_text(part)) for name, part in now.items() if part != old.get(name)]
+        else:
+            found.append((slot, _set_text(table.get(slot))))
+    return found
+
+
+def _only_parts(flat: dict[str, Any]) -> dict[str, Any]:
+    return {path: value for path, value in flat.items() if path.rpartition(".")[2] == "part"}
+
+
+def _set_text(value: Any) -> str:
+    """A part or a stack of them as ``--set`` reads it."""
+    if isinstance(value, list):
+        return ", ".join(map(_set_text, value)) or "none"
+    if not isinstance(value, dict):
+        return "none" if value is None else repr(value)
+    fields = ", ".join(
+        f"{name}={f'({_set_text(item)},)' if isinstance(item, list) else _set_text(item)}"
+        for name, item in value.items()
+        if name != "part"
+    )
+    return f"{class_name(_text(value.get('part')))}({fields})"
 
 
 def _is_usual(plan: dict[str, Any], name: str, value: Any) -> bool:

@@ -154,7 +154,7 @@ def modern_name(name: str) -> str:
 
 def class_name(name: str) -> str:
     """The bare class in a name that a file has for a part, whoever's it is."""
-    return name.partition("@")[0].rpartition(":")[2].rpartition("/")[2].rpartition(".")[2]
+    return name.rpartition(":")[2].partition("@")[0].rpartition("/")[2].rpartition(".")[2]
 
 
 def find_part(name: str) -> type[Part]:

@@ -155,8 +155,7 @@ class _Reader:
                 f"{self.where}: several packages have a part {name}; say which as PACKAGE/{name}: {', '.join(found)}."
             )
         if not found:
-            options = fitting(wanted)
-            near = did_you_mean(name, options) or did_you_mean(name, map(class_name, own_parts()))
+            near = did_you_mean(name, fitting(wanted))
             raise MethodError(f"{self.where}: no part is named {name!r}.{near} {_what_fits(wanted)}")
         (kind,) = found.values()
         check_fits(kind, wanted, self.where)

@@ -22,6 +22,7 @@ from upslope.runtime.settings import Settings
 from upslope.runtime.toml_files import parse_toml
 from upslope.setting_up import set_up
 from upslope.types import Method
+from upslope.types.part_text import as_text
 
 FILE = "compare.toml"
 CURVE_POINTS = 10
@@ -92,7 +93,7 @@ class Question:
         found = []
         for choice in itertools.product(*paths.values()):
             chosen = dict(zip(paths, choice, strict=True))
-            label = " ".join([_plain_name(method), *(f"{path}={value}" for path, value in chosen.items())])
+            label = " ".join([_plain_name(method), *(f"{path}={as_text(value)}" for path, value in chosen.items())])
             found.append(({**fixed, **chosen}, label))
         return found
 
@@ -122,7 +123,7 @@ class Cell:
         """The words behind ``upslope`` that train it."""
         asked = self.question
         words = ["train", self.method, "--task", self.task, "--model", asked.model, "--out", str(out), "--quiet"]
-        words += [word for path, value in self.knobs.items() for word in ("--set", f"{path}={value}")]
+        words += [word for path, value in self.knobs.items() for word in ("--set", f"{path}={as_text(value)}")]
         words += [word for slot, name in asked.take.items() for word in ("--take", f"{slot}={name}")]
         words += ["--reward", asked.reward] if asked.reward else []
         words += ["--test-data", asked.test_data] if asked.test_data else []
@@ -237,7 +238,7 @@ def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> Non
     for cell in cells:
         known[cell.folder] = {
             "folder": cell.folder, "label": cell.label, "method": cell.method, "task": cell.task, "seed": cell.seed,
-            "knobs": {key: value if isinstance(value, (bool, int, float)) else str(value) for key, value in cell.knobs.items()},
+            "knobs": {key: value if isinstance(value, (bool, int, float)) else as_text(value) for key, value in cell.knobs.items()},
         }  # fmt: skip
     table = {"upslope": __version__, "shared": shared, "cells": list(known.values())}
     write_text(path / FILE, tomli_w.dumps(table))
