@@ -127,6 +127,8 @@ def test_a_part_may_be_given_as_itself():
         (grpo, "surrogate=PessimisticClip(low=", "that is no part"),
         (grpo, "surrogate=" + "Hybrid(mix=" * 900, "at most 4,000 characters"),
         (grpo, "surrogate=" + "(" * 1500, "that is no part"),
+        (grpo, "surrogate=PessimisticClip(low=" + "-" * 3900 + "1)", "no part|nested too deep"),
+        (grpo, "ratio=" + "Hybrid(mix=" * 300 + ")" * 300, "no part|nested too deep|fit"),
         (grpo, "models=ValueFunction", "say under which name"),
         (ppo, "models.valu=none", "has none of that name. It has value"),
         (grpo, "weight.1=TopEntropy", "0 parts in slot 'weight'"),

@@ -68,7 +68,13 @@ def normalised(package: str) -> str:
 
 
 def installed_version(package: str) -> str:
-    """The version of an installed package; nothing if it is not installed."""
+    """The version of an installed package; nothing if it is not installed.
+
+    Raises:
+        UserError: if that is no name of a package. A file may hold anything, and messages show it in a command.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", package, re.ASCII):
+        raise UserError(f"{package[:60]!r} is no name of a package.")
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -91,7 +97,9 @@ def changed_versions(recorded: Mapping[str, Any], groups: Iterable[str] = (PARTS
         recorded: versions by package, as ``run.toml`` has them.
         groups: entry points of which the package must declare one.
     """
-    remarks = []
+    remarks: list[str] = []
+    if not recorded:
+        return remarks
     declared = {each.package for group in groups for each in plugins(group)}
     for package, version in sorted((package, str(version)) for package, version in recorded.items()):
         if normalised(package) not in declared:
@@ -105,4 +113,4 @@ def changed_versions(recorded: Mapping[str, Any], groups: Iterable[str] = (PARTS
 
 
 def _command(package: str, version: str = "") -> str:
-    return pip_install(f"{package}=={version}" if version else package)
+    return pip_install(f"{package}=={version}" if re.fullmatch(r"[\w.+!-]+", version, re.ASCII) else package)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from upslope.errors import MethodError, UserError, did_you_mean
+from upslope.errors import MethodError, Remark, UserError, did_you_mean
 from upslope.plugins import PARTS, Plugin, missing, normalised, plugins
 from upslope.types.part import Part
 
@@ -77,26 +78,37 @@ def kind_of(part: type[Part]) -> str:
 @cache
 def own_parts() -> Mapping[str, type[Part]]:
     """Every part of upslope by ``kind.Class``."""
+    modules = []
     for home in HOMES:
-        module = importlib.import_module(home)
-        for below in pkgutil.walk_packages(getattr(module, "__path__", ()), prefix=f"{home}."):
-            importlib.import_module(below.name)
+        modules.append(importlib.import_module(home))
+        for below in pkgutil.walk_packages(getattr(modules[-1], "__path__", ()), prefix=f"{home}."):
+            modules.append(importlib.import_module(below.name))
+    return MappingProxyType(by_name(part for module in modules for part in _defined_in(module)))
+
+
+def by_name(parts: Iterable[type[Part]]) -> dict[str, type[Part]]:
+    """Classes of parts by ``kind.Class``; two of one name are an error."""
     found: dict[str, type[Part]] = {}
-    for part in sorted(_below(Part), key=lambda each: each.__name__):
-        if is_own(part) and not part.__name__.startswith("_") and part not in kinds().values():
-            name = f"{kind_of(part)}.{part.__name__}"
-            if found.setdefault(name, part) is not part:
-                raise MethodError(f"two parts are called {name!r}: one in {found[name].__module__}, one in {part.__module__}.")
-    return MappingProxyType(found)
+    for part in sorted(parts, key=lambda each: each.__name__):
+        name = f"{kind_of(part)}.{part.__name__}"
+        if found.setdefault(name, part) is not part:
+            raise MethodError(f"two parts are called {name!r}: one in {found[name].__module__}, one in {part.__module__}.")
+    return found
+
+
+def _defined_in(module: ModuleType) -> list[type[Part]]:
+    """The parts a module of ours defines, without the classes that only say what a slot takes."""
+    return [
+        value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Part) and value.__module__ == module.__name__
+        if not name.startswith("_") and value not in kinds().values()
+    ]
 
 
 def is_own(part: type[Part]) -> bool:
     """Whether a class is one of upslope's own."""
     return part.__module__.startswith("upslope.")
-
-
-def _below(part: type[Part]) -> set[type[Part]]:
-    return {each for child in part.__subclasses__() for each in (child, *_below(child))}
 
 
 # -- parts of packages -----------------------------------------------------------------------------------------------------
@@ -106,14 +118,18 @@ def package_parts(package: str = "") -> dict[str, type[Part]]:
     """Parts of installed packages by ``PACKAGE/kind.Class``: those in the modules that their entry points name.
 
     Args:
-        package: only of this one, whose code is imported; left out, of all.
+        package: only of this one, whose code is imported; left out, of all that can be imported.
     """
-    return {
-        f"{plugin.package}/{kind_of(part)}.{part.__name__}": part
-        for plugin in plugins(PARTS)
-        if package in ("", plugin.package)
-        for part in _public_parts(plugin)
-    }
+    found: dict[str, type[Part]] = {}
+    for plugin in plugins(PARTS):
+        if package in ("", plugin.package):
+            try:
+                found |= {f"{plugin.package}/{name}": part for name, part in by_name(_public_parts(plugin)).items()}
+            except UserError as problem:
+                if package:
+                    raise
+                warnings.warn(Remark(str(problem)), stacklevel=2)
+    return found
 
 
 def _public_parts(plugin: Plugin) -> Iterator[type[Part]]:

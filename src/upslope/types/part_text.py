@@ -19,7 +19,6 @@ from upslope.types.part_index import class_name, kind_of, own_parts, package_par
 
 LONGEST = 4000
 """Characters of a part that are read."""
-DEEPEST = 20
 WORDS = {"true": True, "false": False, "inf": math.inf}
 
 
@@ -43,7 +42,10 @@ def read_parts(text: str, fits: Any, where: str) -> tuple[Part, ...]:
     wanted = part_class_in(fits)
     tree = _parsed(text, where)
     items = tree.elts if isinstance(tree, (ast.Tuple, ast.List)) else [tree]
-    return tuple(_Reader(where).part(item, wanted) for item in items)
+    try:
+        return tuple(_Reader(where).part(item, wanted) for item in items)
+    except RecursionError:
+        raise MethodError(f"{where[:80]}...: that is nested too deep.") from None
 
 
 def parts_meant(value: Any, fits: Any, where: str) -> tuple[Part, ...] | None:
@@ -126,12 +128,9 @@ def _parsed(text: str, where: str) -> ast.expr:
 @dataclasses.dataclass(frozen=True)
 class _Reader:
     where: str
-    depth: int = 0
 
     def part(self, node: ast.expr, wanted: type[Part]) -> Part:
         """The part of one expression: a class, or a call of it with fields by name."""
-        if self.depth > DEEPEST:
-            raise MethodError(f"{self.where}: it is nested too deep.")
         package = ""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.left, ast.Name):
             package, node = node.left.id, node.right
@@ -178,11 +177,11 @@ class _Reader:
             return kind(**given)
         except UserError as error:
             raise MethodError(f"{self.where}: {error}") from None
-        except TypeError:
+        except Exception as error:  # a part of somebody's package may raise anything
             needed = [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING]
-            raise MethodError(
-                f"{self.where}: {kind.__name__} needs {', '.join(name for name in needed if name not in given)}. {told}"
-            ) from None
+            left = ", ".join(name for name in needed if name not in given)
+            why = f"needs {left}" if left else f"cannot be made of {given}: {error}"
+            raise MethodError(f"{self.where}: {kind.__name__} {why}. {told}") from error
 
     def _field(self, kind: type[Part], name: str, node: ast.expr) -> Any:
         hint = hints(kind).get(name, Any)
@@ -203,7 +202,7 @@ class _Reader:
         elif isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float, str)):
             return node.value
         elif holds_parts(hint) and isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.BinOp)):
-            return _Reader(self.where, self.depth + 1).part(node, part_class_in(hint))
+            return self.part(node, part_class_in(hint))
         elif isinstance(node, ast.Name):
             return WORDS.get(node.id.lower(), node.id)
         raise MethodError(f"{self.where}: {what} is {_source(node)}; it must be a number, a word, a part or a tuple of these.")
