@@ -249,7 +249,8 @@ def test_show_takes_it(capsys):
 
 SAID = re.compile(r"--set +(?:'([^']+)'|`?([\w:.+-]+=[^\s`]+))")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-IN_NOTES = re.compile(r"(?<![\w.])(" + "|".join(SLOTS) + r")((?:\.\w+)*)=([A-Z]\w*(?:\([^()]*\))?)")
+IN_NOTES = re.compile(rf"(?<![\w.])((?:{'|'.join(SLOTS)})(?:\.\w+)*)=([A-Za-z_][\w-]*(?:\([^()]*\))?|-?\d[\d.e-]*\d|\d)(?![\w(])")
+"""``surrogate.form=per_branch_min``, ``aggregate=TokenMean``, ``advantage=CentredGAE()``"""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -269,10 +270,10 @@ def test_what_the_pages_tell_people_to_set_can_be_set(page: Path):
 @pytest.mark.parametrize("name", catalogue())
 def test_what_a_methods_notes_tell_people_to_set_can_be_set(name: str):
     method = find(name)
-    for slot, path, value in IN_NOTES.findall(" ".join([method.notes, method.differs, method.use_when])):
-        after(method.for_domain("text"), f"{slot}{path}={value}")
+    for path, value in IN_NOTES.findall(" ".join([method.notes, method.differs, method.use_when])):
+        method.for_domain("text").with_knobs({path: value})
 
 
 def test_some_pages_and_notes_do_tell():
-    assert any(IN_NOTES.findall(method.notes) for method in catalogue().values())
+    assert {value[0].isupper() for method in catalogue().values() for _, value in IN_NOTES.findall(method.notes)} == {True, False}
     assert any(quoted for page in PAGES for quoted, _ in SAID.findall(page.read_text())), "docs show how to set a whole part"

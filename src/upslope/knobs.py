@@ -115,7 +115,7 @@ def _chosen(keys: list[str], path: list[str], asked: Setting) -> tuple[int, list
         return keys.index(path[0]), path[1:]
     if len(keys) == 1:
         return 0, path
-    cure = f"say which: {', '.join(keys)}." if keys else "there is no knob to set."
+    cure = f"say which: {', '.join(keys)}." if keys else "there is no knob to set. Put a part there first."
     raise MethodError(f"{asked}: {asked.owner} has {len(keys)} parts in slot {asked.slot!r}; {cure}")
 
 
