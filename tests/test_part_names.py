@@ -28,7 +28,7 @@ from upslope.plugins import changed_versions, plugins
 from upslope.report.compare.gathering import gather
 from upslope.runtime.method_file import dump_method, load_method, method_table, modern_table
 from upslope.types import Part, part_index
-from upslope.types.part_index import by_name, class_name, find_part, kind_of, kinds, modern_name, own_parts
+from upslope.types.part_index import KINDS, by_name, class_name, find_part, kind_of, modern_name, own_parts
 
 FIXTURES = Path(__file__).parent / "fixtures"
 OLD_RUN = FIXTURES / "run-5f198d0"
@@ -56,7 +56,7 @@ def test_every_part_of_ours_has_a_name_of_its_own():
         below = waiting.pop().__subclasses__()
         waiting += below
         everywhere |= {each for each in below if each.__module__.startswith("upslope.") and not each.__name__.startswith("_")}
-    assert everywhere - set(kinds().values()) == set(own_parts().values()), "HOMES of part_index.py misses a module with parts"
+    assert everywhere - set(KINDS.values()) == set(own_parts().values()), "HOMES of part_index.py misses a module with parts"
     bare = [class_name(name) for name in own_parts()]
     assert len(bare) == len(set(bare)), "files from before format 3 and --set go by the class alone"
     assert all(kind_of(part) == name.partition(".")[0] for name, part in own_parts().items())
@@ -346,7 +346,7 @@ from upslope.objective.base import Mix, Shape
 
 @dataclass(frozen=True)
 class Soften(Shape):
-    scope = "step"
+    scope = "update"
     factor: float = 0.5
     def __call__(self, batch):
         return batch.advantage * self.factor

@@ -20,11 +20,11 @@ from upslope.errors import MethodError
 from upslope.methods import catalogue, find
 from upslope.objective.aggregate import TokenMean
 from upslope.objective.filter import DropConstantGroups
+from upslope.objective.models import ValueFunction
 from upslope.objective.ratio import ConstantMix, EntropyMix, Hybrid, SequenceRatio, TokenRatio
 from upslope.objective.references import Snapshot
 from upslope.objective.regularize import EntropyBonus, ReferenceKL
 from upslope.objective.surrogate.clip import Bounds, BranchClip, ClippedWeight, PessimisticClip
-from upslope.objective.value import ValueFunction
 from upslope.objective.weight import TopEntropy
 from upslope.report.compare.cells import Question
 from upslope.report.compare.command import _grid

@@ -20,9 +20,9 @@ from upslope.objective.estimator import (
     check,
     decision_losses,
     early_columns,
-    remembering,
     silent_rows,
     slice_scope,
+    stateful,
 )  # fmt: skip
 from upslope.objective.ratio import EntropyMix, Hybrid, NoRatio
 from upslope.objective.surrogate import BranchClip, PessimisticClip
@@ -116,13 +116,17 @@ def test_what_was_not_sampled_gets_no_gradient(method: Method):
 # -- edge cases ------------------------------------------------------------------------------------------------------------
 
 
+LEARNS_FROM_EQUAL_REWARDS = {"ngrpo"}
+"""Its virtual sample tells a group of failures from nothing."""
+
+
 @each_method
 def test_equal_rewards_are_finite_and_no_signal_for_groups(method: Method):
     batch = random_batch(seed=7, groups=3, samples=6)
     reward = torch.full_like(batch.reward, 0.1)  # six times 0.1 has a mean that is not 0.1: equality must not go through it
     found = gradient(method, batch.replace(reward=reward, components={"task": reward}))
     assert found.finite()
-    compares = "group" in method.advantage.needs() and method.advantage.silent_on_equal_rewards
+    compares = "group" in method.advantage.needs() and method.name not in LEARNS_FROM_EQUAL_REWARDS
     if compares and not method.regularize and not method.models:
         plain = method.derive(reward=())  # a penalty for length may well tell the rows apart
         assert not gradient(plain, batch.replace(reward=reward, components={"task": reward})).logp.any()
@@ -151,7 +155,7 @@ def test_rows_without_a_decision_are_finite_and_in_no_mean(method: Method):
     whole = gradient(method, batch, use_filter=False)
     assert whole.finite() and not whole.logp[1:3].any()
     # Their rewards count in the group's statistics, so the advantages are taken from the whole batch; the means do not.
-    states = {path: part.init() for path, part in remembering(method).items()}
+    states = {path: part.init() for path, part in stateful(method).items()}
     annotated = annotate(method, bind(method, states, batch))
     there = torch.tensor([0, 3, 4, 5, 6, 7])
     shares = begin_update(method, annotated).share
@@ -160,8 +164,9 @@ def test_rows_without_a_decision_are_finite_and_in_no_mean(method: Method):
 
 def _reached(method: Method, batch: Batch, rows: tuple[int, ...]) -> set[int]:
     """Rows whose gradient may depend on the log-probabilities of these: their own, their group's, or all of the update's."""
-    wide = [part for _, part in method.parts() if part.seen_at_once() == "update"]
-    if any(need.endswith(".logp") for part in wide for need in part.needs()):
+    wide = [part.needs() for _, part in method.parts() if part.seen_at_once() == "update"]
+    wide += [part.prepare_needs() for _, part in method.parts() if part.prepares()]
+    if any(need.endswith(".logp") for needs in wide for need in needs):
         return set(range(batch.rows))
     if slice_scope(method) == "group":
         return set(torch.isin(batch.group, batch.group[list(rows)]).nonzero().squeeze(1).tolist())
@@ -219,7 +224,7 @@ def test_silent_rows_have_no_gradient(method: Method):
     reward = batch.reward.clone()
     reward[4:8] = 1.0  # one group without signal
     batch = batch.replace(reward=reward, components={"task": reward})
-    states = {path: part.init() for path, part in remembering(method).items()}
+    states = {path: part.init() for path, part in stateful(method).items()}
     update = begin_update(method, annotate(method, bind(method, states, batch)))
     silent = silent_rows(method, update)
     assert silent[1], "a row without a decision is always silent"
@@ -240,7 +245,7 @@ def test_aggregates_give_their_means():
 @each_method
 def test_decision_losses_sum_to_the_loss_and_notes_are_columns(method: Method):
     batch = random_batch(seed=14, groups=3, samples=4)
-    states = {path: part.init() for path, part in remembering(method).items()}
+    states = {path: part.init() for path, part in stateful(method).items()}
     losses, notes = decision_losses(method, begin_update(method, annotate(method, bind(method, states, batch))))
     assert losses.shape == batch.sampled.shape
     torch.testing.assert_close(losses.sum().detach(), gradient(method, batch, use_filter=False).loss)

@@ -12,16 +12,15 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from types import MappingProxyType, ModuleType
-from typing import Any
 
 from upslope.errors import MethodError, Remark, UserError, did_you_mean
 from upslope.plugins import PARTS, Plugin, missing, normalised, plugins
+from upslope.types import slots
 from upslope.types.part import Part
 
 HOMES = (
     "upslope.objective",
-    "upslope.policies.layer",
-    "upslope.policies.routing",
+    "upslope.policies.views",
     "upslope.rollout.vine",
     "upslope.rollout.windows",
 )
@@ -34,37 +33,38 @@ Files from before format 3 name a module too (``upslope.objective.surrogate.clip
 twice, so the class alone says which part is meant, and a module that moved needs no entry. Entries stay for good."""
 
 
-@cache
-def kinds() -> Mapping[str, type[Part]]:
-    """The table of kinds: the word files use, and the class that parts of this kind derive from.
+KINDS: Mapping[str, type[Part]] = MappingProxyType(
+    {
+        "curriculum": slots.Curriculum,
+        "rollout": slots.RolloutPlan,
+        "reward": slots.Reward,
+        "data": slots.Data,
+        "filter": slots.Filter,
+        "advantage": slots.Advantage,
+        "shape": slots.Shape,
+        "policy": slots.ModelView,
+        "ratio": slots.Ratio,
+        "mix": slots.Mix,
+        "surrogate": slots.Surrogate,
+        "weight": slots.Weight,
+        "aggregate": slots.Aggregate,
+        "regularizer": slots.Regularizer,
+        "model": slots.Model,
+        "reference": slots.Reference,
+        "memory": slots.Memory,
+        "term": slots.LossTerm,
+        "controller": slots.Controller,
+        "probe": slots.Probe,
+    }
+)
+"""The word that files have for a kind of parts, and the class that these derive from. A word stays, whatever becomes of the class.
 
-    A class right below `Part` that is not in here is a kind of its own, in lower case: ``bounds.Bounds``, ``term.Term``.
-    """
-    slots: Any = importlib.import_module("upslope.objective.base")  # by name, as this layer may not know that one
-    return MappingProxyType({
-        "curriculum": slots.Curriculum, "rollout": slots.RolloutPlan, "reward": slots.Reward, "data": slots.Data,
-        "filter": slots.Filter, "advantage": slots.Advantage, "shape": slots.Shape, "policy": slots.Through, "ratio": slots.Ratio,
-        "mix": slots.Mix, "surrogate": slots.Surrogate, "weight": slots.Weight, "aggregate": slots.Aggregate,
-        "regularizer": slots.Regularizer, "model": slots.Model, "reference": slots.Reference, "memory": slots.Memory,
-        "controller": slots.Controller, "probe": slots.Probe,
-    })  # fmt: skip
-
-
-SLOT_KINDS = {"regularize": "regularizer", "models": "model", "references": "reference"}
-"""Slots that are not called like the kind of their parts."""
-
-
-@cache
-def slot_class(slot: str) -> type[Part]:
-    """What the parts in a slot of `Method` derive from."""
-    if slot == "terms":
-        return importlib.import_module("upslope.objective.terms").Term
-    return kinds()[SLOT_KINDS.get(slot, slot)]
+A class right below `Part` that is not in here is a kind of its own, in lower case: ``bounds.Bounds``."""
 
 
 def kind_of(part: type[Part]) -> str:
     """The kind of a class of parts: that of the nearest class above it in the table."""
-    known = {base: kind for kind, base in kinds().items()}
+    known = {base: kind for kind, base in KINDS.items()}
     root = part
     for base in part.__mro__:
         if base in known:
@@ -102,7 +102,7 @@ def _defined_in(module: ModuleType) -> list[type[Part]]:
         value
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, Part) and value.__module__ == module.__name__
-        if not name.startswith("_") and value not in kinds().values()
+        if not name.startswith("_") and value not in KINDS.values()
     ]
 
 
