@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import math
 import pkgutil
 import shutil
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 import tomli_w
 from board_folders import client
+from safetensors.torch import load_file
+from test_pinned_runs import build, fingerprint
 
 import upslope as up
 from upslope.board.plan_view import changed_knobs, method_of_run, read_whole_plan
@@ -162,6 +165,10 @@ def test_an_old_run_resumes_to_its_end(old_run: Path, capsys):
     assert [each["step"] for each in run.metrics] == [1, 2, 3, 4, 5, 6] and run.metrics[:3] == before
     assert run.summary["steps"] == 6 and all(math.isfinite(each["entropy"]) for each in run.metrics)
     assert (old_run / "run.toml").read_bytes() == (OLD_RUN / "run.toml").read_bytes()
+    pinned = json.loads(OLD_RUN.with_suffix(".json").read_text())
+    if pinned["build"] == build():  # elsewhere another token may be drawn
+        weights = load_file(run.folder.latest() / "model.safetensors")
+        assert fingerprint(weights) == pinned["weights"], "the old version itself ended elsewhere"
     assert main(["check", str(old_run)]) == 0
     (contender,) = gather([(old_run, None)]).contenders
     assert contender.label == "dhpo"
