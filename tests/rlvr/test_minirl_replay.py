@@ -8,6 +8,7 @@ import torch
 import upslope as up
 from upslope.errors import UserError
 from upslope.learners.policy_views import PolicyViews
+from upslope.learners.references import References
 from upslope.methods import find
 from upslope.policies import load_language_model
 from upslope.policies.tiny import tiny
@@ -84,7 +85,7 @@ def test_replay_keeps_log_ratios_smaller_when_the_weights_move(policy):
 
 @pytest.mark.checks("identity", "minirl-r2")
 def test_experts_are_noted_before_the_first_update_and_kept_in_files(policy, rows):
-    seen = PolicyViews(replaying, policy, None, False).look(replaying, rows, True)
+    seen = PolicyViews(policy, References(replaying, policy, None), watch_kl=False).before_step(replaying, rows, True)
     assert torch.equal(seen.inputs.experts, REPLAY.annotate(policy, rows).inputs.experts)
     back = unpack_rows(pack_rows(seen), rows)
     assert torch.equal(back.inputs.experts, seen.inputs.experts)
