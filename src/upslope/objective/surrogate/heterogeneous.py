@@ -11,7 +11,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Branch, Notes, Surrogate
-from upslope.objective.surrogate.clip import advantage_of, check_region, clip_notes
+from upslope.objective.surrogate.clip import advantage_of, check_region, pessimistic
 from upslope.types import Batch
 
 
@@ -83,13 +83,7 @@ class EntropyAdaptiveClip(Surrogate):
         advantage = advantage_of(batch) * torch.where(inside ^ uncertain, 1 + self.redistribute * score, 1.0)
         free = branch.value * advantage
         bounded = torch.minimum(torch.maximum(branch.value, 1 - low), 1 + high) * advantage
-        gain = torch.minimum(free, bounded)
-        notes = clip_notes(free, bounded, advantage)
-        if math.isfinite(self.dual):
-            floor = torch.where(advantage < 0, self.dual * advantage, -torch.inf)
-            notes["clipped_dual"] = floor > gain
-            gain = torch.maximum(gain, floor)
-        return -gain, notes
+        return pessimistic(free, bounded, advantage, self.dual)
 
 
 def entropy_score(entropy: Tensor, on: Tensor, quantile: float) -> Tensor:

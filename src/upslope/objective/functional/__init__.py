@@ -1,0 +1,1 @@
+"""Tensor functions that parts of several slots share."""
