@@ -11,7 +11,7 @@ from table_rewards import Exact, GoodArms, Reward, survival
 from torch import Tensor, nn
 
 from upslope.errors import UserError
-from upslope.objective.base import Seen
+from upslope.objective.base import ProbeInputs
 from upslope.policies.heads import soft_minimum
 from upslope.runtime.seeding import generator
 from upslope.types import Head, Metrics, Trajectories, View
@@ -101,7 +101,7 @@ class TablePolicy(nn.Module):
     """Logits by context and position, and on request a value for each: what the learner asks of a policy, and exact sums."""
 
     domain = "text"
-    cut = "row"
+    independent_decisions = False
     pads = True
 
     def __init__(self, bed: TableBed, seed: int):
@@ -138,10 +138,10 @@ class TablePolicy(nn.Module):
 
     # -- what the learner asks -----------------------------------------------------------------------------------------
 
-    def evaluate(self, rows: Trajectories, needs: frozenset[str] = frozenset(), *, through: Any = None, probes: Any = ()) -> View:
+    def evaluate(self, rows: Trajectories, needs: frozenset[str] = frozenset(), *, view: Any = None, probes: Any = ()) -> View:
         """Columns ``[N, T]`` of the recorded tokens."""
         known = {"entropy", *self.heads, *(probe.name for probe in probes)}
-        if through is not None or needs - known:
+        if view is not None or needs - known:
             lacks = f"column {min(needs - known)!r}" if needs - known else "layers to look through"
             raise UserError(f"a table has no {lacks}; it has the columns {', '.join(sorted({'logp', *known}))}.")
         table, context, action = self.log_probability(), rows.inputs.context, rows.action
@@ -162,7 +162,7 @@ class TablePolicy(nn.Module):
         advantage = torch.zeros_like(rows.sampled) if rows.advantage is None else rows.advantage
         assert rows.action is not None
         with torch.no_grad():
-            seen = Seen(table[context].flatten(0, 1), hidden.flatten(0, 1), rows.action.flatten(), advantage.flatten())
+            seen = ProbeInputs(table[context].flatten(0, 1), hidden.flatten(0, 1), rows.action.flatten(), advantage.flatten())
             return probe(seen).reshape(rows.sampled.shape)
 
     def slice_tokens(self, rows: Trajectories) -> Tensor:

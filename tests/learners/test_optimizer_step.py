@@ -13,9 +13,9 @@ from upslope.learners.policy_gradient import PolicyGradient
 from upslope.methods import find
 from upslope.objective.advantage import GAE
 from upslope.objective.aggregate import TokenMean
+from upslope.objective.models.value import ValueFunction
 from upslope.objective.ratio import TokenRatio
 from upslope.objective.surrogate import Unclipped
-from upslope.objective.value import ValueFunction
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
 from upslope.types import Method, Paper

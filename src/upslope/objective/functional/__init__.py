@@ -1,1 +1,1 @@
-"""Tensor functions that parts of several slots share."""
+"""Functions that several slots compute with."""

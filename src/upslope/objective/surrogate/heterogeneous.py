@@ -46,7 +46,6 @@ class EntropyAdaptiveClip(Surrogate):
             measured anew for every update, at the price of a forward pass. At a step's first update the two agree.
     """
 
-    scope = "update"
     ranges: ClassVar = {"dual": "(1, inf]"}
 
     low: float = 0.2
@@ -68,7 +67,7 @@ class EntropyAdaptiveClip(Surrogate):
             raise MethodError(f"EntropyAdaptiveClip has widen={self.widen:g} and redistribute={self.redistribute:g}; the first is "
                               "0 or above, the second from 0 to 1 (above, confident tokens would learn the opposite).")  # fmt: skip
 
-    def needs(self) -> frozenset[str]:
+    def prepare_needs(self) -> frozenset[str]:
         return frozenset({f"{self.source}.entropy"})
 
     def prepare(self, batch: Batch) -> Tensor:
