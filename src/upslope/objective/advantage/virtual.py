@@ -32,7 +32,6 @@ class VirtualSamples(Advantage):
             in the released code, which adds no virtual sample there.
     """
 
-    silent_on_equal_rewards = False
     ranges: ClassVar = {"ddof": "[0, 1]", "eps": "[0, inf)"}
 
     virtual: int = 1
