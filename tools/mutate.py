@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
@@ -19,8 +20,10 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mutations import Mutation, mutations
 from related_tests import ROOT, SOURCE, Related, Selection, method_parts
@@ -30,6 +33,8 @@ REASONS, RESULT = ROOT / "tools" / "mutation_reasons.toml", ROOT / "tools" / "mu
 SECONDS = 120
 """After so long a fault has made something endless, and that counts as noticed."""
 PASSED, NOTHING_TO_RUN = 0, 5
+Known = dict[tuple[str, str], dict[str, str]]
+"""What is known of faults, by file name and change."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class Copy:
         (self.folder / file.relative_to(SOURCE.parent)).write_text(text)
 
 
-def in_child(copy: Copy, work) -> int:
+def in_child(copy: Copy, work: Callable[[], int], limit: float = math.inf) -> int:
     """The exit code of work done in a process of its own that imports upslope from the copy; -1 if it took too long."""
     sys.stdout.flush()
     child = os.fork()
@@ -69,7 +74,7 @@ def in_child(copy: Copy, work) -> int:
             code = work()
         finally:
             os._exit(code)
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + limit
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -80,17 +85,42 @@ def in_child(copy: Copy, work) -> int:
     return -1
 
 
-def tested(copy: Copy, selection: Selection) -> int:
-    """The exit code of pytest on these tests."""
+def run_pytest(selection: Selection, *options: str, plugins: tuple[object, ...] = ()) -> int:
+    import pytest
 
-    def work() -> int:
-        import pytest
+    only = ["-k", selection.only] if selection.only else []
+    plain = ["-q", "-p", "no:cacheprovider", "-m", "not slow", "--no-header", "--tb=no", f"--rootdir={ROOT}"]
+    return int(pytest.main([*plain, *only, *options, *map(str, selection.files)], plugins=list(plugins)))
 
-        only = ["-k", selection.only] if selection.only else []
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", "--no-header", "--tb=no", f"--rootdir={ROOT}", *only]
-        return int(pytest.main([*options, *map(str, selection.files)]))
 
-    return in_child(copy, work)
+def tested(copy: Copy, selection: Selection, failing: list[str]) -> int:
+    """The exit code of pytest on these tests; those that fail anyway are left out."""
+    left_out = [f"--deselect={test}" for test in failing]
+    return in_child(copy, lambda: run_pytest(selection, "-x", *left_out), SECONDS)
+
+
+class Failures:
+    """A plugin of pytest that writes down what fails."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            with self.file.open("a") as file:
+                file.write(report.nodeid + "\n")
+
+    def pytest_collectreport(self, report: Any) -> None:
+        self.pytest_runtest_logreport(report)
+
+
+def failing_tests(copy: Copy, selections: list[Selection], folder: Path) -> list[str]:
+    """Tests that fail without any fault: they would notice everything."""
+    files = tuple(dict.fromkeys(file for selection in selections for file in selection.files))
+    told = folder / "failing.txt"
+    told.touch()
+    in_child(copy, lambda: run_pytest(Selection(files), plugins=(Failures(told),)))
+    return sorted(set(told.read_text().split("\n")) - {""})
 
 
 def catalogued(copy: Copy, folder: Path) -> dict[str, set[str]]:
@@ -126,13 +156,13 @@ def drawn(count: int, seed: int, only: str) -> list[Mutation]:
     return chosen
 
 
-def reasons() -> dict[tuple[str, str], dict[str, str]]:
+def reasons() -> Known:
     """What is known of faults that are not noticed, by file name and change: files may move."""
     known = tomllib.loads(REASONS.read_text()).get("survivor", []) if REASONS.exists() else []
     return {(each["file"], each["change"]): each for each in known}
 
 
-def described(outcome: Outcome, known: dict[tuple[str, str], dict[str, str]]) -> dict[str, str | int]:
+def described(outcome: Outcome, known: Known) -> dict[str, str | int]:
     mutation = outcome.mutation
     before, after = mutation.lines(mutation.file.read_text())
     change = f"{before}  =>  {after}"
@@ -141,19 +171,14 @@ def described(outcome: Outcome, known: dict[tuple[str, str], dict[str, str]]) ->
     return {"file": file, "line": mutation.line, "change": change, "reason": reason["reason"], "why": reason.get("why", "")}
 
 
-def tried(copy: Copy, related: Related, mutation: Mutation) -> Outcome:
+def tried(copy: Copy, related: Related, mutation: Mutation, failing: list[str]) -> Outcome:
     source, began = mutation.file.read_text(), time.monotonic()
     copy.put(mutation.file, mutation.apply(source))
-    caught = any(tested(copy, selection) not in (PASSED, NOTHING_TO_RUN) for selection in related.selections(mutation.file))
+    caught = any(
+        tested(copy, selection, failing) not in (PASSED, NOTHING_TO_RUN) for selection in related.selections(mutation.file)
+    )
     copy.put(mutation.file, source)
     return Outcome(mutation, caught, time.monotonic() - began)
-
-
-def check_baseline(copy: Copy, related: Related, chosen: list[Mutation]) -> None:
-    """Refuses to begin where a test fails without any fault: it would notice everything."""
-    for selection in dict.fromkeys(each for mutation in chosen for each in related.selections(mutation.file)):
-        if tested(copy, selection) not in (PASSED, NOTHING_TO_RUN):
-            sys.exit(f"these tests fail without a fault: {' '.join(map(str, selection.files))} -k '{selection.only}'")
 
 
 def preload() -> None:
@@ -166,12 +191,19 @@ def preload() -> None:
     import transformers  # noqa: F401
 
 
+def report(outcomes: list[Outcome], known: Known) -> list[dict[str, str | int]]:
+    """The survivors, with what is known of them; prints how many there are."""
+    survivors = [described(outcome, known) for outcome in outcomes if not outcome.caught]
+    missing = sum(each["reason"] == "missing test" for each in survivors)
+    print(f"\n{len(outcomes) - len(survivors)} of {len(outcomes)} caught; {missing} of {len(survivors)} survivors lack a test")
+    return survivors
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=200, help="faults to try (200)")
     parser.add_argument("--seed", type=int, default=0, help="of the draw (0)")
     parser.add_argument("--only", default="", help="only files whose path holds this, such as objective/surrogate; writes nothing")
-    parser.add_argument("--skip-baseline", action="store_true", help="do not run the tests without a fault first")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     preload()
@@ -180,22 +212,20 @@ def main() -> None:
         copy = Copy(Path(name))
         related = Related(catalogued(copy, Path(name)))
         chosen = drawn(options.count, options.seed, options.only)
-        if not options.skip_baseline:
-            check_baseline(copy, related, chosen)
+        failing = failing_tests(copy, [each for mutation in chosen for each in related.selections(mutation.file)], Path(name))
+        if failing:
+            print(f"{len(failing)} tests fail without a fault and are left out:", *failing, sep="\n  ", flush=True)
         for number, mutation in enumerate(chosen, 1):
-            outcomes.append(tried(copy, related, mutation))
-            told = described(outcomes[-1], known)
-            verdict = "caught" if outcomes[-1].caught else f"SURVIVED ({told['reason']})"
-            print(
-                f"{number:4} {outcomes[-1].seconds:5.1f} s  {verdict:24} {told['file']}:{told['line']}  {told['change']}",
-                flush=True,
-            )
-    survivors = [described(outcome, known) for outcome in outcomes if not outcome.caught]
-    missing = sum(each["reason"] == "missing test" for each in survivors)
-    print(f"\n{len(outcomes) - len(survivors)} of {len(outcomes)} caught; {missing} of {len(survivors)} survivors lack a test")
+            outcomes.append(tried(copy, related, mutation, failing))
+            told, seconds = described(outcomes[-1], known), outcomes[-1].seconds
+            verdict = "caught" if outcomes[-1].caught else f"survived: {told['reason']}"
+            print(f"{number:4} {seconds:5.1f} s  {verdict:24} {told['file']}:{told['line']}  {mutation.what()}", flush=True)
+    survivors = report(outcomes, known)
+    for each in survivors:
+        print(f"{each['file']}:{each['line']}  {each['reason']}. {each['why']}\n    {each['change']}")
     if not options.only:
         summary = {"seed": options.seed, "faults": len(outcomes), "caught": len(outcomes) - len(survivors), "survivors": survivors}
-        RESULT.write_text(json.dumps(summary, indent=1) + "\n")
+        RESULT.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -42,6 +42,9 @@ class Mutation:
     def apply(self, source: str) -> str:
         return source[: self.begin] + self.after + source[self.end :]
 
+    def what(self) -> str:
+        return f"{' '.join(self.before.split())!r} -> {self.after!r}"
+
     def lines(self, source: str) -> tuple[str, str]:
         """The changed lines without and with the change, in one line each."""
         first, last = source.rfind("\n", 0, self.begin) + 1, source.find("\n", self.end)

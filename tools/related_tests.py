@@ -19,7 +19,9 @@ TABLE = "test_table.py"
 LEARNER = ("test_learner.py", "test_nonfinite.py", "test_pinned_runs.py")
 """What goes through the whole learner; tried last, as these take longest."""
 NOT_RELATED = re.compile(r"test_(board|cli|docs|fuzz|gpu|claims|bench|compare|serv|copying|run_safety|layering|resume|learning)")
-MOST_FILES, MOST_METHODS = 5, 3
+DEFAULTS = TESTS / "objective" / "test_defaults.py"
+"""Looks at every part."""
+MOST_FILES, MOST_METHODS = 4, 2
 """Of the tests of methods that use a file: with more, what many methods share would be tried on all of them."""
 
 
@@ -50,11 +52,12 @@ class Related:
         near.sort(key=lambda test: (test.stem != f"test_{file.stem}", -len(_imports(test) & _defined(file)), test.name))
         own = [test for test in self.tests if test not in near and _checked(test) & set(methods)]
         own.sort(key=lambda test: (-len(_checked(test) & set(methods)) / len(_checked(test)), test.name))
-        found = [Selection(tuple(each)) for each in (near[:MOST_FILES], own[:MOST_FILES]) if each]
+        near = [*([DEFAULTS] if "objective" in file.parts else []), *near[:MOST_FILES]]
+        found = [Selection(tuple(each)) for each in (near, own[:MOST_FILES]) if each]
         if methods and "learners" not in file.parts:
             names = " or ".join(f"{name}]" for name in methods[:MOST_METHODS])
             found.append(Selection((TESTS / TABLE,), f"({names}) or aggregates or scopes"))
-        if "learners" in file.parts or not found:
+        if "learners" in file.parts or not methods:
             found.append(Selection(tuple((TESTS / "learners").glob("test_*.py"))))
             found.append(Selection(tuple(TESTS / name for name in LEARNER if (TESTS / name).exists())))
         return found
