@@ -124,7 +124,7 @@ def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | 
     check_trackers(plan.trackers)
     check_can_be_found_again(plan.method)
     bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs)
-    check_domain(plan.settings, bench.task.domain, plan.task, plan.model)
+    check_domain(plan.settings, plan.domain, plan.task, plan.model)
     plan = dataclasses.replace(plan, settings=bench.settings, method=bench.method)
     table, bundles = plan.table() | {"base": base_digests(bench.policy, plan.settings)}, user_bundles(plan.method)
     for key in ("task", "reward"):

@@ -171,6 +171,7 @@ def train_words(asked: dict[str, Any]) -> list[str]:
     """What was asked as words of the command line, after the library's own checks."""
     from upslope.methods import compose, find
     from upslope.runtime.settings import Settings
+    from upslope.tasks import domain_of
 
     for name, value in asked.items():
         if name not in FIELDS:
@@ -190,7 +191,7 @@ def train_words(asked: dict[str, Any]) -> list[str]:
         if not isinstance(value, (bool, int, float, str)):
             raise UserError(f"{name} is {value!r}; it must be a number, a word, true or false.")
     Settings(**settings)
-    method.for_domain("control" if task.startswith("gym:") else "text").with_knobs(knobs)
+    method.for_domain(domain_of(task)).with_knobs(knobs)
     words = ["train", spec, "--task", task]
     for path, value in knobs.items():
         words += ["--set", f"{path}={value}"]

@@ -42,7 +42,7 @@ class Asked:
 
 def is_control(run: Run) -> bool:
     """Whether the run's task is an environment."""
-    return str(run.table["task"]).startswith("gym:")
+    return bool(run.table["domain"] == "control")
 
 
 def evaluate(run: Run, asked: Asked) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from upslope.report.compare.cells import Cell, Checked, check_agrees
 from upslope.report.compare.watching import Watching
 from upslope.runtime.memory import free_bytes
 from upslope.runtime.run_folder import RunFolder
+from upslope.tasks import domain_of
 
 LOGS, LOCK = "logs", ".lock"
 POLL_SECONDS = 0.2
@@ -223,7 +224,7 @@ def cores() -> int:
 def threads_of(question: Any) -> int:
     """Torch threads of each run: as given, one for small models and control, else all cores."""
     given = question.settings.get("threads")
-    small = question.model.split(":")[0] == "tiny" or all(task.startswith("gym:") for task in question.tasks)
+    small = question.model.split(":")[0] == "tiny" or all(domain_of(task) == "control" for task in question.tasks)
     return int(given or (1 if small else cores()))
 
 
