@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from upslope import __version__
 from upslope.errors import Remark, UserError, did_you_mean
+from upslope.runtime.environment import ALLOCATOR
 
 if TYPE_CHECKING:
     from upslope.report.live import LiveTable
@@ -59,6 +60,9 @@ def _sentence(message: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; the exit code: 0 done, 1 a fault of ours, 2 something to mend, 130 interrupted."""
+    if argv is None:  # the process is ours, with those it starts
+        for name, value in ALLOCATOR.items():
+            os.environ.setdefault(name, value)
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     try:

@@ -104,9 +104,12 @@ def checked_table(folder: RunFolder) -> dict[str, Any]:
     if unknown := sorted(set(table["settings"]) - known):
         raise UserError(f"{folder.path / 'run.toml'} has settings that this version does not know: {', '.join(unknown)}.")
     try:
-        return with_domain(table)
+        table = with_domain(table)
+        if table["domain"] != (own := domain_of(table["task"])):
+            raise ValueError(f"its domain is {table['domain']!r}, and {table['task'][:40]!r} is {own}")
     except ValueError as problem:
         raise UserError(f"{folder.path / 'run.toml'} is not as a run writes it: {problem}. Put the old one back.") from None
+    return table
 
 
 def base_digests(policy: Any, settings: Settings) -> dict[str, str]:

@@ -31,7 +31,7 @@ from upslope.runtime.method_file import check_can_be_found_again, user_bundles
 from upslope.runtime.run_folder import RunFolder, check_new
 from upslope.runtime.run_lock import owned
 from upslope.runtime.settings import check_domain
-from upslope.runtime.threads import use_threads
+from upslope.runtime.threads import torch_threads
 from upslope.runtime.trackers import check_trackers, make_trackers
 from upslope.setting_up import Bench, set_up
 from upslope.types import Metrics
@@ -201,8 +201,7 @@ def _mendable() -> Iterator[None]:
 def _train(run: Run, watcher: Watcher) -> Run:
     bench, settings, folder = run.bench, run.plan.settings, run.folder
     assert bench is not None and settings.steps is not None
-    use_threads(settings.threads or 1)
-    with _stop_signals() as signals:
+    with torch_threads(settings.threads or 1), _stop_signals() as signals:
         watcher.began(run, bench)
         progress: dict[str, Any] = {"step": 0, "tokens": 0.0, "seconds": 0.0}
         learner = _begin_or_restore(run, bench, watcher, progress)

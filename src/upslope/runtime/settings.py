@@ -6,6 +6,7 @@ No torch here: the command line reads this file to answer ``--help``.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -48,7 +49,7 @@ class Settings:
     lr_floor: float | None = None
     """Learning rate at the end, as a share of `lr`. (text 0.1; control 0)"""
     grad_clip: float | None = None
-    """Largest gradient norm; a longer gradient is shortened to it. (text 1; control 0.5)"""
+    """Largest gradient norm; a longer gradient is shortened to it. 0 shortens none. (text 1; control 0.5)"""
     adam_beta2: float | None = None
     """Adam's memory of squared gradients; smaller forgets faster. (text 0.95; control 0.999)"""
     adam_eps: float | None = None
@@ -70,7 +71,7 @@ class Settings:
     """Times the sampled data are gone through. More squeezes more out of them and drifts further. (text 1; control 10)"""
     updates_per_step: int | None = None
     """Optimiser steps in a pass, each on an equal share. Above 1 the ratio leaves one and the clip matters.
-    (text 1; control: by minibatch)"""
+    (text 1; control 0: by minibatch)"""
     minibatch: int = control_only(64)
     """Control: decisions in an update, unless `updates_per_step` is given."""
     max_tokens: int | None = text_only(None)
@@ -171,10 +172,20 @@ ONLY_FOR: dict[Domain, tuple[str, ...]] = {
 """Settings that mean something in one kind of task only."""
 
 
+def check_names(given: Iterable[str], but: tuple[str, ...] = (), where: str = "") -> None:
+    """Refuses names that no setting has, or, ``where`` they may not be given, those in ``but``."""
+    known = [f.name for f in dataclasses.fields(Settings) if f.name not in but]
+    for name in given:
+        if name not in known:
+            raise UserError(f"no setting named {name!r}{where}.{did_you_mean(name, known)}")
+
+
 def check_domain(settings: Settings, domain: Domain, task: str, model: str = "tiny") -> None:
     """Refuses settings, as a user gave them, that would be ignored on this kind of task."""
     if domain == "control" and model != "tiny":
         raise UserError(f"--model {model} goes with text; {task} is an environment, whose policy is a small network. Leave it out.")
+    if domain == "text" and settings.updates_per_step == 0:
+        raise UserError("--updates-per-step is 0; text needs at least 1. In control 0 leaves it to --minibatch.")
     plain = Settings()
     for other, names in ONLY_FOR.items():
         for name in names:

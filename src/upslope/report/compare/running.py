@@ -19,6 +19,7 @@ from typing import IO, Any
 from upslope.errors import UserError
 from upslope.report.compare.cells import Cell, Checked, check_agrees
 from upslope.report.compare.watching import Watching
+from upslope.runtime.environment import ALLOCATOR
 from upslope.runtime.memory import free_bytes
 from upslope.runtime.run_folder import RunFolder
 from upslope.tasks import domain_of
@@ -58,7 +59,7 @@ def upslope_command(words: Sequence[str]) -> list[str]:
 
 def environment(threads: int) -> dict[str, str]:
     """What a run inherits: one thread each for small models, so that they share the cores instead of fighting for them."""
-    return {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    return {**ALLOCATOR, **os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
 
 
 def sort_out(cells: Sequence[Cell], root: Path, checked: Checked) -> tuple[list[Cell], list[Cell]]:
