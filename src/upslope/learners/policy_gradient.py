@@ -25,6 +25,7 @@ from upslope.learners.tally import Tally, component_metrics, sampling_metrics
 from upslope.learners.witness import Seen, Witness
 from upslope.objective import estimator
 from upslope.objective.base import Controller, Data, State
+from upslope.runtime import torch_private
 from upslope.runtime.seeding import generator, mix
 from upslope.runtime.settings import Settings
 from upslope.types import Method, Metrics, Scope, Trajectories, View, call, decision_keys, wrong
@@ -335,7 +336,7 @@ class PolicyGradient:
         tally.add("grad_norm", norm, 1.0)
         limit = self.settings.grad_clip or math.inf
         if norm > limit:  # the small number is torch's, in `clip_grad_norm_`
-            torch._foreach_mul_(self._slopes(), limit / (norm + 1e-6))
+            torch_private.foreach_mul_(self._slopes(), limit / (norm + 1e-6))
         self.optimizer.step()
         return True
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from upslope.policies.anatomy import Anatomy
 from upslope.policies.blocks import Products
 from upslope.policies.layout import Layout
+from upslope.runtime import torch_private
 
 _passes = itertools.count()
 
@@ -154,8 +155,8 @@ class _Weights:
 
     def __init__(self, body: Anatomy):
         parameters = list(body.model.parameters())
-        self.versions = [(parameter.data_ptr(), parameter._version) for parameter in parameters]
-        self.lengths = [float(length) for length in torch._foreach_norm([parameter.detach() for parameter in parameters])]
+        self.versions = [(parameter.data_ptr(), torch_private.version_of(parameter)) for parameter in parameters]
+        self.lengths = [float(length) for length in torch_private.foreach_norm([parameter.detach() for parameter in parameters])]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Weights) and (self.versions, self.lengths) == (other.versions, other.lengths)

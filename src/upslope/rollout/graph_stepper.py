@@ -21,6 +21,7 @@ from upslope.rollout.record import Job, Record
 from upslope.rollout.sampling import Sampling
 from upslope.rollout.stepper import Prompts, Stepper
 from upslope.rollout.weights import Weights
+from upslope.runtime import torch_private
 
 SIZES = (16, 32, 64, 128, 256, 384, 512, 768, 1024)
 """Numbers of slots that graphs are recorded for."""
@@ -217,7 +218,7 @@ class _Kept:
     def take(self, prompts: Prompts, job: Job | None) -> None:
         tokens, texts = sum(prompts.lengths), len(prompts.lengths)
         for kept, read in zip((self.keys, self.values), zip(*prompts.memory, strict=True), strict=True):
-            torch._foreach_copy_([layer[:tokens] for layer in kept], list(read))
+            torch_private.foreach_copy_([layer[:tokens] for layer in kept], list(read))
         self.length[:texts] = prompts.length
         self.start[:texts] = prompts.length.cumsum(0) - prompts.length
         if job is None:
