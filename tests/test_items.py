@@ -1,4 +1,4 @@
-"""Items of an answer that is a list: whose tokens are whose, and what each item is paid, whatever the tokenizer made of separators."""
+"""Items of an answer that is a list: which tokens are whose, and what each is paid, whatever the tokenizer made of separators."""
 
 from types import SimpleNamespace
 
