@@ -132,7 +132,7 @@ SB3 = Side("Stable-Baselines3 2.9 PPO", run_sb3, SB3_SETTINGS, package="stable_b
 
 def return_ours(given: ControlWork, iterations: int, episodes: int) -> float:
     """Mean return of greedy episodes after so many iterations."""
-    from upslope.rollout.envs import evaluate_control
+    from upslope.rollout.environments import evaluate_control
     from upslope.runtime.threads import use_threads
 
     use_threads(1)

@@ -45,8 +45,8 @@ def run_ours(clock: Clock, given: SamplingWork, setting: Setting) -> None:
     """Calls of the torch engine, as a rollout makes them."""
     import torch
 
-    from upslope.rollout.engine import TorchEngine
-    from upslope.rollout.sampling import Sampling
+    from upslope.rollout.engines.torch_engine import TorchEngine
+    from upslope.types import Sampling
 
     policy = given.policy()
     engine, prompts = TorchEngine(policy), given.ids(policy.model.config.vocab_size).tolist()

@@ -63,18 +63,18 @@ HOW = """## Where the time is saved
 - **A prompt is computed once** for all its answers, in sampling and in learning; of its last layer only keys and values are.
 - **Nothing is computed for padding.** Tokens are packed; attention alone sees rows, and on a GPU not even that.
 - **Logits are never kept.** Log-probabilities and entropies come from hidden states in chunks, and the backward pass computes the
-  chunks again (`policies/columns.py`). A layer is a handful of nodes with their backward passes written out (`policies/nodes.py`);
-  on a GPU all between the products are Triton kernels (`policies/kernels.py`), and attention reads a prompt's keys where they lie,
-  for all its rows, forward and back (`policies/attention_kernels.py`).
+  chunks again (`policies/forward/logprobs.py`). A layer is a handful of nodes with their backward passes written out
+  (`policies/forward/layer_ops.py`); on a GPU all between the products are Triton kernels (`policies/forward/triton/`), and
+  attention reads a prompt's keys where they lie, for all its rows, forward and back.
 - **Learning from fresh answers makes no forward pass** on a CPU: sampling has computed all of it with the same weights, and wrote
-  it down where learning reads it (`policies/kept_pass.py`); the backward pass begins at once. Not where answers are compared with
-  a reference policy: there both must be computed alike.
+  it down where learning reads it (`policies/forward/activation_cache.py`); the backward pass begins at once. Not where answers
+  are compared with a reference policy: there both must be computed alike.
 - **Rows without a gradient are not computed**, nor are passes whose columns nobody reads or whose coefficient is 0.
 - **Answers that have ended leave**: the next one that waits takes the place, or the batch shrinks. On a GPU a decoding step is
   one CUDA graph with Triton kernels between the products; one of them draws (temperature, top-k, top-p, min-p) and gives the
-  log-probability and the entropy (`rollout/kernels.py`).
+  log-probability and the entropy (`rollout/decode/triton_kernels.py`).
 - **Control**: weights in one vector, network and its gradient in numpy, and a method's loss recorded once a step and repeated
-  (`learners/recording.py`): thousands of updates on 64 decisions cost calls, not arithmetic.
+  (`learners/updates/replay.py`): thousands of updates on 64 decisions cost calls, not arithmetic.
 - **Switches of the process**, on ARM: torch without oneDNN (`runtime/threads.py`), and an allocator that keeps freed memory, where
   its default hands pages back after 10 ms and gets them again in the next step (`__init__.py`).
 

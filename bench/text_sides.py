@@ -43,9 +43,9 @@ def make_learner(given: TextWork) -> tuple[Any, AskedInOrder]:
     """A learner at its first step, and its task, which knows what was last scored."""
     from upslope.learners.policy_gradient import PolicyGradient
     from upslope.methods import find
-    from upslope.rollout.sampling import Sampling
     from upslope.rollout.text import TextRollout
     from upslope.runtime.settings import Settings
+    from upslope.types import Sampling
 
     chosen: dict[str, Any] = {
         "steps": 10**6, "lr": LR, "schedule": "constant", "warmup": 0, "tasks_per_step": given.prompts, "warm_start": 0.0,

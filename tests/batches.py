@@ -16,8 +16,8 @@ from upslope.objective.estimator import (
     decision_losses,
     early_columns,
     kept,
-    remembering,
     slice_scope,
+    stateful,
 )
 from upslope.runtime.seeding import generator
 from upslope.types import Batch, Ended, Method, Scope, View, decision_keys
@@ -165,7 +165,7 @@ class Outcome:
 def gradient(method: Method, batch: Batch, how: str = "whole", use_filter: bool = True) -> Outcome:
     """What the learner would do with this batch in one update, cut into slices as `cut` names them."""
     leaves = {name: column.detach().clone().requires_grad_() for name, column in batch.current.columns().items()}
-    states = {path: part.init() for path, part in remembering(method).items()}
+    states = {path: part.init() for path, part in stateful(method).items()}
     rows = kept_rows(method, batch) if use_filter else torch.arange(batch.rows)
     seen = annotate(method, bind(method, states, batch.replace(current=None)).take_rows(rows))
     if use_filter:
@@ -187,7 +187,7 @@ def gradient(method: Method, batch: Batch, how: str = "whole", use_filter: bool 
 
 def kept_rows(method: Method, batch: Batch) -> Tensor:
     """Row numbers that every early filter keeps."""
-    states = {path: part.init() for path, part in remembering(method).items()}
+    states = {path: part.init() for path, part in stateful(method).items()}
     return kept(method, bind(method, states, batch), late=False).nonzero().squeeze(1)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from batches import random_batch
 
-from upslope.policies.kept_pass import KeptPass
+from upslope.policies.forward.activation_cache import ActivationCache
 from upslope.types import Batch
 
 torch.set_num_threads(1)
@@ -23,7 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 @pytest.fixture
 def own_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Learning makes forward passes of its own: what sampling has computed is rounded differently."""
-    monkeypatch.setattr(KeptPass, "serves", staticmethod(lambda body: False))
+    monkeypatch.setattr(ActivationCache, "serves", staticmethod(lambda body: False))
 
 
 @pytest.fixture

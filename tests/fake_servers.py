@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from upslope.policies import LanguageModel
-from upslope.rollout.engine import TorchEngine
-from upslope.rollout.sampling import Sampling
+from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime.seeding import uniforms
+from upslope.types import Sampling
 
 Answer = Callable[[str, dict[str, Any]], tuple[int, Any]]
 """From a path and a body to a status and a body."""

@@ -242,8 +242,8 @@ def test_prompts_have_their_length_and_every_second_is_silent() -> None:
 def test_the_model_that_stops_early_has_the_length_it_should() -> None:
     import torch
 
-    from upslope.rollout.engine import TorchEngine
-    from upslope.rollout.sampling import Sampling
+    from upslope.rollout.engines.torch_engine import TorchEngine
+    from upslope.types import Sampling
 
     given = TextWork(stops="early", max_tokens=32)
     policy = given.policy()

@@ -17,7 +17,7 @@ from upslope.board import launch
 from upslope.board.control import Starter, train_words
 from upslope.board.index import Gone, Runs
 from upslope.errors import UserError
-from upslope.runtime import alive
+from upslope.runtime import process_file
 
 OURS = {"X-Upslope": "board"}
 
@@ -132,13 +132,13 @@ def test_stopping_reaches_the_process_that_is_named_and_no_other(tmp_path: Path)
     run = write_run(tmp_path / "a", finished=False)
     starter = Starter(Runs(tmp_path))
     with subprocess.Popen(["sleep", "60"]) as child:
-        honest = {"host": __import__("platform").node(), "pid": child.pid, "began": alive.process_began(child.pid)}
+        honest = {"host": __import__("platform").node(), "pid": child.pid, "began": process_file.process_began(child.pid)}
         for record in (honest | {"began": 1}, honest | {"host": "x"}, {"pid": child.pid}, [child.pid], {"ended": 3}):
-            (run / alive.FILE).write_text(json.dumps(record))
+            (run / process_file.FILE).write_text(json.dumps(record))
             with pytest.raises(UserError, match="not under way"):
                 starter.stop({"run": "a"})
         assert child.poll() is None
-        (run / alive.FILE).write_text(json.dumps(honest))
+        (run / process_file.FILE).write_text(json.dumps(honest))
         assert starter.stop({"run": "a"}) == {"id": "a"}
         assert child.wait(10) == -signal.SIGINT
 
@@ -178,7 +178,7 @@ def test_a_run_is_started_stopped_and_resumed_to_its_end(tmp_path: Path):
     run = post("start", {"method": "grpo", "task": "reverse:length=2", "steps": 1500, "settings": settings})["id"]
     assert run == "grpo-reverse-length2-0"
     wait_for(run, lambda each: each["step"] and each["status"] == "running")
-    record = json.loads((tmp_path / run / alive.FILE).read_text())
+    record = json.loads((tmp_path / run / process_file.FILE).read_text())
     assert os.getpgid(record["pid"]) == record["pid"], "a group of its own: Ctrl-C on the board does not reach it"
     refused = browser.post("/api/resume", json={"run": run}, headers=OURS)
     assert refused.status_code == 400 and "is running" in refused.json()["error"]

@@ -14,15 +14,15 @@ import pytest
 import tomli_w
 from board_folders import append, evaluation, plan, step, write_run
 
-from upslope.board import inside
-from upslope.board.glance import Glance, read_plan
+from upslope.board import safe_files
 from upslope.board.index import Gone, Runs, find_runs
-from upslope.runtime.alive import FILE, at_work, process_began, worker
+from upslope.board.run_summary import RunSummary, read_plan
+from upslope.runtime.process_file import FILE, at_work, process_began, worker
 
 
 def glance(run: Path) -> dict:
-    found = Glance(run.name)
-    with inside.folder(run) as at:
+    found = RunSummary(run.name)
+    with safe_files.folder(run) as at:
         found.look(at)
     return found.record(time.time())
 

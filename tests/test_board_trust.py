@@ -18,7 +18,7 @@ from upslope.board import control, launch, run_code
 from upslope.board.index import Runs
 from upslope.board.launch import LOG, Launcher
 from upslope.errors import UserError
-from upslope.runtime import alive, trust, user_code
+from upslope.runtime import process_file, trust, user_code
 
 OURS = {"X-Upslope": "board"}
 REWARD = "import helper\n\ndef score(prompts, responses, answers):\n    return [helper.one()] * len(responses)\n"
@@ -41,8 +41,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
         def __init__(self, command: list[str], **_: Any):
             words.append(command)
-            mine = {"host": os.uname().nodename, "pid": os.getpid(), "began": alive.process_began(os.getpid())}
-            Path(command[command.index("resume") + 1], alive.FILE).write_text(json.dumps(mine))
+            mine = {"host": os.uname().nodename, "pid": os.getpid(), "began": process_file.process_began(os.getpid())}
+            Path(command[command.index("resume") + 1], process_file.FILE).write_text(json.dumps(mine))
 
         def poll(self) -> None:
             return None
@@ -54,7 +54,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def stopped_run(run: Path, **changes: Any) -> Path:
     """A run that could be resumed, with what its plan says changed."""
     write_run(run, finished=False)
-    (run / alive.FILE).write_text(json.dumps({"ended": 1.0}))
+    (run / process_file.FILE).write_text(json.dumps({"ended": 1.0}))
     (run / "run.toml").write_text(tomli_w.dumps(plan() | changes))
     return run
 

@@ -27,8 +27,8 @@ SMALL = ["--model", "tiny:layers=1,width=32", "--steps", "3", "--tasks-per-step"
          "--warm-start", "0", "--eval-problems", "10", "--checkpoint-every", "1"]  # fmt: skip
 REVERSE = ["train", "grpo", "reverse:length=2", *SMALL]
 
-Told = tuple[int, str, str]
-Upslope = Callable[..., Told]
+PendingMetrics = tuple[int, str, str]
+Upslope = Callable[..., PendingMetrics]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def upslope(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyt
     """Runs a command in an empty folder; its exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
 
-    def call(*words: str) -> Told:
+    def call(*words: str) -> PendingMetrics:
         capsys.readouterr()
         code = main(list(words))
         told = capsys.readouterr()
@@ -45,7 +45,7 @@ def upslope(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyt
     return call
 
 
-def refusal(told: Told) -> str:
+def refusal(told: PendingMetrics) -> str:
     """The message of a command that failed as it should: one message, no traceback, nothing on standard output."""
     code, out, err = told
     assert code == 2 and out == "" and err.startswith("upslope: ") and "Traceback" not in err

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from upslope.errors import MethodError, MissingExtra, TaskError, UserError
-from upslope.policies.mlp import MLPPolicy
-from upslope.rollout.envs import EnvRollout, evaluate_control
+from upslope.policies.control.mlp import MLPPolicy
+from upslope.rollout.environments import EnvRollout, evaluate_control
 from upslope.tasks.gym import GymTask
 from upslope.types import Ended
 

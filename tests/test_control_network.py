@@ -11,7 +11,7 @@ import torch
 
 from upslope.errors import UserError
 from upslope.learners.adam import Adam
-from upslope.policies.mlp import ControlInputs, MLPPolicy
+from upslope.policies.control.mlp import ControlInputs, MLPPolicy
 from upslope.types import Head, Trajectories, View
 
 ALL = frozenset({"entropy", "value", "median"})
@@ -56,11 +56,11 @@ def test_the_way_without_torchs_graph_is_the_way_through_it(continuous):
     policy = policy_with_heads(continuous)
     rows = rows_for(policy)
     view = policy.evaluate(rows, ALL)
-    slopes = {name: weight_like(column.detach()) * (1 + place) for place, (name, column) in enumerate(view.columns().items())}
-    torch.autograd.backward([view[name] for name in slopes], list(slopes.values()))
+    grads = {name: weight_like(column.detach()) * (1 + place) for place, (name, column) in enumerate(view.columns().items())}
+    torch.autograd.backward([view[name] for name in grads], list(grads.values()))
     through = {name: flat.grad.clone() for name, flat in policy.flat.items()}
     policy.zero_grad()
-    length = policy.pull(policy.look(rows, ALL), {name: slope.numpy() for name, slope in slopes.items()})
+    length = policy.backward_pass(policy.forward_pass(rows, ALL), {name: grad.numpy() for name, grad in grads.items()})
     for name, flat in policy.flat.items():
         assert torch.equal(flat.grad, through[name]) and flat.grad.abs().max() > 0
     assert length == pytest.approx(float(torch.cat(list(through.values())).norm()), rel=1e-5)
@@ -68,7 +68,7 @@ def test_the_way_without_torchs_graph_is_the_way_through_it(continuous):
 
 def test_what_no_column_asks_for_gets_no_gradient():
     policy = policy_with_heads(False)
-    policy.pull(policy.look(rows_for(policy), ALL), {"value": np.ones((6, 2), np.float32)})
+    policy.backward_pass(policy.forward_pass(rows_for(policy), ALL), {"value": np.ones((6, 2), np.float32)})
     assert policy.flat["policy"].grad is None and policy.flat["median"].grad is None and policy.flat["value"].grad.any()
 
 

@@ -11,17 +11,17 @@ import pytest
 import torch
 from batches import random_batch
 
-from upslope.learners.judging import Judge
 from upslope.learners.nonfinite import NonFinite
 from upslope.learners.policy_gradient import PolicyGradient
-from upslope.learners.recording import Tape
-from upslope.learners.slicing import Share
+from upslope.learners.updates.decision_objective import DecisionObjective
+from upslope.learners.updates.replay import Tape
+from upslope.learners.updates.slicing import Share
 from upslope.methods import catalogue, find
 from upslope.objective.advantage import GAE
 from upslope.objective.advantage.gae import backward_scan, paid
 from upslope.objective.base import Regularizer, Weight
 from upslope.objective.controller import TargetKL
-from upslope.objective.estimator import annotate, bind, early_columns, remembering, slice_columns
+from upslope.objective.estimator import annotate, bind, early_columns, slice_columns, stateful
 from upslope.objective.shape import Whiten
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
@@ -33,14 +33,14 @@ SIZE = 6
 class Unseeing:
     """Stands for the policies a judge looks through: methods that look ahead are not among those tested here."""
 
-    def look_ahead(self, method, rows):
+    def before_update(self, method, rows):
         return rows
 
 
 def decisions(method, seed=0):
     """A step's decisions in random order, each a row of its own, with the columns of several moving policies."""
     batch = random_batch(seed, groups=4, samples=4, dtype=torch.float32)
-    states = {path: part.init() for path, part in remembering(method).items()}
+    states = {path: part.init() for path, part in stateful(method).items()}
     seen = annotate(method, bind(method, states, batch.replace(current=None)))
     chosen = seen.sampled.flatten().nonzero().squeeze(1)
     random = torch.Generator().manual_seed(seed)
@@ -56,10 +56,10 @@ def decisions(method, seed=0):
 
 def repeats(method) -> bool:
     """Goes through the shares of a step and checks each against the method as written; whether any was repeated."""
-    judge = Judge(method, Unseeing(), slice_columns(method))
+    judge = DecisionObjective(method, Unseeing(), slice_columns(method))
     for number, (share, columns) in enumerate(decisions(method)):
         slopes, told = judge(share, columns, number)
-        plain = Judge(method, Unseeing(), slice_columns(method))
+        plain = DecisionObjective(method, Unseeing(), slice_columns(method))
         plain._repeats = False
         expected, expected_told = plain(share, columns, number)
         assert list(slopes) == list(expected)
@@ -163,7 +163,7 @@ def learner(knobs=None, method="ppo", task="gym:CartPole-v1", **settings):
 def test_a_step_with_records_is_the_step_without(task, method, monkeypatch):
     made = {}
     for repeat in (True, False):
-        monkeypatch.setattr(Judge, "__init__", _repeating(Judge.__init__, repeat))
+        monkeypatch.setattr(DecisionObjective, "__init__", _repeating(DecisionObjective.__init__, repeat))
         running = learner(method=method, task=task)
         metrics = running.step(1)
         made[repeat] = running.policy.flat["policy"].detach().clone(), metrics

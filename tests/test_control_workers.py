@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from upslope.errors import TaskError
-from upslope.policies.mlp import MLPPolicy
-from upslope.rollout.envs import EnvRollout
+from upslope.policies.control.mlp import MLPPolicy
+from upslope.rollout.environments import EnvRollout
 from upslope.tasks.gym import GymTask
 
 

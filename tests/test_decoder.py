@@ -6,15 +6,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from upslope.policies import attention, cpu_attention, nodes
 from upslope.policies.adapters import folded
-from upslope.policies.anatomy import anatomy
-from upslope.policies.attention import attend
-from upslope.policies.columns import chosen_logp
-from upslope.policies.decoder import hidden_states
+from upslope.policies.forward import attention, attention_cpu, layer_ops
+from upslope.policies.forward.architecture import architecture
+from upslope.policies.forward.attention import attend
+from upslope.policies.forward.decoder import hidden_states
+from upslope.policies.forward.layer_ops import Matrix
+from upslope.policies.forward.logprobs import chosen_logp
+from upslope.policies.forward.packing import Layout, lay_out
 from upslope.policies.language_model import LanguageModel
-from upslope.policies.layout import Layout, lay_out
-from upslope.policies.nodes import Matrix
 from upslope.policies.tiny import character_tokenizer
 
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma")
@@ -59,7 +59,7 @@ def by_transformers(model, prompt, mask, action, extent):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hidden_states_and_gradients_are_those_of_transformers(family, recompute):
     model, rows = model_of(family).double(), ragged()
-    body = anatomy(model)
+    body = architecture(model)
     assert body is not None
     ours, theirs = hidden_states(body, lay_out(*rows), torch.float64, recompute), by_transformers(model, *rows)
     # transformers norms in float32 whatever the weights are, hence not closer.
@@ -112,7 +112,7 @@ def by_spans(packed, layout: Layout, heads, scale, rows_only):
 def test_every_way_to_attend_is_attention_written_out(how, monkeypatch):
     layout, random = lay_out(*ragged()), torch.Generator().manual_seed(2)
     packed = torch.randn(len(layout.ids), 8, 8, generator=random, dtype=torch.float64, requires_grad=True)
-    monkeypatch.setattr(cpu_attention, "COPIED", 0 if how == "merged" else 99)
+    monkeypatch.setattr(attention_cpu, "COPIED", 0 if how == "merged" else 99)
     ways = {"spans": by_spans, "torch": attention._by_torch}
     expected = dense(*packed.split([4, 2, 2], 1), layout, 0.3)
     slope = torch.randn(expected.shape, generator=random, dtype=torch.float64)
@@ -130,7 +130,7 @@ def test_spans_know_what_looks_back_at_them():
     assert [many for _, many in behind[3:]] == [0] * 7
 
 
-@pytest.mark.parametrize("activation", nodes.ACTIVATIONS)
+@pytest.mark.parametrize("activation", layer_ops.ACTIVATIONS)
 def test_the_nodes_backward_passes_are_the_derivatives_of_their_forward_passes(activation):
     random = torch.Generator().manual_seed(3)
 
@@ -144,18 +144,20 @@ def test_the_nodes_backward_passes_are_the_derivatives_of_their_forward_passes(a
     def run(x, delta, norm, first, second, bias, down):
         matrix = Matrix.of((first, second), torch.float64)
         bias = Matrix.of((bias[:4], bias[4:]), torch.float64)
-        x, _ = nodes.normed_linear(x, None, norm, 1e-5, matrix, bias)
-        x, both = nodes.normed_linear(x, delta, norm, 1e-5, matrix, bias)
-        out = nodes.gated_linear(both, nodes.opening(both, activation), activation, Matrix.of((down,), torch.float64))
-        out = nodes.linear(out, Matrix.of((down,), torch.float64))
-        return x, nodes.turned(both.view(5, 3, 4), cos, sin, 2), out
+        x, _ = layer_ops.normed_linear(x, None, norm, 1e-5, matrix, bias)
+        x, both = layer_ops.normed_linear(x, delta, norm, 1e-5, matrix, bias)
+        out = layer_ops.gated_linear(
+            both, layer_ops.gate_activation(both, activation), activation, Matrix.of((down,), torch.float64)
+        )
+        out = layer_ops.linear(out, Matrix.of((down,), torch.float64))
+        return x, layer_ops.apply_rope(both.view(5, 3, 4), cos, sin, 2), out
 
     assert torch.autograd.gradcheck(run, (x, delta, norm, first, second, bias, down))
 
 
 @pytest.mark.parametrize("heat", [None, 0.7])
 def test_logp_and_entropy_from_hidden_states_are_those_of_whole_logits(heat, monkeypatch):
-    monkeypatch.setattr("upslope.policies.columns.CHUNK_FLOATS", 3 * 11)  # three decisions at a time
+    monkeypatch.setattr("upslope.policies.forward.logprobs.CHUNK_FLOATS", 3 * 11)  # three decisions at a time
     random = torch.Generator().manual_seed(4)
     hidden = torch.randn(10, 5, generator=random, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(11, 5, generator=random, dtype=torch.float64, requires_grad=True)
@@ -184,18 +186,18 @@ def test_logp_and_entropy_from_hidden_states_are_those_of_whole_logits(heat, mon
 def test_what_is_not_understood_is_left_to_transformers_and_said_once(family, changes, why, monkeypatch):
     import transformers as hf
 
-    monkeypatch.setattr("upslope.policies.anatomy._said", set())
+    monkeypatch.setattr("upslope.policies.forward.architecture._said", set())
     if family == "GPT2":
         model = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=23, n_embd=16, n_layer=1, n_head=2, n_positions=32))
     else:
         model = model_of(family, **changes)
     with pytest.warns(UserWarning, match=why):
-        assert anatomy(model) is None
+        assert architecture(model) is None
     import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert anatomy(model) is None
+        assert architecture(model) is None
 
 
 def test_gradients_of_adapters_are_those_of_transformers():

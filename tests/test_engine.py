@@ -10,14 +10,14 @@ import torch
 from upslope.errors import UserError
 from upslope.policies import LanguageModel, TextInputs, load_language_model
 from upslope.policies.tiny import character_tokenizer, tiny
-from upslope.rollout import stepper as stepper_module
-from upslope.rollout.engine import TorchEngine
-from upslope.rollout.record import Record, StopStrings
-from upslope.rollout.sampling import Completions, Sampling, draw_tokens
-from upslope.rollout.stepper import Stepper
-from upslope.rollout.stream import Stream
+from upslope.rollout.decode import stepper as stepper_module
+from upslope.rollout.decode.draw import draw_tokens
+from upslope.rollout.decode.plain import Stream
+from upslope.rollout.decode.record import Record, StopStrings
+from upslope.rollout.decode.stepper import Stepper
+from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime import seeding
-from upslope.types import Trajectories, View
+from upslope.types import Completions, Sampling, Trajectories, View
 
 torch.set_num_threads(1)
 
@@ -393,7 +393,7 @@ def test_smollm2_answers_and_agrees_with_its_full_forward_pass():
 
 
 def test_rows_of_other_engines_are_cut_where_our_own_stops():
-    from upslope.rollout.foreign import Recorded, as_completions, cut_at_stops
+    from upslope.rollout.engines.external import Recorded, as_completions, cut_at_stops
 
     policy, uniforms = policy_of("llama"), seeding.uniforms((30, 14), 13)
     policy.stop_ids = frozenset({2})

@@ -8,10 +8,10 @@ import pytest
 
 import upslope as up
 from upslope.errors import TaskError
-from upslope.policies.mlp import MLPPolicy
+from upslope.policies.control.mlp import MLPPolicy
 from upslope.report.live import LiveTable
-from upslope.rollout import envs as rollout_envs
-from upslope.rollout.envs import evaluate_control
+from upslope.rollout import environments as rollout_envs
+from upslope.rollout.environments import evaluate_control
 from upslope.run import Plan, start
 from upslope.runtime.settings import Settings
 from upslope.tasks.gym import GymTask
@@ -138,7 +138,7 @@ def test_an_environment_that_cannot_be_made_is_told(text: str, says: str, tmp_pa
 
 def test_an_environment_that_never_ends_is_cut_in_evaluation_and_that_is_said(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setattr(rollout_envs, "MOST_WATCHED", 20)
-    monkeypatch.setattr("upslope.rollout.episode.MOST_WATCHED", 20)
+    monkeypatch.setattr("upslope.rollout.recorded_episode.MOST_WATCHED", 20)
     settings = Settings(steps=2, envs=2, horizon=16, eval_problems=12)
     with LiveTable(terminal=False) as watcher:
         run = start(Plan(up.method("ppo"), "gym:Faulty-v0", settings=settings), out=tmp_path / "run", watcher=watcher)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from upslope.policies import fused
+from upslope.policies.forward.triton import launch
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.tiny import character_tokenizer
-from upslope.rollout import engine as engine_module
-from upslope.rollout.engine import TorchEngine
-from upslope.rollout.sampling import Sampling
+from upslope.rollout.engines import torch_engine as engine_module
+from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.rollout.text import sampled_rows
+from upslope.types import Sampling
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -96,7 +96,7 @@ def test_kernels_learn_what_plain_torch_learns(kind, monkeypatch):
     found = []
     for kernels in (True, False):
         if not kernels:
-            monkeypatch.setattr(fused, "helps", lambda x: False)
+            monkeypatch.setattr(launch, "helps", lambda x: False)
         policy.model.zero_grad()
         view = policy.evaluate(rows, frozenset({"entropy"}))
         ((view.logp + 0.1 * view.entropy) * slope).sum().backward()

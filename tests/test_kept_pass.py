@@ -11,16 +11,15 @@ from test_engine import PROMPTS, policy_of, rows_of
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.methods import find
 from upslope.policies import LanguageModel, language_model
-from upslope.policies.kept_pass import KeptPass, Places
+from upslope.policies.forward.activation_cache import ActivationCache, CacheWriter
 from upslope.policies.tiny import tiny
-from upslope.rollout.engine import TorchEngine
-from upslope.rollout.sampling import Sampling
+from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.rollout.text import TextRollout
 from upslope.runtime import seeding
 from upslope.runtime.settings import Settings
 from upslope.tasks import load_task
 from upslope.tasks.text import Scores
-from upslope.types import Trajectories, View
+from upslope.types import Sampling, Trajectories, View
 
 torch.set_num_threads(1)
 
@@ -157,7 +156,7 @@ def test_what_is_kept_is_bounded_and_only_for_learning():
     body = policy.body
     assert body is not None
     shared = sum(len(prompt) - 1 for prompt in {tuple(prompt) for prompt in PROMPTS})
-    needed = KeptPass.size(body, torch.float32, shared, len(PROMPTS) * N * TOKENS)
+    needed = ActivationCache.size(body, torch.float32, shared, len(PROMPTS) * N * TOKENS)
     kept = sampled(policy, PROMPTS) and policy.kept
     assert needed == sum(tensor.numel() * tensor.element_size() for layer in kept.layers for tensor in layer)
     policy.slice_bytes = 2 * needed - 1
@@ -172,11 +171,11 @@ def test_what_is_kept_is_bounded_and_only_for_learning():
 def test_one_stretch_is_written_to_only_by_all_rows_in_order_and_equally_far():
     body = policy_of("llama").body
     assert body is not None
-    kept = KeptPass(body, torch.float32, [0], torch.zeros(4, dtype=torch.long), room=3)
+    kept = ActivationCache(body, torch.float32, [0], torch.zeros(4, dtype=torch.long), room=3)
     every, alive = torch.arange(4), torch.ones(4, dtype=torch.bool)
 
     def step(rows: torch.Tensor, steps: list[int], alive: torch.Tensor = alive) -> int | None:
-        return Places(kept, rows, torch.tensor(steps), rows, alive[: len(rows)]).step
+        return CacheWriter(kept, rows, torch.tensor(steps), rows, alive[: len(rows)]).step
 
     assert step(every, [1, 1, 1, 1]) == 1
     assert step(every.roll(-2), [0, 0, 1, 1]) is None, "places side by side, of two steps"
@@ -207,7 +206,7 @@ def test_a_learner_makes_no_forward_pass_before_its_first_update(updates, expect
 
     def trained(keeping: bool) -> tuple[list[torch.Tensor], list[bool]]:
         if not keeping:
-            monkeypatch.setattr(KeptPass, "serves", staticmethod(lambda body: False))
+            monkeypatch.setattr(ActivationCache, "serves", staticmethod(lambda body: False))
         passes.clear()
         policy, task = tiny(0, width=32), load_task("reverse:length=2")
         monkeypatch.setattr(type(task), "score", lambda _, problems, texts: by_letters(texts))

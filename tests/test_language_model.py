@@ -113,7 +113,7 @@ def test_gradients_do_not_depend_on_the_chunks(policy, monkeypatch):
         return [p.grad.clone() for p in policy.trainable()["policy"]]
 
     whole = gradients()
-    monkeypatch.setattr("upslope.policies.columns.CHUNK_FLOATS", 250)
+    monkeypatch.setattr("upslope.policies.forward.logprobs.CHUNK_FLOATS", 250)
     policy.token_budget = lambda: 8
     for one, two in zip(whole, gradients(), strict=True):
         torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-10)

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from upslope.errors import MethodError, UserError
-from upslope.learners.policy_gradient import PolicyGradient, learning_rate
-from upslope.learners.slicing import pack, share_decisions, share_groups
+from upslope.learners.optimizer_step import learning_rate
+from upslope.learners.policy_gradient import PolicyGradient
+from upslope.learners.updates.slicing import pack, share_decisions, share_groups
 from upslope.methods import catalogue, find
 from upslope.objective.advantage import MovingBaseline
 from upslope.objective.controller import AdaptiveKL, TargetKL
@@ -116,8 +117,8 @@ def test_the_reference_is_computed_only_where_it_counts(monkeypatch):
     for weight, expected in ((0.04, 1), (0.0, 0)):
         made = learner(find("grpo").with_knobs({"regularize.weight": weight}), dataclasses.replace(SIZES, watch_kl=False))
         calls = []
-        plain = made.sight.start.evaluate
-        monkeypatch.setattr(made.sight.start, "evaluate", lambda *a, plain=plain, calls=calls: calls.append(1) or plain(*a))
+        plain = made.references.start.evaluate
+        monkeypatch.setattr(made.references.start, "evaluate", lambda *a, plain=plain, calls=calls: calls.append(1) or plain(*a))
         made.step(1)
         assert len(calls) == expected
 

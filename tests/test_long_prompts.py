@@ -13,7 +13,7 @@ import torch
 import upslope as up
 from upslope.errors import TaskError, UserError
 from upslope.policies.tiny import ALPHABET, character_tokenizer, tiny
-from upslope.policies.wording import PromptLimit, cut_to, encoded
+from upslope.policies.tokenization import PromptLimit, cut_to, encoded
 from upslope.rollout import prompt_lengths
 from upslope.rollout.prompt_lengths import cut_prompts, fit_prompts
 from upslope.runtime.settings import Settings

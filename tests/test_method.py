@@ -17,13 +17,13 @@ from upslope.methods import catalogue, compose, find
 from upslope.objective.advantage import GAE, MovingBaseline
 from upslope.objective.aggregate import ConstantLength, SequenceMeanTokenMean, TokenMean
 from upslope.objective.controller import AdaptiveKL, TargetKL
-from upslope.objective.estimator import annotate, begin_update, bind, check, method_loss, remembering
+from upslope.objective.estimator import annotate, begin_update, bind, check, method_loss, stateful
+from upslope.objective.models.value import ValueFunction
 from upslope.objective.ratio import EntropyMix, SequenceRatio, TokenRatio
 from upslope.objective.regularize import EntropyBonus, ReferenceKL, kl_estimate
 from upslope.objective.reward import OverlongPenalty, StepKL
 from upslope.objective.shape import Whiten
 from upslope.objective.surrogate import ClippedWeight, PessimisticClip, Unclipped
-from upslope.objective.value import ValueFunction
 from upslope.objective.weight import TopEntropy
 from upslope.runtime.method_file import dump_method, load_method, user_bundles
 from upslope.runtime.user_code import keep, load_file
@@ -275,7 +275,7 @@ def test_what_toml_cannot_hold_is_refused():
 
 def test_moving_baseline_reads_its_state_and_writes_it_after_the_step():
     method = find("reinforce").derive(advantage=MovingBaseline(decay=0.9))
-    assert list(remembering(method)) == ["advantage"]
+    assert list(stateful(method)) == ["advantage"]
     batch, part = random_batch(0).replace(reward=torch.full((12,), 2.0).double()), method.advantage
     bound = bind(method, {"advantage": {"baseline": 0.5}}, batch)
     assert torch.equal(annotate(method, bound).advantage, 1.5 * batch.sampled)

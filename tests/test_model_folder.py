@@ -131,7 +131,7 @@ def test_a_run_refuses_mamba_before_it_begins(tmp_path):
 
 
 def test_a_tokenizer_of_another_model_is_refused_before_the_run(tmp_path):
-    from upslope.rollout.probe import load_checked
+    from upslope.rollout.parity_check import load_checked
 
     small_model(small_config("llama")).save_pretrained(tmp_path)
     character_tokenizer().save_pretrained(tmp_path)

@@ -9,13 +9,13 @@ import torch
 from model_families import small_config, small_model
 
 from upslope.errors import UserError
-from upslope.policies.anatomy import anatomy
+from upslope.policies.forward.architecture import architecture
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.tiny import character_tokenizer
-from upslope.rollout import probe
-from upslope.rollout.engine import TorchEngine
-from upslope.rollout.probe import check_policy
-from upslope.rollout.sampling import Sampling
+from upslope.rollout import parity_check
+from upslope.rollout.engines.torch_engine import TorchEngine
+from upslope.rollout.parity_check import check_policy
+from upslope.types import Sampling
 
 pytestmark = pytest.mark.slow
 
@@ -75,18 +75,18 @@ def largest_gap(policy: LanguageModel) -> float:
     ],
 )
 def test_a_llama_with_what_our_decoder_does_not_know_is_left_to_transformers(changes, why, monkeypatch):
-    monkeypatch.setattr("upslope.policies.anatomy._said", set())
+    monkeypatch.setattr("upslope.policies.forward.architecture._said", set())
     config = small_config("llama", **changes)
     model = small_model(config) if "partial" not in why else small_model(small_config("llama"))
     model.config = config
     with pytest.warns(UserWarning, match=why):
-        assert anatomy(model) is None
+        assert architecture(model) is None
 
 
 def test_the_biases_of_the_inner_layer_count_in_sampling_and_in_learning():
     policy = policy_of("llama", mlp_bias=True, attention_bias=True)
     assert largest_gap(policy) < 1e-4
-    rows = probe.probe_rows(policy)
+    rows = parity_check.probe_rows(policy)
     policy.evaluate(rows).logp.sum().backward()
     for name, parameter in policy.model.named_parameters():
         if "mlp" in name and name.endswith("bias"):
@@ -105,9 +105,9 @@ def test_a_tensor_or_a_buffer_that_is_not_known_is_not_ignored(kind):
         model = small_model(small_config(kind, **({"sliding_window": None} if kind == "mistral" else {})))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            assert anatomy(model) is not None
+            assert architecture(model) is not None
             spoil(model)
-            assert anatomy(model) is None
+            assert architecture(model) is None
 
 
 def other_values(value):
@@ -135,7 +135,7 @@ def test_whatever_a_config_sets_our_decoder_agrees_or_is_not_taken(kind):
                 continue
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                taken = anatomy(policy.model) is not None
+                taken = architecture(policy.model) is not None
             if taken:
                 own += 1
                 assert largest_gap(policy) < 1e-4, f"{name}={other}"
@@ -144,12 +144,12 @@ def test_whatever_a_config_sets_our_decoder_agrees_or_is_not_taken(kind):
 
 def test_a_decoder_that_is_off_is_given_up_and_the_figure_is_said(monkeypatch):
     policy = policy_of("llama")
-    small = probe._copied(policy, torch.float32)
+    small = parity_check._copied(policy, torch.float32)
     assert small.model.model.layers[0].mlp.up_proj.weight.data_ptr() == policy.model.model.layers[0].mlp.up_proj.weight.data_ptr()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not check_policy(policy).plain
-    changed = anatomy(policy.model)
+    changed = architecture(policy.model)
     monkeypatch.setattr(
         "upslope.policies.language_model.anatomy", lambda model: type(changed)(**vars(changed) | {"model": model, "eps": 0.5})
     )
@@ -161,22 +161,22 @@ def test_a_decoder_that_is_off_is_given_up_and_the_figure_is_said(monkeypatch):
 
 
 def test_rounding_is_no_mistake(monkeypatch):
-    monkeypatch.setattr(probe, "LARGEST_GAP", 1e-8)  # less than float32 can hold
+    monkeypatch.setattr(parity_check, "LARGEST_GAP", 1e-8)  # less than float32 can hold
     policy = policy_of("llama")
     with torch.no_grad():
-        small = probe._copied(policy, torch.float32)
-        rows = probe.probe_rows(small)
-        assert probe._gap(small, rows, probe.whole_passes(small, rows)) > 1e-8
-    monkeypatch.setattr(probe, "LARGEST_GAP", 1e-6)
-    assert probe._own_gap(policy, torch.float64) <= 1e-6
-    monkeypatch.setattr(probe, "_own_gap", lambda policy, dtype: 1.0 if dtype == torch.float32 else 0.0)
+        small = parity_check._copied(policy, torch.float32)
+        rows = parity_check.probe_rows(small)
+        assert parity_check._gap(small, rows, parity_check.whole_passes(small, rows)) > 1e-8
+    monkeypatch.setattr(parity_check, "LARGEST_GAP", 1e-6)
+    assert parity_check._own_gap(policy, torch.float64) <= 1e-6
+    monkeypatch.setattr(parity_check, "_own_gap", lambda policy, dtype: 1.0 if dtype == torch.float32 else 0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not check_policy(policy).plain
 
 
 def test_an_engine_that_is_off_is_found_although_learning_is_right(monkeypatch):
-    from upslope.rollout.weights import Weights
+    from upslope.rollout.decode.weights import Weights
 
     policy, refresh = policy_of("llama"), Weights.refresh
 
@@ -203,17 +203,17 @@ def test_the_probe_draws_nothing_and_changes_no_weight():
 
 @pytest.mark.parametrize("kind", ["qwen2", "gemma"])
 def test_a_large_model_is_looked_at_through_its_first_and_last_layer(kind, monkeypatch):
-    monkeypatch.setattr(probe, "LARGE", 1000)
+    monkeypatch.setattr(parity_check, "LARGE", 1000)
     policy = policy_of(kind).to(dtype=torch.bfloat16)
-    small = probe._copied(policy, torch.float32)
+    small = parity_check._copied(policy, torch.float32)
     layers = small.model.model.layers
     assert len(layers) == 2 and small.model.config.num_hidden_layers == 2 and len(policy.model.model.layers) == 4
     assert {parameter.dtype for parameter in small.model.parameters()} == {torch.float32}
     assert torch.equal(layers[1].mlp.up_proj.weight, policy.model.model.layers[3].mlp.up_proj.weight.float())
     assert small.model.lm_head.weight is small.model.model.embed_tokens.weight or kind == "qwen2"
-    rows = probe.probe_rows(small)
+    rows = parity_check.probe_rows(small)
     with torch.no_grad():
-        assert probe._gap(small, rows, probe.whole_passes(small, rows)) < 1e-5
+        assert parity_check._gap(small, rows, parity_check.whole_passes(small, rows)) < 1e-5
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not check_policy(policy).plain

@@ -142,10 +142,10 @@ def test_weights_that_are_not_finite_at_the_start_are_refused():
 def test_a_finite_update_ends_a_series():
     bench = set_up(find("grpo"), "reverse", "tiny:layers=1,width=16", Settings(warm_start=0.0, watch_kl=False))
     made = PolicyGradient(bench.method.derive(regularize=None), bench.policy, bench.rollout, bench.settings)
-    from upslope.learners.tally import Tally
+    from upslope.learners.metrics import MetricSums
 
     made.optimizer.zero_grad()
-    assert [made._move(norm, Tally()) for norm in (torch.nan, torch.inf, 1.0, torch.nan)] == [False, False, True, False]
+    assert [made._move(norm, MetricSums()) for norm in (torch.nan, torch.inf, 1.0, torch.nan)] == [False, False, True, False]
     assert made.skipped == 1 < IN_A_ROW and made.state()["skipped"] == 1
 
 

@@ -13,8 +13,8 @@ import upslope as up
 from upslope import setting_up
 from upslope.errors import UserError
 from upslope.learners.rollout_record import GROUPS, SAMPLES, rounded
-from upslope.policies.pieces import Pieces
-from upslope.rollout.episode import play
+from upslope.policies.token_text import TokenText
+from upslope.rollout.recorded_episode import play
 from upslope.run import Watcher
 from upslope.runtime import run_folder
 from upslope.runtime.run_folder import RunFolder
@@ -187,7 +187,7 @@ def test_pieces_of_a_sentencepiece_tokenizer_keep_their_blanks():
         def convert_ids_to_tokens(self, token):
             return self.names[token]
 
-    assert Pieces(Words())([0, 1, 2, 1]) == [" two", " words", "s", " words"]
+    assert TokenText(Words())([0, 1, 2, 1]) == [" two", " words", "s", " words"]
 
 
 def test_an_episode_is_kept_at_each_evaluation_and_can_be_repeated_and_drawn(tmp_path):

@@ -19,12 +19,12 @@ from fake_servers import FakeServer, strict_text
 import upslope as up
 from upslope.cli import main
 from upslope.errors import UserError
-from upslope.rollout.sampling import Sampling
-from upslope.rollout.server_answers import ServerAnswers
+from upslope.rollout.engines.server_answers import ServerAnswers
 from upslope.run import Run
 from upslope.runtime import http_client
 from upslope.runtime.seeding import uniforms
 from upslope.serving.server import Server, load_served
+from upslope.types import Sampling
 
 torch.set_num_threads(1)
 

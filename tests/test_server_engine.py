@@ -15,14 +15,14 @@ import upslope as up
 from upslope.cli import main
 from upslope.errors import MethodError, UserError
 from upslope.policies import LanguageModel, load_language_model
-from upslope.rollout.engine import TorchEngine
-from upslope.rollout.sampling import Sampling
-from upslope.rollout.server_answers import ServerAnswers
-from upslope.rollout.server_engine import ServerEngine
+from upslope.rollout.engines.server_answers import ServerAnswers
+from upslope.rollout.engines.server_engine import ServerEngine
+from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime import http_client
 from upslope.runtime.http_client import Client, ServerError, server_address
 from upslope.runtime.seeding import uniforms
 from upslope.serving.server import Server
+from upslope.types import Sampling
 
 torch.set_num_threads(1)
 

@@ -17,12 +17,12 @@ from safetensors.torch import save
 
 from upslope.errors import UserError
 from upslope.policies import LanguageModel, load_language_model
-from upslope.rollout.engine import Continuation, TorchEngine
-from upslope.rollout.sampling import Sampling
-from upslope.rollout.server_engine import weight_bytes
+from upslope.rollout.engines.server_engine import weight_bytes
+from upslope.rollout.engines.torch_engine import Continuation, TorchEngine
 from upslope.runtime.seeding import uniforms
 from upslope.serving import batcher, requests
 from upslope.serving.server import WEIGHTS_PATH, Server
+from upslope.types import Sampling
 
 torch.set_num_threads(1)
 

@@ -15,8 +15,7 @@ import torch
 from test_serving import loud, raw, wait_until
 from test_serving_connections import HEAD
 
-from upslope.rollout.engine import TorchEngine
-from upslope.rollout.sampling import Completions, Sampling
+from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.serving import batcher, calls, jobs
 from upslope.serving.batcher import Batcher
 from upslope.serving.body import BadRequest
@@ -24,6 +23,7 @@ from upslope.serving.calls import Call
 from upslope.serving.jobs import Job, News, Written
 from upslope.serving.requests import read_completion
 from upslope.serving.server import Server
+from upslope.types import Completions, Sampling
 
 torch.set_num_threads(1)
 

@@ -83,7 +83,7 @@ def test_a_stop_text_ends_answers_in_training_and_in_evaluation(tmp_path, monkey
 
 
 def test_a_servers_answer_is_cut_behind_the_first_stop_text():
-    from upslope.rollout.server_answers import _cut
+    from upslope.rollout.engines.server_answers import _cut
 
     assert _cut("one, two; three", (";", ",")) == "one,"
     assert _cut("one two", (";",)) == "one two"

@@ -18,7 +18,7 @@ from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.tiny import character_tokenizer, tiny
 from upslope.rollout import step_memory
-from upslope.rollout.step_memory import Sizes, check_memory
+from upslope.rollout.step_memory import StepSizes, check_memory
 from upslope.runtime import memory
 from upslope.runtime.memory import explain_out_of_memory, free_bytes
 from upslope.runtime.settings import Settings
@@ -28,7 +28,7 @@ GIB = 2**30
 
 
 def total(policy: LanguageModel, *sizes, **more) -> int:
-    return step_memory.step_memory(policy, Sizes(*sizes, **more)).total
+    return step_memory.step_memory(policy, StepSizes(*sizes, **more)).total
 
 
 def test_a_step_takes_more_with_everything_that_makes_it_larger():
@@ -41,7 +41,7 @@ def test_a_step_takes_more_with_everything_that_makes_it_larger():
     assert total(policy, 8, 4, 64, [100] * 20 + [3]) == plain, "only those that can meet in a step count, the longest first"
     weights = 4 * policy.parameter_count()
     assert total(policy, 8, 4, 64, [100] * 20, copies=2) == plain + 2 * weights
-    assert step_memory.step_memory(policy, Sizes(8, 4, 64)).optimiser == 3 * weights
+    assert step_memory.step_memory(policy, StepSizes(8, 4, 64)).optimiser == 3 * weights
     assert total(policy, 8, 4, 64, [100] * 20, sampled_here=False) < plain
 
 
@@ -66,17 +66,17 @@ def test_what_fits_is_not_refused(monkeypatch):
     policy = tiny(0)
     needed = total(policy, 8, 4, 64)
     monkeypatch.setattr(step_memory, "free_bytes", lambda: needed)
-    check_memory(policy, Sizes(8, 4, 64))
+    check_memory(policy, StepSizes(8, 4, 64))
     monkeypatch.setattr(step_memory, "free_bytes", lambda: needed - 1)
     with pytest.raises(UserError, match="a step would take about"):
-        check_memory(policy, Sizes(8, 4, 64))
+        check_memory(policy, StepSizes(8, 4, 64))
 
 
 def test_a_model_that_calls_its_sizes_by_other_names_is_let_through(monkeypatch):
     monkeypatch.setattr(step_memory, "free_bytes", lambda: 0)
     policy = tiny(0)
     policy.model.config = SimpleNamespace(get_text_config=SimpleNamespace)
-    check_memory(policy, Sizes(8, 4, 64))
+    check_memory(policy, StepSizes(8, 4, 64))
 
 
 MEASURED = """

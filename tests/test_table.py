@@ -20,9 +20,9 @@ from upslope.objective.estimator import (
     check,
     decision_losses,
     early_columns,
-    remembering,
     silent_rows,
     slice_scope,
+    stateful,
 )  # fmt: skip
 from upslope.objective.ratio import EntropyMix, Hybrid, NoRatio
 from upslope.objective.surrogate import BranchClip, PessimisticClip
@@ -151,7 +151,7 @@ def test_rows_without_a_decision_are_finite_and_in_no_mean(method: Method):
     whole = gradient(method, batch, use_filter=False)
     assert whole.finite() and not whole.logp[1:3].any()
     # Their rewards count in the group's statistics, so the advantages are taken from the whole batch; the means do not.
-    states = {path: part.init() for path, part in remembering(method).items()}
+    states = {path: part.init() for path, part in stateful(method).items()}
     annotated = annotate(method, bind(method, states, batch))
     there = torch.tensor([0, 3, 4, 5, 6, 7])
     shares = begin_update(method, annotated).share
@@ -219,7 +219,7 @@ def test_silent_rows_have_no_gradient(method: Method):
     reward = batch.reward.clone()
     reward[4:8] = 1.0  # one group without signal
     batch = batch.replace(reward=reward, components={"task": reward})
-    states = {path: part.init() for path, part in remembering(method).items()}
+    states = {path: part.init() for path, part in stateful(method).items()}
     update = begin_update(method, annotate(method, bind(method, states, batch)))
     silent = silent_rows(method, update)
     assert silent[1], "a row without a decision is always silent"
@@ -240,7 +240,7 @@ def test_aggregates_give_their_means():
 @each_method
 def test_decision_losses_sum_to_the_loss_and_notes_are_columns(method: Method):
     batch = random_batch(seed=14, groups=3, samples=4)
-    states = {path: part.init() for path, part in remembering(method).items()}
+    states = {path: part.init() for path, part in stateful(method).items()}
     losses, notes = decision_losses(method, begin_update(method, annotate(method, bind(method, states, batch))))
     assert losses.shape == batch.sampled.shape
     torch.testing.assert_close(losses.sum().detach(), gradient(method, batch, use_filter=False).loss)

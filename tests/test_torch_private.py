@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from test_pinned_runs import CONTROL, TEXT
 
 import upslope as up
-from upslope.learners import recording
 from upslope.learners.adam import Adam
-from upslope.learners.recording import Tape
+from upslope.learners.updates import replay as recording
+from upslope.learners.updates.replay import Tape
 from upslope.runtime import torch_private
 
 SOURCE = Path(__file__).parent.parent / "src" / "upslope"

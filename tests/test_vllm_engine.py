@@ -16,10 +16,10 @@ import torch
 import upslope as up
 from upslope.errors import MethodError, MissingExtra
 from upslope.policies import LanguageModel, load_language_model
-from upslope.rollout.engine import TorchEngine
-from upslope.rollout.sampling import Sampling
-from upslope.rollout.vllm_engine import VLLMEngine
+from upslope.rollout.engines.torch_engine import TorchEngine
+from upslope.rollout.engines.vllm_engine import VLLMEngine
 from upslope.runtime.seeding import uniforms
+from upslope.types import Sampling
 
 torch.set_num_threads(1)
 

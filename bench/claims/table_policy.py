@@ -11,7 +11,7 @@ from table_rewards import Exact, GoodArms, Reward, survival
 from torch import Tensor, nn
 
 from upslope.errors import UserError
-from upslope.objective.base import Seen
+from upslope.objective.base import ProbeInputs
 from upslope.policies.heads import soft_minimum
 from upslope.runtime.seeding import generator
 from upslope.types import Head, Metrics, Trajectories, View
@@ -162,7 +162,7 @@ class TablePolicy(nn.Module):
         advantage = torch.zeros_like(rows.sampled) if rows.advantage is None else rows.advantage
         assert rows.action is not None
         with torch.no_grad():
-            seen = Seen(table[context].flatten(0, 1), hidden.flatten(0, 1), rows.action.flatten(), advantage.flatten())
+            seen = ProbeInputs(table[context].flatten(0, 1), hidden.flatten(0, 1), rows.action.flatten(), advantage.flatten())
             return probe(seen).reshape(rows.sampled.shape)
 
     def slice_tokens(self, rows: Trajectories) -> Tensor:

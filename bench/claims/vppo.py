@@ -17,7 +17,7 @@ def where_it_depends(run: Any) -> dict[str, float]:
     import torch
     from filled_task import FILLER
 
-    from upslope.objective.dependence import dependence
+    from upslope.objective.functional.dependence import dependence
     from upslope.objective.references import Blinded
 
     rows = run.bench.rollout.collect(10_000)

@@ -73,12 +73,12 @@ class TextBench(Bench):
     def __init__(
         self, method: Method, task: Any, model: str, settings: Settings, knobs: Mapping[str, Any], checking: Progress | None = None
     ):
-        from upslope.policies.pieces import Pieces
-        from upslope.rollout.engines import make_engine
-        from upslope.rollout.probe import load_checked
+        from upslope.policies.token_text import TokenText
+        from upslope.rollout.engines.by_name import make_engine
+        from upslope.rollout.parity_check import load_checked
         from upslope.rollout.prompt_lengths import fit_prompts
-        from upslope.rollout.sampling import Sampling
         from upslope.rollout.text import TextRollout
+        from upslope.types import Sampling
 
         settings = settings.resolved("text", model, max_tokens=task.max_tokens)
         settings = dataclasses.replace(settings, device=pick_device(settings.device, model))
@@ -98,7 +98,7 @@ class TextBench(Bench):
         if settings.lora:
             self.policy.add_lora(settings.lora, settings.seed)
         self.give_heads()
-        self.pieces = Pieces(self.policy.tokenizer)
+        self.pieces = TokenText(self.policy.tokenizer)
         self.stepping = self.recording = 0.0
         sampling = Sampling(
             max_tokens=tokens,
@@ -121,15 +121,13 @@ class TextBench(Bench):
 
     def check_memory(self) -> None:
         """Refuses settings whose steps would take more memory than is free, as far as that can be foreseen."""
-        from upslope.objective.references import Snapshot
-        from upslope.rollout.step_memory import Sizes, check_memory
+        from upslope.rollout.step_memory import StepSizes, check_memory
 
         settings, method = self.settings, self.method
-        snapshots = sum(isinstance(part, Snapshot) for _, part in method.references)
-        copies = PolicyGradient.needs_start(method, settings) + 2 * snapshots
+        copies = PolicyGradient.needs_start(method, settings) + sum(part.copies for _, part in method.references)
         tokens = settings.max_tokens or self.task.max_tokens
         tasks, samples, here = settings.tasks_per_step, settings.samples_per_task, settings.engine == "torch"
-        check_memory(self.policy, Sizes(tasks, samples, tokens, self.prompt_lengths, copies, here))
+        check_memory(self.policy, StepSizes(tasks, samples, tokens, self.prompt_lengths, copies, here))
 
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
         from upslope.learners.warm_start import warm_start
@@ -166,10 +164,10 @@ class TextBench(Bench):
 
         self.stepping += seconds
         everything, last = self.settings.record == "all", step == self.settings.steps
-        if learner.seen is None or not (everything or last or self.recording <= FREE_RECORDING + RECORDING * self.stepping):
+        if learner.traced is None or not (everything or last or self.recording <= FREE_RECORDING + RECORDING * self.stepping):
             return
         began = time.perf_counter()
-        folder.write_rollouts(*rollout_record(learner.seen, self.pieces, step, everything))
+        folder.write_rollouts(*rollout_record(learner.traced, self.pieces, step, everything))
         self.recording += time.perf_counter() - began
 
     def record_evaluation(self, folder: RunFolder, step: int) -> None:
@@ -182,8 +180,8 @@ class ControlBench(Bench):
     score_name = "mean return"
 
     def __init__(self, method: Method, task: Any, settings: Settings, knobs: Mapping[str, Any]):
-        from upslope.policies.mlp import MLPPolicy
-        from upslope.rollout.envs import EnvRollout
+        from upslope.policies.control.mlp import MLPPolicy
+        from upslope.rollout.environments import EnvRollout
 
         self.task = task
         if settings.engine != "torch":
@@ -217,7 +215,7 @@ class ControlBench(Bench):
         """A controller starts from nothing."""
 
     def evaluate(self, progress: Progress | None = None) -> dict[str, Any]:
-        from upslope.rollout.envs import evaluate_control
+        from upslope.rollout.environments import evaluate_control
         from upslope.rollout.evaluation import EVALUATION_SEED
 
         episodes = self.settings.eval_problems or 100
@@ -237,7 +235,7 @@ class ControlBench(Bench):
 
     def record_evaluation(self, folder: RunFolder, step: int) -> None:
         """An episode, always from the same beginning."""
-        from upslope.rollout.episode import play
+        from upslope.rollout.recorded_episode import play
 
         if self.settings.record != "none":
             folder.write_episode(play(self.task, self.policy, self.rollout.observations, WATCHED_EPISODE).record(step))

@@ -14,7 +14,7 @@ from upslope.errors import MethodError
 from upslope.methods import find
 from upslope.objective.advantage.centred import CentredGAE
 from upslope.objective.advantage.gae import GAE
-from upslope.objective.critics import MedianFunction
+from upslope.objective.models.median import MedianFunction
 from upslope.objective.surrogate.bounded import BoundedRatio
 from upslope.objective.surrogate.fitted import FittedRatio
 from upslope.types import Batch, Ended, View

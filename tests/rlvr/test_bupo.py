@@ -11,8 +11,8 @@ from upslope.errors import MethodError, UserError
 from upslope.methods import find
 from upslope.objective.controller.warm import ThenWhole
 from upslope.policies import LanguageModel
-from upslope.policies.layer import Layer
 from upslope.policies.tiny import tiny
+from upslope.policies.views.layer import Layer
 from upslope.rollout.text import teacher_rows
 from upslope.tasks import Problem
 

@@ -12,8 +12,8 @@ from torch import Tensor
 import upslope as up
 from upslope.errors import MethodError
 from upslope.methods import find
-from upslope.objective.base import Seen
-from upslope.objective.curvature import ObjectiveChange, PolicyShift, planned_step
+from upslope.objective.base import ProbeInputs
+from upslope.objective.functional.curvature import ObjectiveChange, PolicyShift, planned_step
 from upslope.objective.weight.curvature import TrustToken
 
 capo = find("capo")
@@ -21,17 +21,17 @@ grpo = find("grpo").derive(regularize=None)
 OFF = TrustToken(rise=math.inf, fall=math.inf, shift=math.inf)
 
 
-def _decisions(seed: int = 0, count: int = 12, vocabulary: int = 7, width: int = 5) -> tuple[Seen, Tensor]:
+def _decisions(seed: int = 0, count: int = 12, vocabulary: int = 7, width: int = 5) -> tuple[ProbeInputs, Tensor]:
     """Random decisions and the head that made their logits."""
     random = torch.Generator().manual_seed(seed)
     head = torch.randn(vocabulary, width, generator=random, dtype=torch.float64)
     hidden = torch.randn(count, width, generator=random, dtype=torch.float64)
     action = torch.randint(0, vocabulary, (count,), generator=random)
     advantage = torch.randn(count, generator=random, dtype=torch.float64)
-    return Seen(hidden @ head.T, hidden, action, advantage), head
+    return ProbeInputs(hidden @ head.T, hidden, action, advantage), head
 
 
-def _by_the_book(seen: Seen, lr: float) -> tuple[Tensor, Tensor]:
+def _by_the_book(seen: ProbeInputs, lr: float) -> tuple[Tensor, Tensor]:
     """``v.u`` and ``u'Fu`` with every vector and matrix written out."""
     chances = seen.logits.softmax(1)
     toward = torch.nn.functional.one_hot(seen.action, chances.shape[1]) - chances

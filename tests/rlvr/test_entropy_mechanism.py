@@ -13,8 +13,8 @@ from torch import Tensor
 from upslope.errors import MethodError
 from upslope.methods import find
 from upslope.objective.aggregate import TokenMean
-from upslope.objective.covariance import covariance
 from upslope.objective.estimator import annotate, begin_update, early_columns
+from upslope.objective.functional.covariance import covariance
 from upslope.objective.regularize.covariance import CovarianceKL
 from upslope.objective.surrogate import PessimisticClip, Unclipped
 from upslope.objective.surrogate.covariance import CovarianceClip

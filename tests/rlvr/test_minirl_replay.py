@@ -7,11 +7,11 @@ import torch
 
 import upslope as up
 from upslope.errors import UserError
-from upslope.learners.sight import Sight
+from upslope.learners.policy_views import PolicyViews
 from upslope.methods import find
 from upslope.policies import load_language_model
-from upslope.policies.routing import RoutingReplay, routers
 from upslope.policies.tiny import tiny
+from upslope.policies.views.routing import RoutingReplay, routers
 from upslope.rollout.text import teacher_rows
 from upslope.tasks import Problem
 from upslope.types import pack_rows, unpack_rows
@@ -84,7 +84,7 @@ def test_replay_keeps_log_ratios_smaller_when_the_weights_move(policy):
 
 @pytest.mark.checks("identity", "minirl-r2")
 def test_experts_are_noted_before_the_first_update_and_kept_in_files(policy, rows):
-    seen = Sight(replaying, policy, None, False).look(replaying, rows, True)
+    seen = PolicyViews(replaying, policy, None, False).look(replaying, rows, True)
     assert torch.equal(seen.inputs.experts, REPLAY.noted(policy, rows).inputs.experts)
     back = unpack_rows(pack_rows(seen), rows)
     assert torch.equal(back.inputs.experts, seen.inputs.experts)

@@ -17,14 +17,13 @@ from upslope.objective.advantage import GAE
 from upslope.objective.advantage.polychromic import PolychromicAdvantage
 from upslope.objective.regularize.behavior import BehaviorKL
 from upslope.policies import load_language_model
-from upslope.rollout.sampling import Sampling
 from upslope.rollout.text import TextRollout
 from upslope.rollout.vine import Vine, VineRollout
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
 from upslope.tasks import load_task
 from upslope.tasks.text import Problem, Scores
-from upslope.types import Batch, Trajectories, View, decision_keys
+from upslope.types import Batch, Sampling, Trajectories, View, decision_keys
 
 ppo, polychromic = find("ppo").for_domain("text"), find("polychromic")
 MODEL = "tiny:layers=1,width=32"

@@ -13,7 +13,7 @@ from upslope.errors import MethodError
 from upslope.methods import find
 from upslope.objective.advantage.value_baseline import ValueBaseline
 from upslope.objective.controller.phases import PhasedThreshold
-from upslope.objective.critics import PessimisticValue, huber
+from upslope.objective.models.pessimistic import PessimisticValue, huber
 from upslope.objective.regularize import EntropyBonus
 from upslope.objective.regularize.hinge import HingeKL
 from upslope.objective.surrogate.silent import NoSurrogate

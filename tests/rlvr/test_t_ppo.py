@@ -17,12 +17,11 @@ from upslope.methods import find
 from upslope.objective.advantage import GAE
 from upslope.objective.advantage.extended import ExtendedGAE
 from upslope.objective.estimator import annotate, begin_update, silent_rows
-from upslope.objective.finished import FinishedValue
-from upslope.objective.value import ValueFunction
+from upslope.objective.models.finished import FinishedValue
+from upslope.objective.models.value import ValueFunction
 from upslope.objective.weight.window import ThisWindow
 from upslope.policies import load_language_model
-from upslope.rollout.engine import TorchEngine
-from upslope.rollout.sampling import Sampling
+from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.rollout.text import TextRollout
 from upslope.rollout.windows import WindowRollout, Windows
 from upslope.run import Watcher
@@ -32,7 +31,7 @@ from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
 from upslope.tasks import load_task
 from upslope.tasks.text import Problem, Scores
-from upslope.types import Batch, Ended, Method, Trajectories
+from upslope.types import Batch, Ended, Method, Sampling, Trajectories
 
 ppo, t_ppo = find("ppo").for_domain("text"), find("t-ppo")
 SIZES = Settings(tasks_per_step=3, samples_per_task=4, warm_start=0.0, eval_problems=4, max_tokens=12, steps=10, lr=1e-3, warmup=0)

@@ -10,14 +10,14 @@ from batches import assert_same, gradient, random_batch
 
 import upslope as up
 from upslope.errors import MethodError
-from upslope.learners.sight import Sight
+from upslope.learners.policy_views import PolicyViews
 from upslope.methods import find
-from upslope.objective.dependence import dependence
+from upslope.objective.functional.dependence import dependence
 from upslope.objective.references import Blinded
 from upslope.objective.regularize.likelihood import LikelihoodBonus
 from upslope.objective.shape.dependence import DependenceFactor
 from upslope.objective.weight.dependence import TopDependence
-from upslope.policies.mlp import ControlInputs
+from upslope.policies.control.mlp import ControlInputs
 from upslope.policies.tiny import tiny
 from upslope.rollout.text import left_padded, teacher_rows
 from upslope.tasks import Problem
@@ -142,13 +142,13 @@ def test_the_blind_policy_is_the_proximal_one_on_other_prompts():
     policy = tiny(0, layers=1, width=32)
     rows = teacher_rows(policy, [Problem("3+4=", "7"), Problem("12+5=", "17")])
     method = vppo.derive(references={"blind": Blinded(share=1.0)})
-    seen = Sight(method, policy, None, False).look(method, rows, True)
+    seen = PolicyViews(method, policy, None, False).look(method, rows, True)
     changed = rows.replace(inputs=Blinded(share=1.0).sees(rows).inputs)
     assert not torch.equal(changed.inputs.prompt, rows.inputs.prompt)
     assert torch.equal(seen.reference["blind"].logp, policy.evaluate(changed).logp)
     assert torch.equal(seen.proximal.logp, policy.evaluate(rows).logp)
     assert dependence(seen, "blind")[rows.sampled > 0].min() > 0
-    unseen = Sight(method, policy, None, False).look(method.derive(references={"blind": Blinded(share=0.0)}), rows, True)
+    unseen = PolicyViews(method, policy, None, False).look(method.derive(references={"blind": Blinded(share=0.0)}), rows, True)
     assert not dependence(unseen, "blind").any()
 
 

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from upslope import __version__
-from upslope.board import inside, plan_view, recordings
+from upslope.board import plan_view, recordings, safe_files
 from upslope.board.access import Door, Guard
 from upslope.board.answers import answer, asset, failure
 from upslope.board.bands import bands
@@ -70,7 +70,7 @@ class Board:
             plan = plan_view.read_whole_plan(self.runs.root, glance.parts)
         except FileNotFoundError:
             raise Gone(run) from None
-        except (OSError, ValueError, inside.TooLarge) as problem:
+        except (OSError, ValueError, safe_files.TooLarge) as problem:
             raise Refused(f"run.toml of {run!r} cannot be read: {problem}.", 422) from None
         if len(self._plans) >= MOST_PLANS:
             self._plans.clear()
@@ -241,7 +241,7 @@ def _add_plans(app: FastAPI, board: Board) -> None:
 
 
 def _add_errors(app: FastAPI) -> None:
-    statuses: dict[type[Exception], int] = {Gone: 404, inside.TooLarge: 413, recordings.Unreadable: 422, UserError: 400}
+    statuses: dict[type[Exception], int] = {Gone: 404, safe_files.TooLarge: 413, recordings.Unreadable: 422, UserError: 400}
     for kind, status in statuses.items():
         app.add_exception_handler(kind, lambda _, problem, status=status: failure(status, str(problem)))  # type: ignore[misc]
 

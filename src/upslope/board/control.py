@@ -21,14 +21,14 @@ from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from upslope.board import inside
+from upslope.board import safe_files
 from upslope.board.answers import answer, failure
-from upslope.board.glance import read_object
 from upslope.board.index import Runs
 from upslope.board.launch import Launcher
 from upslope.board.run_code import NeedsTrust, read_run_code
+from upslope.board.run_summary import read_object
 from upslope.errors import UserError, did_you_mean
-from upslope.runtime import alive, trust
+from upslope.runtime import process_file, trust
 
 MOST_BODY = 64 * 1024
 PATIENCE = 60.0
@@ -148,9 +148,9 @@ class Starter:
         """The process that works on a run, by what its folder says this moment."""
         glance = self.runs.find(run)
         try:
-            with inside.folder(self.runs.root, *glance.parts) as at:
-                return alive.worker(read_object(inside.read(at, alive.FILE, 4096)))
-        except (OSError, ValueError, RecursionError, inside.TooLarge):
+            with safe_files.folder(self.runs.root, *glance.parts) as at:
+                return process_file.worker(read_object(safe_files.read(at, process_file.FILE, 4096)))
+        except (OSError, ValueError, RecursionError, safe_files.TooLarge):
             return None
 
     def _new_folder(self, name: str) -> Path:

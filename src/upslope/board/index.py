@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from upslope.board import inside
-from upslope.board.glance import Glance
+from upslope.board import safe_files
+from upslope.board.run_summary import RunSummary
 
 DEPTH = 4
 """Folders within folders in which runs are looked for."""
@@ -35,7 +35,7 @@ class Runs:
     def __init__(self, root: Path):
         self.root = root.resolve()
         self._lock = threading.Lock()
-        self._seen: dict[str, Glance] = {}
+        self._seen: dict[str, RunSummary] = {}
         self._records: dict[str, dict[str, Any]] = {}
         self._changed: dict[str, int] = {}
         self._gone: dict[str, int] = {}
@@ -56,7 +56,7 @@ class Runs:
                 "gone": [] if full else [run for run, revision in self._gone.items() if revision > seen],
             }
 
-    def find(self, run: str) -> Glance:
+    def find(self, run: str) -> RunSummary:
         """A run by its id. Only what was found by looking is ever opened: an id is never made into a path."""
         with self._lock:
             self._look()
@@ -86,9 +86,9 @@ class Runs:
         revision, now = self._revision + 1, time.time()
         found = set()
         for run in find_runs(self.root):
-            glance = self._seen.get(run) or Glance(run)
+            glance = self._seen.get(run) or RunSummary(run)
             try:
-                with inside.folder(self.root, *glance.parts) as at:
+                with safe_files.folder(self.root, *glance.parts) as at:
                     glance.look(at)
             except OSError:  # deleted between the two looks
                 continue
@@ -135,7 +135,7 @@ def find_runs(root: Path) -> Iterator[str]:
                     os.close(inner)
 
     try:
-        with inside.folder(root) as at:
+        with safe_files.folder(root) as at:
             yield from below(at, "", DEPTH)
     except OSError:
         return

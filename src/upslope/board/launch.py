@@ -19,9 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from upslope.board import inside
+from upslope.board import safe_files
 from upslope.errors import UserError
-from upslope.runtime import alive, run_lock
+from upslope.runtime import process_file, run_lock
 
 LOG = "output.log"
 """What a run started from the page prints, in its folder."""
@@ -149,7 +149,7 @@ class _NewRun:
 
     def _remove(self) -> None:
         """Takes away what a run leaves in its folder before it begins, and the folder if there was nothing else."""
-        for name in (run_lock.FILE, alive.FILE):
+        for name in (run_lock.FILE, process_file.FILE):
             (self.folder / name).unlink(missing_ok=True)
         if (self.folder / "code").is_dir():
             shutil.rmtree(self.folder / "code")
@@ -166,7 +166,7 @@ def _opened(open_it: Callable[[], int], shown: Path) -> int:
 def _open_inside(root: Path, parts: tuple[str, ...]) -> int:
     """The log of a run that is there, emptied: a plain file of its own, neither a link nor a second name of another file."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with inside.folder(root, *parts) as at:
+    with safe_files.folder(root, *parts) as at:
         log = os.open(LOG, flags, 0o644, dir_fd=at)
     found = os.fstat(log)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from upslope.board import inside
+from upslope.board import safe_files
 from upslope.board.index import Gone, Runs
 from upslope.board.log_table import LogTable
 
@@ -71,11 +71,11 @@ class Logs:
     def _open(self, run: str) -> Iterator[BinaryIO]:
         glance = self.runs.find(run)
         try:
-            at = inside.folder(self.runs.root, *glance.parts)
-            with at as folder, inside.open_file(folder, "metrics.jsonl") as file:
+            at = safe_files.folder(self.runs.root, *glance.parts)
+            with at as folder, safe_files.open_file(folder, "metrics.jsonl") as file:
                 yield file
         except FileNotFoundError:
-            if not inside.is_folder(self.runs.root, *glance.parts):
+            if not safe_files.is_folder(self.runs.root, *glance.parts):
                 raise Gone(run) from None
             raise
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from upslope.board import inside
+from upslope.board import safe_files
 from upslope.board.mathml import formula_mathml
 from upslope.board.plan_file import parse_plan
 from upslope.methods import catalogue
@@ -29,8 +29,8 @@ NEUTRAL = frozenset(
 
 def read_whole_plan(root: Path, parts: tuple[str, ...]) -> dict[str, Any]:
     """All of ``run.toml``."""
-    with inside.folder(root, *parts) as at:
-        return parse_plan(inside.read(at, "run.toml").decode("utf-8"))
+    with safe_files.folder(root, *parts) as at:
+        return parse_plan(safe_files.read(at, "run.toml").decode("utf-8"))
 
 
 # -- the method ------------------------------------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from upslope.board import inside
-from upslope.board.glance import whole_lines
+from upslope.board import safe_files
+from upslope.board.run_summary import whole_lines
 
-MOST = 64 * inside.MIB
+MOST = 64 * safe_files.MIB
 """Bytes of a recorded step, unpacked."""
-MOST_JUMPS = 8 * inside.MIB
+MOST_JUMPS = 8 * safe_files.MIB
 """Bytes at the end of ``rollouts.jsonl`` that are read."""
 LONGEST_TOKEN, LONGEST_TEXT = 200, 20_000
 """Characters of a token, and of a prompt or any other text, that are passed on: a page that had to set more would stand still."""
@@ -32,7 +32,7 @@ class Unreadable(Exception):
 def rollouts(root: Path, parts: tuple[str, ...]) -> dict[str, Any]:
     """The recorded steps, and where in them something stands out."""
     try:
-        with inside.folder(root, *parts) as at, inside.open_file(at, "rollouts.jsonl") as file:
+        with safe_files.folder(root, *parts) as at, safe_files.open_file(at, "rollouts.jsonl") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - MOST_JUMPS))
             lines = whole_lines(file.read(MOST_JUMPS))[int(size > MOST_JUMPS) :]
@@ -45,8 +45,8 @@ def rollouts(root: Path, parts: tuple[str, ...]) -> dict[str, Any]:
 def rollout(root: Path, parts: tuple[str, ...], step: int) -> dict[str, Any]:
     """One recorded step, as far as a page can show it."""
     name = f"step-{step:06d}.json.gz"
-    with _ONE_AT_A_TIME, inside.folder(root, *parts, "rollouts") as at:
-        record = _json(_unpacked(inside.read(at, name, MOST), name), name)
+    with _ONE_AT_A_TIME, safe_files.folder(root, *parts, "rollouts") as at:
+        record = _json(_unpacked(safe_files.read(at, name, MOST), name), name)
         _shorten(record, name)
         return record
 
@@ -59,8 +59,8 @@ def episodes(root: Path, parts: tuple[str, ...]) -> list[int]:
 def episode(root: Path, parts: tuple[str, ...], step: int) -> dict[str, Any]:
     """One recorded episode."""
     name = f"step-{step:06d}.json"
-    with inside.folder(root, *parts, "episodes") as at:
-        return _json(inside.read(at, name, MOST), name)
+    with safe_files.folder(root, *parts, "episodes") as at:
+        return _json(safe_files.read(at, name, MOST), name)
 
 
 def _shorten(record: dict[str, Any], name: str) -> None:
@@ -103,7 +103,7 @@ def _cut(text: str, most: int) -> str:
 
 def _steps(root: Path, parts: tuple[str, ...], pattern: str) -> list[int]:
     try:
-        with inside.folder(root, *parts) as at:
+        with safe_files.folder(root, *parts) as at:
             names = [entry.name for entry in os.scandir(at) if entry.is_file(follow_symlinks=False)]
     except OSError:
         return []
@@ -118,7 +118,7 @@ def _unpacked(data: bytes, name: str) -> bytes:
     except zlib.error as problem:
         raise Unreadable(f"{name} cannot be unpacked: {problem}.") from None
     if len(found) > MOST:
-        raise inside.TooLarge(f"{name} unpacks to more than {MOST // inside.MIB} MiB; that is too much to show.")
+        raise safe_files.TooLarge(f"{name} unpacks to more than {MOST // safe_files.MIB} MiB; that is too much to show.")
     if not unpacker.eof:
         raise Unreadable(f"{name} ends in the middle.")
     return found

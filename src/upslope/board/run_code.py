@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from upslope.board import inside
+from upslope.board import safe_files
 from upslope.board.plan_view import read_whole_plan
 from upslope.errors import UserError
 from upslope.runtime import trust
 
-MOST_BYTES = 64 * inside.MIB
+MOST_BYTES = 64 * safe_files.MIB
 MOST_FILES = 2000
 MOST_NAME = 500
 DEPTH = 12
@@ -93,7 +93,7 @@ def read_run_code(root: Path, parts: tuple[str, ...]) -> RunCode:
                 raise UserError(str(problem).replace(copy, str(root.joinpath(*parts)))) from None
             prefix = f"{Path(copy, 'code')}{os.sep}"
             return RunCode({digest: what.removeprefix(prefix)[:MOST_NAME] for digest, what in found.items()}, sources)
-    except (OSError, ValueError, inside.TooLarge) as problem:
+    except (OSError, ValueError, safe_files.TooLarge) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
         raise UserError(f"{'/'.join(parts)} cannot be resumed: {reason.rstrip('.')}.") from None
     except (RecursionError, MemoryError):
@@ -103,28 +103,28 @@ def read_run_code(root: Path, parts: tuple[str, ...]) -> RunCode:
 def _sources(root: Path, parts: tuple[str, ...]) -> dict[str, bytes]:
     """All files below ``code``; a link, a device, or more than a run would keep is an error."""
     try:
-        with inside.folder(root, *parts) as at:
+        with safe_files.folder(root, *parts) as at:
             os.stat("code", dir_fd=at, follow_symlinks=False)
     except FileNotFoundError:
         return {}
     found: dict[str, bytes] = {}
     left = MOST_BYTES
-    with inside.folder(root, *parts, "code") as at:
+    with safe_files.folder(root, *parts, "code") as at:
         for name, content in _below(at, "", left, DEPTH):
             left -= len(content)
             found[name] = content
             if left < 0 or len(found) > MOST_FILES:
-                raise inside.TooLarge(f"its code has more than {MOST_FILES:,} files or {MOST_BYTES >> 20} MiB.")
+                raise safe_files.TooLarge(f"its code has more than {MOST_FILES:,} files or {MOST_BYTES >> 20} MiB.")
     return found
 
 
 def _below(at: int, above: str, most: int, depth: int) -> Iterator[tuple[str, bytes]]:
     if not depth:
-        raise inside.TooLarge("folders in its code lie too deep.")
+        raise safe_files.TooLarge("folders in its code lie too deep.")
     for name in sorted(os.listdir(at)):
         kind = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
         if stat.S_ISREG(kind):
-            yield above + name, inside.read(at, name, most)
+            yield above + name, safe_files.read(at, name, most)
         elif stat.S_ISDIR(kind):
             inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
             try:

@@ -26,14 +26,14 @@ class Adam(torch.optim.AdamW):
             alike: dict[tuple[float, ...], tuple[list[Tensor], ...]] = {}
             for group in self.param_groups:
                 key = (group["lr"], *group["betas"], group["weight_decay"], group["eps"])
-                parameters, slopes, means, squares, steps = alike.setdefault(key, ([], [], [], [], []))
-                init_group(self, group, parameters, slopes, means, squares, [], steps)
-            for (lr, beta1, beta2, weight_decay, eps), (parameters, slopes, means, squares, steps) in alike.items():
+                parameters, grads, means, squares, steps = alike.setdefault(key, ([], [], [], [], []))
+                init_group(self, group, parameters, grads, means, squares, [], steps)
+            for (lr, beta1, beta2, weight_decay, eps), (parameters, grads, means, squares, steps) in alike.items():
                 if parameters:
                     torch_private.foreach_add_(steps, 1)
                     fused(
                         parameters,
-                        slopes,
+                        grads,
                         means,
                         squares,
                         [],

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from upslope.errors import Remark, UserError
-from upslope.learners.judging import column_slopes, leaf
-from upslope.learners.sight import Policy, Sight
-from upslope.learners.tally import Tally
+from upslope.learners.metrics import MetricSums
+from upslope.learners.policy_views import PolicyViews
+from upslope.learners.updates.column_grads import column_grads, leaf
 from upslope.objective import estimator
 from upslope.runtime import torch_private
-from upslope.types import UNCUT, Method, Trajectories, View
+from upslope.types import UNCUT, Method, Policy, Trajectories, View
 
 IN_A_ROW = 5
 """Skipped updates in a row after which the run ends."""
@@ -58,7 +58,7 @@ class Offence:
 
     step: int
     columns: Mapping[str, Tensor]
-    """Every column of the rows by its place, such as ``current.logp``; ``gradient.logp`` is the slope of the loss in it."""
+    """Every column of the rows by its place, such as ``current.logp``; ``gradient.logp`` is the gradient of the loss in it."""
     parameters: tuple[str, ...]
     """Names of the parameters whose gradient, or value, is not finite or too large for a norm."""
     of: str
@@ -84,22 +84,22 @@ class Offence:
         return file
 
 
-def offence(method: Method, sight: Sight, policy: Policy, rows: Trajectories, needs: frozenset[str], step: int) -> Offence:
+def offence(method: Method, views: PolicyViews, policy: Policy, rows: Trajectories, needs: frozenset[str], step: int) -> Offence:
     """The rows of an update as its parts saw them, computed once more: the update itself keeps nothing of this."""
     parameters = tuple(nonfinite_parameters(policy, gradients=True))
     try:
-        columns = _seen_again(method, sight, policy, rows, needs)
+        columns = _seen_again(method, views, policy, rows, needs)
     except RuntimeError as error:  # memory, mostly; the run can go on without it
         warnings.warn(Remark(f"the rows of step {step} are kept without what the policy makes of them: {error}"), stacklevel=2)
         columns = dict(_flat(rows))
     return Offence(step, columns, parameters, "gradient")
 
 
-def _seen_again(method: Method, sight: Sight, policy: Policy, rows: Trajectories, needs: frozenset[str]) -> dict[str, Tensor]:
-    batch: Trajectories = estimator.begin_update(method, sight.look_ahead(method, rows)).replace(current=None)  # type: ignore[assignment]
-    view = sight.columns(method, policy, batch, needs)
-    slopes = column_slopes(method, batch, view.map(leaf), Tally())
-    return dict(_flat(batch.replace(current=view))) | {f"gradient.{name}": slope for name, slope in slopes.items()}
+def _seen_again(method: Method, views: PolicyViews, policy: Policy, rows: Trajectories, needs: frozenset[str]) -> dict[str, Tensor]:
+    batch = estimator.begin_update(method, views.before_update(method, rows)).replace(current=None)
+    view = views.columns(method, policy, batch, needs)
+    grads = column_grads(method, batch, view.map(leaf), MetricSums())
+    return dict(_flat(batch.replace(current=view))) | {f"gradient.{name}": grad for name, grad in grads.items()}
 
 
 def broken_weights(policy: Policy, rows: Trajectories, step: int) -> Offence:
@@ -113,11 +113,11 @@ def nonfinite_parameters(policy: Policy, gradients: bool) -> Iterator[str]:
     for group, parameters in policy.trainable().items():
         for number, parameter in enumerate(parameters):
             tensor = parameter.grad if gradients else parameter
-            if tensor is not None and not math.isfinite(length([tensor])):
+            if tensor is not None and not math.isfinite(norm_of([tensor])):
                 yield names.get(id(parameter), f"{group} {number}")
 
 
-def length(tensors: Iterable[Tensor]) -> float:
+def norm_of(tensors: Iterable[Tensor]) -> float:
     """The norm of all of them together, in one call; infinite or NaN where any of them is. The only wait for the device."""
     held = [tensor.detach() for tensor in tensors]
     return float(torch.linalg.vector_norm(torch.stack(torch_private.foreach_norm(held)))) if held else 0.0

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from upslope.learners.witness import Seen
+from upslope.learners.token_trace import TracedStep
 from upslope.types import Source, Trajectories
 
 FORMAT = 1
@@ -37,14 +37,14 @@ class _Row(NamedTuple):
     reward: float
 
 
-def rollout_record(seen: Seen, spell: Spell, step: int, everything: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+def rollout_record(traced: TracedStep, spell: Spell, step: int, everything: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
     """A step's rollouts as plain data, and a line on where to look first.
 
     Args:
         everything: all rows; otherwise the groups with the most clipped, the best and the longest answer, one whose answers all
             earned the same, and others from all over the step up to `GROUPS`.
     """
-    rows = _overview(seen)
+    rows = _overview(traced)
     groups: dict[int, list[_Row]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
@@ -56,14 +56,14 @@ def rollout_record(seen: Seen, spell: Spell, step: int, everything: bool = False
         "longest": max(rows, key=lambda row: row.length, default=None),
     }
     chosen = groups if everything else _some(groups, constant, [row for row in extremes.values() if row is not None])
-    samples = _samples(seen, spell, [row for members in chosen.values() for row in members])
+    samples = _samples(traced, spell, [row for members in chosen.values() for row in members])
     record = {
         "version": FORMAT,
         "step": step,
         "rows": len(rows),
         "tasks": len(groups),
         "recorded": "all" if everything else "some",
-        "groups": [_group(seen, members, group in constant, samples) for group, members in chosen.items()],
+        "groups": [_group(traced, members, group in constant, samples) for group, members in chosen.items()],
     }
     values = {"most_clipped": "clipped", "highest_advantage": "advantage", "longest": "length"}
     look: dict[str, Any] = {"step": step}
@@ -98,10 +98,10 @@ def _thinned(members: list[_Row], first: list[_Row]) -> list[_Row]:
     return sorted(keep)
 
 
-def _overview(seen: Seen) -> list[_Row]:
+def _overview(traced: TracedStep) -> list[_Row]:
     """Every row of the step, those learned from first."""
-    learned, sampled = seen.learned, seen.sampled
-    clipped = torch.nan_to_num(seen.columns["clipped"]).abs().sum(1) / learned.lengths().clamp_min(1)
+    learned, sampled = traced.learned, traced.sampled
+    clipped = torch.nan_to_num(traced.columns["clipped"]).abs().sum(1) / learned.lengths().clamp_min(1)
     advantage = torch.zeros_like(clipped) if learned.advantage is None else learned.row_mean(learned.advantage)
     rows = _facts(learned, clipped, advantage, range(learned.rows), first=0, kept=True)
     dropped = _dropped(sampled, learned)
@@ -129,15 +129,15 @@ def _dropped(sampled: Trajectories, learned: Trajectories) -> Tensor:
     return (~torch.isin(sampled.key[:, 0], learned.key[:, 0])).nonzero().squeeze(1)
 
 
-def _samples(seen: Seen, spell: Spell, rows: list[_Row]) -> dict[int, dict[str, Any]]:
+def _samples(traced: TracedStep, spell: Spell, rows: list[_Row]) -> dict[int, dict[str, Any]]:
     """The record of each row, by its number; the columns of all rows cross from the device at once."""
     found: dict[int, dict[str, Any]] = {}
-    for kept, batch in ((True, seen.learned), (False, seen.sampled)):
+    for kept, batch in ((True, traced.learned), (False, traced.sampled)):
         here = [row for row in rows if row.kept == kept]
         if not here:
             continue
         index = torch.tensor([row.place for row in here], device=batch.sampled.device)
-        lists = _lists(batch, seen.columns if kept else {}, index)
+        lists = _lists(batch, traced.columns if kept else {}, index)
         source = batch.label["source"][index].tolist() if "source" in batch.label else [int(Source.FRESH)] * len(here)
         components = {name: values[index].tolist() for name, values in batch.components.items()}
         for order, row in enumerate(here):
@@ -195,9 +195,9 @@ def _short(value: float) -> float | None:
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
 
-def _group(seen: Seen, members: list[_Row], constant: bool, samples: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _group(traced: TracedStep, members: list[_Row], constant: bool, samples: dict[int, dict[str, Any]]) -> dict[str, Any]:
     first = members[0]
-    batch = seen.learned if first.kept else seen.sampled
+    batch = traced.learned if first.kept else traced.sampled
     note = batch.info[first.place] if first.place < len(batch.info) else {}
     return {
         "group": first.group,

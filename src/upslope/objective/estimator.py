@@ -9,19 +9,44 @@ so that the same three calls serve a language model, a controller and a test on 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
-from upslope.objective.base import SLOT_CLASSES, Branch, Notes, Remembers, State, Weight
-from upslope.types import NAMED_SLOTS, SLOTS, STACKED_SLOTS, Batch, Method, Part, Scope, View, call, column, wrong
+from upslope.objective.base import Branch, Notes, State, Stateful
+from upslope.types import SINGLE_SLOTS, Batch, Method, Part, Scope, View, call, column, wrong
 
-WIDTH: dict[Scope, int] = {"decision": 0, "sequence": 1, "group": 2, "update": -1, "step": -1}
-"""How much of the batch a slice must hold for a part of each scope; wider scopes run before slices are cut."""
+SLICES: tuple[Scope, ...] = ("decision", "segment", "sequence", "group")
+"""Scopes of parts that are called on slices, from the narrowest: a slice holds whole units of the widest among them."""
 SLICED = ("ratio", "surrogate", "weight", "regularize", "models")
 """Slots whose parts are called on slices; what they must know of the whole update they `prepare`."""
+SCOPES: dict[str, tuple[Scope, ...]] = {
+    "shape": ("step", "update"),
+    "weight": (*SLICES, "update"),
+    "aggregate": ("update",),
+    **dict.fromkeys(("ratio", "surrogate", "regularize", "models"), SLICES),
+}
+"""What a part of each slot may see at once; those of the other slots run once a step."""
+PartT = TypeVar("PartT", bound=Part)
+BatchT = TypeVar("BatchT", bound=Batch)
+
+
+def runs_once_an_update(part: Part) -> bool:
+    """Whether a part is called where an update begins, on all of it. This and `on_slices` are the one reading of a scope."""
+    return part.seen_at_once() == "update"
+
+
+def on_slices(part: Part) -> bool:
+    """Whether a part is called on slices of an update."""
+    return part.seen_at_once() in SLICES
+
+
+def filled(part: PartT | None) -> PartT:
+    """The part of a slot that `check` has found filled."""
+    assert part is not None
+    return part
 
 
 def check(method: Method, provides: Iterable[str] | None = None) -> None:
@@ -30,17 +55,14 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
     Args:
         provides: columns the rollout and the policy can give; ``None`` leaves that unchecked.
     """
-    for slot in ("advantage", "ratio", "surrogate", "aggregate"):
+    for slot in SINGLE_SLOTS:
         if getattr(method, slot) is None:
             raise MethodError(f"{method.name} has no {slot}; a policy-gradient method needs one.")
-    _check_kinds(method)
-    branches = method.ratio.branches()
-    if not method.surrogate.takes(branches):
+    branches = filled(method.ratio).branches()
+    if not filled(method.surrogate).takes(branches):
         raise MethodError(f"{method.name}: {type(method.surrogate).__name__} cannot bound the ratio {type(method.ratio).__name__}, "
                           f"which gives {', '.join(branches) or 'nothing'}. Change surrogate or ratio.")  # fmt: skip
-    for path, shape in ((f"shape.{i}", shape) for i, shape in enumerate(method.shape)):
-        if shape.scope not in ("step", "update"):
-            raise MethodError(f"{method.name}: {path} has scope {shape.scope!r}; a shape runs once a 'step' or once an 'update'.")
+    _check_scopes(method)
     for name, term in method.terms:
         check(term.as_method(name, method), None)
     if provides is None:
@@ -48,7 +70,7 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
     provides = frozenset(provides) | brought(method)
     missing = sorted(need for need in method.needs() if need not in provides)
     if missing:
-        who = {need: path for path, part in method.parts() for need in part.needs()}
+        who = {need: path for path, part in method.parts() for need in part.all_needs()}
         lines = "; ".join(f"{who[need]} needs {need!r}" for need in missing)
         if "group" in missing:
             raise MethodError(
@@ -60,14 +82,14 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
         )
 
 
-def _check_kinds(method: Method) -> None:
-    """Refuses a part in a slot that is not its own."""
+def _check_scopes(method: Method) -> None:
     for path, part in method.parts():
-        slot, *below = path.split(".")
-        outermost = not below or (len(below) == 1 and slot in (*STACKED_SLOTS, *NAMED_SLOTS))
-        kind = SLOT_CLASSES.get(slot, Part)
-        if outermost and not isinstance(part, kind):
-            raise MethodError(f"{path} of {method.name} is a {type(part).__name__}; what stands there is a {kind.__name__}.")
+        allowed, scope = SCOPES.get(path.split(".")[0]), part.seen_at_once()
+        if allowed is None or scope in allowed:
+            continue
+        cure = " What it must know of the whole update it computes in `prepare`." if allowed == SLICES else ""
+        raise MethodError(f"{method.name}: {path} is a {type(part).__name__} of scope {scope!r}; there it is one of "
+                          f"{', '.join(map(repr, allowed))}.{cure}")  # fmt: skip
 
 
 def brought(method: Method) -> frozenset[str]:
@@ -78,45 +100,49 @@ def brought(method: Method) -> frozenset[str]:
 
 
 def slice_scope(method: Method) -> Scope:
-    """The widest thing a slice must hold whole: a decision, a sequence or a group."""
-    parts = [part for slot in SLICED for part in _slot_parts(method, slot)]
-    return max((part.seen_at_once() for part in parts), key=lambda scope: WIDTH[scope], default="decision")
+    """The widest thing that an update and a slice must hold whole: a decision, a segment, a sequence or a group."""
+    return max((part.seen_at_once() for part in _sliced_parts(method)), key=SLICES.index, default="decision")
+
+
+def _sliced_parts(method: Method) -> list[Part]:
+    return [part for slot in SLICED for part in _slot_parts(method, slot) if on_slices(part)]
 
 
 def _slot_parts(method: Method, slot: str) -> list[Part]:
     return [part for path, part in method.parts() if path.split(".")[0] == slot]
 
 
-def remembering(method: Method) -> dict[str, Remembers]:
+def stateful(method: Method) -> dict[str, Stateful]:
     """Parts with memory, by path."""
-    return {path: part for path, part in method.parts() if isinstance(part, Remembers)}
+    return {path: part for path, part in method.parts() if isinstance(part, Stateful)}
 
 
-def bind(method: Method, states: dict[str, State], batch: Batch) -> Batch:
-    """The batch with each remembering part's state at hand."""
-    known = {cast(Part, part): states[path] for path, part in remembering(method).items()}
+def bind(method: Method, states: dict[str, State], batch: BatchT) -> BatchT:
+    """The batch with each stateful part's state at hand."""
+    known = {cast(Part, part): states[path] for path, part in stateful(method).items()}
     return batch.replace(state=known, memory=dict(method.memory))
 
 
-def score(method: Method, batch: Batch, *, late: bool) -> Batch:
+def score(method: Method, batch: BatchT, *, late: bool) -> BatchT:
     """The method's own rewards: early those that need no policy columns, for every row; late the rest, for the rows kept."""
     for reward in method.reward:
         if bool(reward.needs()) == late:
             scored = call(method, reward, reward, batch)
             if not (isinstance(scored, Batch) and isinstance(scored.reward, Tensor) and scored.reward.shape == batch.reward.shape):
                 raise wrong(method, reward, scored, f"the batch with {batch.rows} rewards")
-            batch = scored
+            batch = cast(BatchT, scored)
     return batch
 
 
-def annotate(method: Method, batch: Batch) -> Batch:
+def annotate(method: Method, batch: BatchT) -> BatchT:
     """Late rewards, advantage and shaping: what holds for the whole step. Early rewards (`score`) are in already."""
     batch = score(method, clean(batch), late=True)
-    advantage = column(method, method.advantage, batch)
-    signals = call(method, method.advantage, method.advantage.signals, batch, advantage)
+    part = filled(method.advantage)
+    advantage = column(method, part, batch)
+    signals = call(method, part, part.signals, batch, advantage)
     batch = batch.replace(advantage=advantage, signal={**batch.signal, **signals})
     for shape in method.shape:
-        if shape.scope == "step":
+        if not runs_once_an_update(shape):
             batch = batch.replace(advantage=column(method, shape, batch))
     return batch
 
@@ -133,25 +159,25 @@ def kept(method: Method, batch: Batch, *, late: bool) -> Tensor:
     return keep
 
 
-def begin_update(method: Method, batch: Batch) -> Batch:
+def begin_update(method: Method, batch: BatchT) -> BatchT:
     """What is fixed over one update: weights and mixes that see all of it, the denominators, the whitened advantage.
 
     The batch comes from `annotate`, whole or cut.
     """
     counted, weight = batch.sampled, torch.ones_like(batch.sampled)
     for part in method.weight:
-        if part.scope == "update":
+        if runs_once_an_update(part):
             factor = column(method, part, batch).detach()
             weight = weight * factor
             if not part.counts_dropped():
                 counted = counted * (factor > 0)
     batch = batch.replace(counted=counted)
     for shape in method.shape:
-        if shape.scope == "update":
+        if runs_once_an_update(shape):
             batch = batch.replace(advantage=column(method, shape, batch))
-    batch = batch.replace(share=column(method, method.aggregate, batch), signal={**batch.signal, "weight": weight})
-    prepared = {part: call(method, part, part.prepare, batch) for slot in SLICED for part in _slot_parts(method, slot)}
-    return batch.replace(prepared={part: found for part, found in prepared.items() if found is not None})
+    batch = batch.replace(share=column(method, filled(method.aggregate), batch), signal={**batch.signal, "weight": weight})
+    prepared = {part: call(method, part, part.prepare, batch) for part in _sliced_parts(method) if part.prepares()}
+    return batch.replace(prepared=prepared)
 
 
 def decision_losses(method: Method, batch: Batch) -> tuple[Tensor, Notes]:
@@ -175,14 +201,15 @@ def decision_losses(method: Method, batch: Batch) -> tuple[Tensor, Notes]:
 
 
 def _surrogate_loss(method: Method, batch: Batch) -> tuple[Tensor, Notes]:
-    branches = call(method, method.ratio, method.ratio, batch)
+    ratio, surrogate = filled(method.ratio), filled(method.surrogate)
+    branches = call(method, ratio, ratio, batch)
     if not (isinstance(branches, tuple) and all(isinstance(branch, Branch) for branch in branches)):
-        raise wrong(method, method.ratio, branches, "a tuple of Branch")
-    found = call(method, method.surrogate, method.surrogate, batch, branches)
+        raise wrong(method, ratio, branches, "a tuple of Branch")
+    found = call(method, surrogate, surrogate, batch, branches)
     if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
-        raise wrong(method, method.surrogate, found, "a pair: the loss of each decision, and a dict of notes")
+        raise wrong(method, surrogate, found, "a pair: the loss of each decision, and a dict of notes")
     if not (isinstance(found[0], Tensor) and found[0].shape == batch.sampled.shape and found[0].is_floating_point()):
-        raise wrong(method, method.surrogate, found[0], f"a loss of shape {list(batch.sampled.shape)} with its notes")
+        raise wrong(method, surrogate, found[0], f"a loss of shape {list(batch.sampled.shape)} with its notes")
     return found
 
 
@@ -190,7 +217,7 @@ def decision_weight(method: Method, batch: Batch) -> Tensor:
     """What the method's weights make of each decision of a slice ``[N, T]``, without gradient."""
     weight = batch.signal["weight"]
     for part in method.weight:
-        if part.scope != "update":
+        if on_slices(part):
             weight = weight * column(method, part, batch).detach()
     return weight
 
@@ -206,7 +233,7 @@ def silent_rows(method: Method, batch: Batch) -> Tensor:
     assert batch.share is not None and batch.advantage is not None
     if not all(term.aggregated for term in (*method.regularize, *(model for _, model in method.models))):
         return batch.lengths() == 0
-    if method.regularize or method.models or not method.surrogate.silent_without_advantage:
+    if method.regularize or method.models or not filled(method.surrogate).silent_without_advantage:
         return (batch.share != 0).sum(1) == 0
     return ((batch.share * batch.signal["weight"] * batch.advantage) != 0).sum(1) == 0
 
@@ -216,7 +243,7 @@ def rows_with_signal(method: Method, batch: Batch) -> Tensor:
 
     A row whose advantage is zero is left out if nothing else in the method could give it a gradient.
     """
-    silent = not (method.regularize or method.models) and method.surrogate.silent_without_advantage
+    silent = not (method.regularize or method.models) and filled(method.surrogate).silent_without_advantage
     known_early = not any(
         part.needs() - {"group"} for slot in ("reward", "advantage", "shape") for part in _slot_parts(method, slot)
     )
@@ -225,7 +252,7 @@ def rows_with_signal(method: Method, batch: Batch) -> Tensor:
     return (annotate(method, batch).advantage != 0).any(1).nonzero().squeeze(1)  # type: ignore[union-attr]
 
 
-def clean(batch: Batch) -> Batch:
+def clean(batch: BatchT) -> BatchT:
     """The batch with every column zero where nothing was sampled: what stands there belongs to nobody and may be NaN."""
     return batch.replace(
         behavior=_clean_view(batch.behavior, batch.sampled),
@@ -240,17 +267,19 @@ def _clean_view(view: View, sampled: Tensor) -> View:
 
 
 def slice_columns(method: Method) -> frozenset[str]:
-    """Columns of the current policy, beyond log-probabilities, that are read where slices are: not by weights of a whole update."""
-    parts = [part for slot in SLICED for part in _slot_parts(method, slot)]
-    inside = [part for part in parts if not (isinstance(part, Weight) and part.scope == "update")]
-    needs = {need.removeprefix("current.") for part in inside for need in part.needs() if need.startswith("current.")}
-    return frozenset(needs - {"logp"})
+    """Columns of the current policy, beyond log-probabilities, that are read where slices are."""
+    return _current(need for part in _sliced_parts(method) for need in part.needs()) - {"logp"}
 
 
 def early_columns(method: Method) -> frozenset[str]:
-    """Columns of the current policy that a part of update scope reads before the update is cut: a further forward pass.
+    """Columns of the current policy that are read before the update is cut: a further forward pass.
 
     In a step's first update the current policy is the proximal one, whose columns serve if they were computed anyway.
     """
-    wide = [part for slot in SLOTS for part in _slot_parts(method, slot) if part.seen_at_once() == "update"]
-    return frozenset(need.removeprefix("current.") for part in wide for need in part.needs() if need.startswith("current."))
+    called = [part.needs() for _, part in method.parts() if runs_once_an_update(part)]
+    prepared = [part.prepare_needs() for part in _sliced_parts(method) if part.prepares()]
+    return _current(need for needs in (*called, *prepared) for need in needs)
+
+
+def _current(needs: Iterable[str]) -> frozenset[str]:
+    return frozenset(need.removeprefix("current.") for need in needs if need.startswith("current."))

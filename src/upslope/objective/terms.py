@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from upslope.objective.base import Advantage, Aggregate, Ratio, Surrogate
-from upslope.types import Method, Part
+from upslope.objective.base import Advantage, Aggregate, LossTerm, Ratio, Surrogate
+from upslope.types import Method
 
 
 @dataclass(frozen=True)
-class Term(Part):
+class Term(LossTerm):
     """One update on the rows that a data part put aside under ``source``; where there are none the term is skipped.
 
     Fields:
         source: name of the rows.
         when: ``"before"`` the step's own updates or ``"after"`` them.
     """
-
-    scope = "step"
 
     source: str
     advantage: Advantage

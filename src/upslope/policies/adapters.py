@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from upslope.errors import MissingExtra, install_extra
-from upslope.policies.blocks import matrix_of
+from upslope.policies.forward.blocks import matrix_of
 
 
 def add_adapters(model: Any, rank: int, seed: int) -> None:

@@ -1,6 +1,6 @@
 """A language model as a policy: it encodes prompts, says how likely sampled tokens were, and saves itself for `transformers`.
 
-Left out: sampling, which an engine does (``upslope.rollout.engine``).
+Left out: sampling, which an engine does (``upslope.rollout.engines.torch_engine``).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch import Tensor, nn
 
 from upslope.errors import UserError
 from upslope.policies.adapters import adapters, add_adapters, folded
-from upslope.policies.anatomy import Anatomy, anatomy
-from upslope.policies.columns import chosen_logp, head_logits, heat_of, probed
-from upslope.policies.decoder import hidden_states
+from upslope.policies.forward.activation_cache import ActivationCache
+from upslope.policies.forward.architecture import Architecture, architecture
+from upslope.policies.forward.decoder import hidden_states
+from upslope.policies.forward.logprobs import chosen_logp, head_logits, learning_temperature, probed
+from upslope.policies.forward.packing import lay_out
+from upslope.policies.forward.plain import extent_of, padded_columns
 from upslope.policies.heads import make_head
-from upslope.policies.kept_pass import KeptPass
-from upslope.policies.layout import lay_out
 from upslope.policies.model_files import read_model, save_model
-from upslope.policies.padded import extent_of, padded_columns
-from upslope.policies.wording import PromptLimit, decoded, fitting, stop_ids
+from upslope.policies.tokenization import PromptLimit, decoded, fitting, stop_ids
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
 from upslope.runtime.seeding import mix
-from upslope.types import Head, Trajectories, View
+from upslope.types import Head, ModelView, Probe, Trajectories, View
 
 VALUE_FILE, ADAPTER_FILE = "value.safetensors", "adapters.safetensors"
 GPU_SHARE = 20
@@ -47,7 +47,7 @@ class TextInputs:
     experts: Tensor | None = None
     """``[N, P + T - 1, layers, k]``: which experts a pass took for each token, to take them again."""
     kept: Tensor | None = None
-    """``[N]``: what the pass that sampled the rows calls them (`upslope.policies.kept_pass.KeptPass`), if it was kept."""
+    """``[N]``: what the pass that sampled the rows calls them (`ActivationCache`), if it was kept."""
 
     def take(self, pick) -> TextInputs:
         experts, kept = (None if column is None else pick(column) for column in (self.experts, self.kept))
@@ -71,8 +71,8 @@ class LanguageModel:
     """
 
     domain: ClassVar[str] = "text"
-    cut: ClassVar[str] = "row"
-    """How a learner may cut batches of it: attention ties the decisions of a row together."""
+    independent_decisions = False
+    """Attention ties the decisions of a row together."""
     slice_bytes: int = 4 * 2**30
     """Memory one slice may take with its gradient. More makes slices larger and fewer; the result is the same to rounding."""
 
@@ -81,7 +81,7 @@ class LanguageModel:
         self.model = model
         self.tokenizer = tokenizer
         self.heads: dict[str, nn.Module] = {}
-        self._body: tuple[Any, Anatomy | None] | None = None
+        self._body: tuple[Any, Architecture | None] | None = None
         self.plain = False
         """Leave the model to `transformers` even if it is one that is known here."""
         self.stop_ids = stop_ids(model, tokenizer)
@@ -97,18 +97,18 @@ class LanguageModel:
         """Whether adapters learn in place of the model's own weights."""
         self.recompute = False
         """Keep no activations inside layers while learning: less memory for about one more forward pass."""
-        self.kept: KeptPass | None = None
+        self.kept: ActivationCache | None = None
         """What was computed while sampling, until weights change."""
         self.precise = False
         """Compute in the weights' own precision on a GPU too."""
 
     @property
-    def body(self) -> Anatomy | None:
+    def body(self) -> Architecture | None:
         """Where the parts of the model are, if it is one that is computed here and not by `transformers`."""
         if self.plain:
             return None
         if self._body is None or self._body[0] is not self.model:
-            self._body = (self.model, anatomy(self.model))
+            self._body = (self.model, architecture(self.model))
         return self._body[1]
 
     @property
@@ -138,7 +138,12 @@ class LanguageModel:
     # -- learning ------------------------------------------------------------------------------------------------------
 
     def evaluate(
-        self, rows: Trajectories, needs: frozenset[str] = frozenset(), *, through: Any = None, probes: tuple[Any, ...] = ()
+        self,
+        rows: Trajectories,
+        needs: frozenset[str] = frozenset(),
+        *,
+        view: ModelView | None = None,
+        probes: tuple[Probe, ...] = (),
     ) -> View:
         """How likely each sampled token is, untruncated and at the recorded temperature, with gradient where it is enabled.
 
@@ -149,7 +154,7 @@ class LanguageModel:
         Args:
             rows: Sampled rows with `TextInputs`; ``action`` holds the response's ids, those of others' text among them.
             needs: Of ``"entropy"``, the names of heads (``"value"``) and those of ``probes``; ``logp`` always comes.
-            through: Reads the distribution off another place of the network (`upslope.policies.layer.Layer`).
+            view: The method's view of the model: the distribution may be read off another place of the network.
             probes: What else to compute where the logits are (`upslope.objective.base.Probe`).
 
         Returns:
@@ -163,13 +168,13 @@ class LanguageModel:
         if unknown := needs - known:
             raise UserError(f"{self.name!r} has no column {sorted(unknown)[0]!r}; it has {', '.join(sorted(known | {'logp'}))}.")
         names = ["logp", *sorted(needs)]
-        chunks = [self._evaluate_chunk(rows, chunk, names, through, probes) for chunk in self._chunks(rows)]
+        chunks = [self._evaluate_chunk(rows, chunk, names, view, probes) for chunk in self._chunks(rows)]
         if not chunks:
             return View.of({name: torch.zeros(rows.sampled.shape, device=rows.sampled.device) for name in names})
         return View.of({name: torch.cat([chunk[name] for chunk in chunks]) for name in names})
 
     def _evaluate_chunk(
-        self, rows: Trajectories, chunk: slice, names: list[str], through: Any, probes: tuple[Any, ...]
+        self, rows: Trajectories, chunk: slice, names: list[str], view: ModelView | None, probes: tuple[Probe, ...]
     ) -> dict[str, Tensor]:
         """The columns of some rows, computed on their own extent and padded back to all positions."""
         sampled = rows.sampled[chunk] > 0
@@ -181,17 +186,17 @@ class LanguageModel:
         temperature = None if rows.temperature is None else rows.temperature[chunk, :positions]
         advantage = None if rows.advantage is None else rows.advantage[chunk, :positions]
         if self.body is not None:
-            with contextlib.nullcontext() if through is None else through.inside(self.model):
+            with contextlib.nullcontext() if view is None else view.applied(self.model):
                 inputs = rows.inputs.take(lambda x: x[chunk])
                 # Rows that are compared with another policy's view of them are looked at in the way that one looked at them: of
                 # two policies with the same weights the difference is zero then, and not rounding, which Adam would follow.
-                if through is not None or rows.reference:
+                if view is not None or rows.reference:
                     inputs = replace(inputs, kept=None)
                 columns = self._packed(inputs, action, extent, temperature, advantage, names, probes)
         else:
             heads = {name: self.heads[name] for name in names if name in self.heads}
             inputs = rows.inputs.take(lambda x: x[chunk])
-            columns = padded_columns(self.model, inputs, action, temperature, advantage, "entropy" in names, heads, through, probes)
+            columns = padded_columns(self.model, inputs, action, temperature, advantage, "entropy" in names, heads, view, probes)
         blank = rows.sampled.shape[1] - positions
         kept = sampled[:, :positions]
         return {name: nn.functional.pad(columns[name].masked_fill(~kept, 0.0), (0, blank)) for name in names}
@@ -204,7 +209,7 @@ class LanguageModel:
         temperature: Tensor | None,
         advantage: Tensor | None,
         names: list[str],
-        probes: tuple[Any, ...],
+        probes: tuple[Probe, ...],
     ) -> dict[str, Tensor]:
         """Columns ``[N, T]`` by our own decoder: packed tokens, logits in chunks that are never kept."""
         body, dtype = self.body, self.compute_dtype
@@ -215,18 +220,18 @@ class LanguageModel:
         known = None if kept is None or numbers is None else kept.products(numbers, layout)
         hidden = hidden_states(body, layout, dtype, self.recompute, known)
         ids = layout.packed(action)
-        heat = heat_of(temperature)
-        heat = None if heat is None else layout.packed(heat)
-        found = chosen_logp(hidden, body.head.weight, ids, heat, "entropy" in names, dtype)
+        temperature = learning_temperature(temperature)
+        temperature = None if temperature is None else layout.packed(temperature)
+        found = chosen_logp(hidden, body.head.weight, ids, temperature, "entropy" in names, dtype)
         for name, head in ((name, self.heads[name]) for name in names if name in self.heads):
             found[name] = head(hidden.to(next(head.parameters()).dtype)).squeeze(-1)
         if probes:
             gain = torch.zeros_like(ids, dtype=torch.float32) if advantage is None else layout.packed(advantage)
             low, matrix = hidden.detach().to(dtype), body.head.weight.detach().to(dtype)
-            found |= probed(probes, lambda piece: head_logits(low[piece], matrix), len(matrix), hidden, ids, heat, gain)
+            found |= probed(probes, lambda piece: head_logits(low[piece], matrix), len(matrix), hidden, ids, temperature, gain)
         return {name: layout.rows(found[name]) for name in names}
 
-    def _kept(self, body: Anatomy, inputs: TextInputs) -> KeptPass | None:
+    def _kept(self, body: Architecture, inputs: TextInputs) -> ActivationCache | None:
         """What sampling has computed of these rows, if it was kept and the weights have not changed since."""
         if self.kept is None or inputs.kept is None or not self.kept.holds(inputs.kept):
             return None

@@ -63,7 +63,7 @@ def evaluate(run: Run, asked: Asked) -> dict[str, Any]:
 
 
 def _measure_policy(bench: Bench, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
-    from upslope.rollout.engine import TorchEngine
+    from upslope.rollout.engines.torch_engine import TorchEngine
     from upslope.rollout.evaluation import answers_of
 
     return _measure_text(bench.task, answers_of(TorchEngine(bench.policy), bench.policy), bench.settings, asked, progress)
@@ -74,8 +74,8 @@ def _measure_served(run: Run, asked: Asked, progress: Callable[..., None]) -> di
     from transformers import AutoConfig, AutoTokenizer
 
     from upslope.rewards import load_reward
+    from upslope.rollout.engines.server_answers import ServerAnswers
     from upslope.rollout.prompt_lengths import cut_prompts, fit_prompts
-    from upslope.rollout.server_answers import ServerAnswers
     from upslope.tasks import load_task
 
     plan = run.plan
@@ -118,7 +118,7 @@ def _measure_text(task: Any, answer: Answerer, settings: Settings, asked: Asked,
 
 
 def _measure_control(bench: Bench, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
-    from upslope.rollout.envs import evaluate_control
+    from upslope.rollout.environments import evaluate_control
 
     episodes = asked.problems or bench.settings.eval_problems or 100
     returns = evaluate_control(
@@ -165,10 +165,10 @@ class Speaker:
 
     def answer(self, prompt: str) -> str:
         """Its answer to a problem of one's own."""
-        from upslope.rollout.engine import TorchEngine
-        from upslope.rollout.sampling import Sampling
+        from upslope.rollout.engines.torch_engine import TorchEngine
         from upslope.rollout.text import sampled_ids
         from upslope.runtime.seeding import uniforms
+        from upslope.types import Sampling
 
         bench, tokens = self.bench, self._tokens()
         self.asked += 1
@@ -202,7 +202,7 @@ class Speaker:
 
 def episode(run: Run, seed: int = 0, render: bool = False) -> str:
     """Plays an episode and says how it went; ``render`` shows it in a window."""
-    from upslope.rollout.episode import play
+    from upslope.rollout.recorded_episode import play
     from upslope.runtime.seeding import mix
     from upslope.tasks.gym import GymTask
 

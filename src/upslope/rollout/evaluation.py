@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.engine import TorchEngine
-from upslope.rollout.sampling import Engine, Sampling
+from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.rollout.text import sampled_ids
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.runtime.statistics import bootstrap_interval, pass_at_k, wilson_interval
 from upslope.tasks.text import Problem, Split, TextTask
+from upslope.types import Engine, Sampling
 
 EVALUATION_SEED = 20_000
 """Every run of a task is judged on the same problems or episodes, whatever its own seed."""

@@ -11,12 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from upslope.errors import TaskError, UserError
-from upslope.policies.wording import Long, PromptLimit, cut_to, encoded
+from upslope.policies.tokenization import Long, PromptLimit, cut_to, encoded
 from upslope.rollout.evaluation import Answerer
-from upslope.rollout.sampling import Sampling
 from upslope.tasks.fitting import OnlyFitting
 from upslope.tasks.jsonl import JsonlTask
 from upslope.tasks.text import TextTask
+from upslope.types import Sampling
 
 AT_ONCE = 512
 """Prompts given to a tokenizer at once: enough for its threads, few enough to show how far it is."""

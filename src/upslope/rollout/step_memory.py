@@ -15,12 +15,12 @@ from dataclasses import dataclass, fields
 import torch
 
 from upslope.errors import UserError
-from upslope.policies.columns import CHUNK_FLOATS, GPU_CHUNK_FLOATS
-from upslope.policies.kept_pass import KeptPass
+from upslope.policies.forward.activation_cache import ActivationCache
+from upslope.policies.forward.logprobs import CHUNK_FLOATS, GPU_CHUNK_FLOATS
+from upslope.policies.forward.plain import attends_fully
 from upslope.policies.language_model import LanguageModel
-from upslope.policies.padded import attends_fully
-from upslope.rollout.engine import TorchEngine
-from upslope.rollout.stepper import COPIED
+from upslope.rollout.decode.stepper import COPIED
+from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime.memory import CURES, free_bytes
 
 UNKNOWN_PROMPT = 64
@@ -28,7 +28,7 @@ UNKNOWN_PROMPT = 64
 
 
 @dataclass(frozen=True)
-class Sizes:
+class StepSizes:
     """What a step asks for."""
 
     tasks: int
@@ -75,7 +75,7 @@ class StepMemory:
         return ", ".join(f"{f.name} {gigabytes(getattr(self, f.name))}" for f in fields(self))
 
 
-def check_memory(policy: LanguageModel, sizes: Sizes) -> None:
+def check_memory(policy: LanguageModel, sizes: StepSizes) -> None:
     """Refuses a step that takes more memory than there is."""
     try:
         needed, on_gpu = step_memory(policy, sizes), policy.device.type == "cuda"
@@ -90,7 +90,7 @@ def check_memory(policy: LanguageModel, sizes: Sizes) -> None:
         )
 
 
-def step_memory(policy: LanguageModel, sizes: Sizes) -> StepMemory:
+def step_memory(policy: LanguageModel, sizes: StepSizes) -> StepMemory:
     """The memory of a step of this policy."""
     learned = sum(p.numel() * p.element_size() for group in policy.trainable().values() for p in group)
     own = sum(p.numel() * p.element_size() for p in policy.model.parameters())
@@ -101,9 +101,9 @@ def step_memory(policy: LanguageModel, sizes: Sizes) -> StepMemory:
 
 
 class _Estimate:
-    """Sizes of a model, by the names that `transformers` gives them."""
+    """StepSizes of a model, by the names that `transformers` gives them."""
 
-    def __init__(self, policy: LanguageModel, sizes: Sizes):
+    def __init__(self, policy: LanguageModel, sizes: StepSizes):
         config = policy.model.config.get_text_config()
         self.policy, self.sizes, self.engine = policy, sizes, TorchEngine(policy)
         self.layers, self.width, self.vocabulary = config.num_hidden_layers, config.hidden_size, config.vocab_size
@@ -148,9 +148,9 @@ class _Own(_Estimate):
     def kept(self) -> int:
         policy, body, sizes = self.policy, self.policy.body, self.sizes
         assert body is not None
-        if policy.recompute or not KeptPass.serves(body) or self._prompt_tokens() < sum(self.longest):
+        if policy.recompute or not ActivationCache.serves(body) or self._prompt_tokens() < sum(self.longest):
             return 0
-        size = KeptPass.size(body, policy.compute_dtype, sum(self.longest), sizes.rows * sizes.max_tokens)
+        size = ActivationCache.size(body, policy.compute_dtype, sum(self.longest), sizes.rows * sizes.max_tokens)
         return size if size <= policy.slice_bytes // 2 else 0
 
     def sampling(self) -> int:

@@ -14,11 +14,10 @@ from torch import Tensor
 from upslope.errors import UserError
 from upslope.objective.base import State
 from upslope.policies.language_model import LanguageModel, TextInputs
-from upslope.rollout.engine import TorchEngine
-from upslope.rollout.sampling import Completions, Engine, Sampling
+from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime.seeding import numpy_generator, stable_hash, uniforms
 from upslope.tasks.text import Problem, TextTask
-from upslope.types import Ended, Metrics, Source, Trajectories, View
+from upslope.types import Completions, Ended, Engine, Metrics, Sampling, Source, Trajectories, View
 
 ENDS = {"stop": Ended.TERMINATED, "length": Ended.TRUNCATED, "paused": Ended.PAUSED}
 ATTEMPT = 1_000_000
@@ -35,6 +34,7 @@ class TextRollout:
     provides = frozenset({"group", "label.answer", "segment.item"})
     resumes_anywhere = True
     """Nothing is carried from one step to the next, so a checkpoint may be taken after any step."""
+    traced = True
 
     def __init__(
         self, task: TextTask, policy: LanguageModel, *, tasks: int, samples: int, sampling: Sampling, seed: int,

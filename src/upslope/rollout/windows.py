@@ -16,11 +16,10 @@ from torch import Tensor
 
 from upslope.errors import MethodError, UserError
 from upslope.objective.base import RolloutPlan, State
-from upslope.rollout.sampling import Completions, Finish
 from upslope.rollout.text import TextRollout, join_text, row_notes, sampled_rows
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.tasks.text import Problem
-from upslope.types import Metrics, Trajectories
+from upslope.types import Completions, Finish, Metrics, Trajectories
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from upslope.errors import UserError
-from upslope.runtime import alive
+from upslope.runtime import process_file
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-FILE, PROCESS = "run.lock", alive.FILE
+FILE, PROCESS = "run.lock", process_file.FILE
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 """What file systems without locks answer."""
 _held: weakref.WeakSet[_Handle] = weakref.WeakSet()
@@ -66,7 +66,7 @@ def owned(run: Path) -> Iterator[None]:
     handle = _Handle(run / FILE)
     try:
         _take(handle, run)
-        with alive.at_work(run):
+        with process_file.at_work(run):
             yield
     finally:
         handle.close()
@@ -81,10 +81,10 @@ def _take(handle: _Handle, run: Path) -> None:
             if problem.errno not in NO_LOCKS:
                 raise InUse(f"{run} is being worked on by {_who(run)}; wait for it to end, or stop it.") from None
     record = _record(run)
-    if "pid" in record and (alive.elsewhere(record) or alive.worker(record) is not None):
+    if "pid" in record and (process_file.elsewhere(record) or process_file.worker(record) is not None):
         raise InUse(
             f"{run} says that {_who(run)} works on it, and this file system has no locks to tell for sure. "
-            f"If that process is gone, delete {run / alive.FILE}."
+            f"If that process is gone, delete {run / process_file.FILE}."
         )
 
 
@@ -97,7 +97,7 @@ def _who(run: Path) -> str:
 
 def _record(run: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError, RecursionError):
-        found = json.loads((run / alive.FILE).read_text(encoding="utf-8"))
+        found = json.loads((run / process_file.FILE).read_text(encoding="utf-8"))
         if isinstance(found, dict):
             return found
     return {}

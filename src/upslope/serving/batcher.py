@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 
 from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.sampling import Engine
 from upslope.serving.calls import Call
 from upslope.serving.jobs import Job
 from upslope.serving.requests import Asked, BadRequest
+from upslope.types import Engine
 
 LINGER = 0.003
 """Seconds an idle engine waits for more after the first request: those sent together should be computed together."""

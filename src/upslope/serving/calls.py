@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.record import Progress, Record
-from upslope.rollout.sampling import Engine
+from upslope.rollout.decode.record import Progress, Record
 from upslope.serving.jobs import Job, settle
+from upslope.types import Engine
 
 SLICE = 0.05
 """Seconds a call runs before it is the next one's turn; a token that takes longer is finished."""
@@ -26,7 +26,7 @@ GATHER = 0.1
 
 
 class Underway(Protocol):
-    """What `upslope.rollout.engine.TorchEngine.begin` gives."""
+    """What `upslope.rollout.engines.torch_engine.TorchEngine.begin` gives."""
 
     def advance(self) -> bool: ...
     def close(self) -> None: ...

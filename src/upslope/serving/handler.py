@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from upslope.errors import UserError
-from upslope.rollout.server_engine import OURS
+from upslope.rollout.engines.server_engine import OURS
 from upslope.runtime.access import bearer, host_of, is_loopback, same_key
 from upslope.serving.body import BadRequest, quoted, read_json
 from upslope.serving.connections import TimedHandler

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.sampling import Finish
 from upslope.serving.requests import Asked
+from upslope.types import Finish
 
 SMALL_ROWS = 64
 """A request for more completions than this does not share a call with small ones, which would read it again at every arrival."""

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.sampling import Sampling
 from upslope.runtime.seeding import generator
 from upslope.serving.body import BadRequest, Fields, kind, quoted
+from upslope.types import Sampling
 
 MOST_ROWS = 8192
 """Completions one request may ask for."""

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from upslope.errors import Remark, UserError
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.sampling import Engine
 from upslope.runtime.access import check_reach
 from upslope.runtime.checkpoint_files import CheckpointReader
 from upslope.runtime.http_client import KEY_VARIABLE
@@ -27,6 +26,7 @@ from upslope.serving.body import BadRequest
 from upslope.serving.connections import BoundedServer
 from upslope.serving.handler import MOST_BODIES, WEIGHTS_PATH, Handler
 from upslope.setting_up import pick_device
+from upslope.types import Engine
 
 __all__ = ["WEIGHTS_PATH", "Server", "check_listening", "load_served"]
 
@@ -57,7 +57,7 @@ class Server(BoundedServer):
         self, policy: LanguageModel, engine: Engine | None = None, *, host: str = "127.0.0.1", port: int = 8000, token: str = "",
         name: str = "",
     ):  # fmt: skip
-        from upslope.rollout.engine import TorchEngine
+        from upslope.rollout.engines.torch_engine import TorchEngine
 
         check_listening(host, port, token, name)
         self.policy, self.token, self.name = policy, token, name or policy.name
@@ -174,7 +174,7 @@ def load_served(spec: str, device: Device = "auto", threads: int | None = None) 
 
 
 def _found(spec: str) -> LanguageModel:
-    from upslope.rollout.probe import load_checked
+    from upslope.rollout.parity_check import load_checked
     from upslope.runtime.run_folder import RunFolder
 
     if not (Path(spec) / "run.toml").is_file():

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from upslope.errors import MethodError, did_you_mean
 from upslope.fields import shown
 from upslope.knobs import said, set_knob
 from upslope.types.part import Part
+from upslope.types.slot_fields import ByDomain, Named, Stack
+from upslope.types.slots import (
+    Advantage,
+    Aggregate,
+    Controller,
+    Curriculum,
+    Data,
+    Filter,
+    LossTerm,
+    Memory,
+    Model,
+    ModelView,
+    Ratio,
+    Reference,
+    Regularizer,
+    Reward,
+    RolloutPlan,
+    Shape,
+    Surrogate,
+    Weight,
+)
 
 
 @dataclass(frozen=True)
@@ -24,19 +45,6 @@ class Paper:
 
     def __str__(self) -> str:
         return f"{self.title} ({self.year}{', arXiv ' + self.arxiv if self.arxiv else ''})"
-
-
-SINGLE_SLOTS = ("advantage", "ratio", "surrogate", "aggregate")
-OPTIONAL_SLOTS = ("curriculum", "rollout", "policy")
-"""These hold one part or none: the plain way."""
-STACKED_SLOTS = ("reward", "data", "filter", "shape", "weight", "regularize", "controller")
-NAMED_SLOTS = ("models", "references", "memory", "terms")
-SLOTS = (
-    *("curriculum", "rollout", "reward", "data", "filter", "advantage", "shape"),
-    *("policy", "ratio", "surrogate", "weight", "aggregate"),
-    *("regularize", "models", "references", "memory", "terms", "controller"),
-)
-"""In the order in which they act."""
 
 
 @dataclass(frozen=True)
@@ -58,52 +66,50 @@ class Method:
     """In which situation one would take it instead of its parent, for the method's page."""
     notes: str = ""
     """Doubts and departures from the paper, for the method's page."""
-    curriculum: Any = None
-    rollout: Any = None
-    reward: Any = ()
-    data: Any = ()
-    filter: Any = ()
-    advantage: Any = None
-    shape: Any = ()
-    policy: Any = None
-    ratio: Any = None
-    surrogate: Any = None
-    weight: Any = ()
-    aggregate: Any = None
-    regularize: Any = ()
-    models: Any = ()
-    references: Any = ()
-    memory: Any = ()
-    terms: Any = ()
-    controller: Any = ()
-    on: Any = ()
+    curriculum: Curriculum | None = None
+    rollout: RolloutPlan | None = None
+    reward: Stack[Reward] = Stack()
+    data: Stack[Data] = Stack()
+    filter: Stack[Filter] = Stack()
+    advantage: Advantage | None = None
+    shape: Stack[Shape] = Stack()
+    policy: ModelView | None = None
+    ratio: Ratio | None = None
+    surrogate: Surrogate | None = None
+    weight: Stack[Weight] = Stack()
+    aggregate: Aggregate | None = None
+    regularize: Stack[Regularizer] = Stack()
+    models: Named[Model] = Named()
+    references: Named[Reference] = Named()
+    memory: Named[Memory] = Named()
+    terms: Named[LossTerm] = Named()
+    controller: Stack[Controller] = Stack()
+    on: ByDomain = ByDomain()
     """Knobs that papers set differently by domain: ``{"text": {"advantage.lam": 1.0}}``. Applied when a run is made."""
 
     def __post_init__(self) -> None:
-        for slot in STACKED_SLOTS:
-            value = getattr(self, slot)
-            value = () if value is None else tuple(value) if isinstance(value, (tuple, list)) else (value,)
-            object.__setattr__(self, slot, value)
-        for slot in NAMED_SLOTS:
-            object.__setattr__(self, slot, _pairs(getattr(self, slot)))
-        by_domain = _pairs(self.on)
-        object.__setattr__(self, "on", tuple((domain, _pairs(knobs)) for domain, knobs in by_domain))
         for slot in SLOTS:
             self._check_slot(slot)
         for path, part in self.parts():
             part.check_knobs(path)
 
     def _check_slot(self, slot: str) -> None:
-        """Refuses what is no part. A function would do its work, but has no knobs to be kept with a run."""
+        """Refuses what does not belong into the slot. A function would do its work, but has no knobs to be kept with a run."""
+        wanted = SLOT_CLASSES[slot]
+        for path, part in self.held(slot):
+            if isinstance(part, wanted):
+                continue
+            fitting = sorted(kind.__name__ for kind in _loaded(wanted))[:6]
+            given = f"{part}, {_belongs(part)}" if isinstance(part, Part) else f"{shown(part)}, which is no part"
+            examples = f", such as {', '.join(fitting)}" if fitting else ""
+            raise MethodError(f"{path} of {self.name} is {given}. It takes a part that derives from {wanted.__name__}{examples}.")
+
+    def held(self, slot: str) -> list[tuple[str, Part]]:
+        """The parts of a slot with their paths."""
         value = getattr(self, slot)
         if slot in SINGLE_SLOTS + OPTIONAL_SLOTS:
-            held = [] if value is None else [(slot, value)]
-        else:
-            held = [(f"{slot}.{place}", part) for place, part in (value if slot in NAMED_SLOTS else enumerate(value))]
-        for path, part in held:
-            if not isinstance(part, Part):
-                raise MethodError(f"{path} of {self.name} is {shown(part)}, which is no part. Write it as a frozen dataclass that "
-                                  "derives from the slot's class in upslope.objective.base.")  # fmt: skip
+            return [] if value is None else [(slot, value)]
+        return [(f"{slot}.{place}", part) for place, part in (value if slot in NAMED_SLOTS else enumerate(value))]
 
     # -- looking at it -------------------------------------------------------------------------------------------------
 
@@ -117,15 +123,8 @@ class Method:
 
     def _walk(self) -> Iterator[tuple[str, Part]]:
         for slot in SLOTS:
-            value = getattr(self, slot)
-            if isinstance(value, Part):
-                yield from value.walk(slot)
-            elif slot in NAMED_SLOTS:
-                for name, part in value:
-                    yield from part.walk(f"{slot}.{name}")
-            elif value:
-                for position, part in enumerate(value):
-                    yield from part.walk(f"{slot}.{position}")
+            for path, part in self.held(slot):
+                yield from part.walk(path)
 
     def needs(self) -> frozenset[str]:
         """All columns the parts of this method read beyond the basic ones."""
@@ -133,7 +132,7 @@ class Method:
 
     @cached_property
     def _needs(self) -> frozenset[str]:
-        return frozenset().union(*(part.needs() for _, part in self.parts()))
+        return frozenset().union(*(part.all_needs() for _, part in self.parts()))
 
     def diff(self, other: Method) -> dict[str, tuple[str, str]]:
         """Slots in which two methods differ: ``{slot: (other's, ours)}`` as text."""
@@ -184,13 +183,43 @@ class Method:
         return self.with_knobs(dict(dict(self.on).get(domain, ())))
 
 
-def _pairs(value: Any) -> tuple:
-    if not value:
-        return ()
-    items = value.items() if isinstance(value, Mapping) else value
-    if not isinstance(items, Iterable) or any(not isinstance(item, tuple) or len(item) != 2 for item in items):
-        raise MethodError(f"{shown(value)} stands where a mapping of names is wanted, as in models={{'value': ValueFunction()}}.")
-    return tuple(sorted(items, key=lambda item: str(item[0])))
+def _slots() -> tuple[dict[str, type[Part]], dict[str, str]]:
+    """Of each slot of `Method`, in the order in which they act, the class of its parts and how it holds them."""
+    classes: dict[str, type[Part]] = {}
+    form: dict[str, str] = {}
+    for name, hint in get_type_hints(Method).items():
+        origin, inside = get_origin(hint), [kind for kind in get_args(hint) if isinstance(kind, type) and issubclass(kind, Part)]
+        if inside:
+            classes[name] = inside[0]
+            form[name] = {Stack: "stack", Named: "named"}.get(origin, "one")  # type: ignore[arg-type]
+    return classes, form
+
+
+SLOT_CLASSES, _FORM = _slots()
+"""What the parts of each slot derive from, in the order in which the slots act. A new slot is a field of `Method`."""
+SLOTS = tuple(SLOT_CLASSES)
+SINGLE_SLOTS = ("advantage", "ratio", "surrogate", "aggregate")
+"""A policy-gradient method needs a part in each of these."""
+OPTIONAL_SLOTS = tuple(slot for slot in SLOTS if _FORM[slot] == "one" and slot not in SINGLE_SLOTS)
+"""These hold one part or none: the plain way."""
+STACKED_SLOTS = tuple(slot for slot in SLOTS if _FORM[slot] == "stack")
+NAMED_SLOTS = tuple(slot for slot in SLOTS if _FORM[slot] == "named")
+
+
+def _belongs(part: Part) -> str:
+    """Where a part would stand, in words."""
+    for slot, kind in SLOT_CLASSES.items():
+        if isinstance(part, kind):
+            return f"which is for the slot {slot!r}"
+    return "which is for no slot of its own"
+
+
+def _loaded(kind: type[Part]) -> Iterator[type[Part]]:
+    """The public parts of a kind that have been imported so far."""
+    for below in kind.__subclasses__():
+        if "__dataclass_params__" in vars(below) and not below.__name__.startswith("_"):
+            yield below
+        yield from _loaded(below)
 
 
 def _slot_text(value: Any) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from upslope.types.batch import Batch
 
 Metrics = dict[str, float]
-Scope = Literal["decision", "sequence", "group", "update", "step"]
+Scope = Literal["decision", "segment", "sequence", "group", "update", "step"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Part:
     """
 
     scope: ClassVar[Scope] = "decision"
-    """What the part must see at once, and so when it runs."""
+    """What one call of the part must see at once, and so when it is called: on slices of an update that hold whole decisions,
+    segments, sequences or groups; once an ``update``; once a ``step``. Where it depends on knobs, `seen_at_once` says it."""
     ranges: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Where a knob can only be right, as an interval: ``{"weight": "[0, inf)"}``. Those of the base classes hold as well."""
 
@@ -41,13 +42,28 @@ class Part:
         """What the policy must compute for it inside its forward pass, where logits and hidden states are (`Probe` parts)."""
         return ()
 
-    def prepare(self, batch: Batch) -> Tensor | None:
-        """What it must compute on the whole update before that is cut, ``[N, ...]``; later read as ``batch.prepared[self]``."""
-        return None
+    def prepares(self) -> bool:
+        """Whether `prepare` runs, with these field values."""
+        return type(self).prepare is not Part.prepare
+
+    def prepare(self, batch: Batch) -> Tensor:
+        """What a part that is called on slices must know of the whole update, ``[N, ...]``; it runs once, before that is cut.
+
+        The call reads it as ``batch.prepared[self]``.
+        """
+        raise NotImplementedError
+
+    def prepare_needs(self) -> frozenset[str]:
+        """Columns that `prepare` reads. One of the ``current`` policy costs a further forward pass."""
+        return frozenset()
 
     def seen_at_once(self) -> Scope:
         """The scope with these field values; most parts have the same for all."""
         return self.scope
+
+    def all_needs(self) -> frozenset[str]:
+        """Columns that its call or `prepare` reads."""
+        return self.needs() | self.prepare_needs()
 
     def walk(self, path: str = "") -> Iterator[tuple[str, Part]]:
         """This part and every part inside it, with dotted paths."""

@@ -1,9 +1,9 @@
 """BPO: the ratio regressed to the solution of the bounded problem, with a value and a median function."""
 
 from upslope.methods.control.ppo import ppo
-from upslope.objective.critics import MedianFunction
+from upslope.objective.models.median import MedianFunction
+from upslope.objective.models.value import ValueFunction
 from upslope.objective.surrogate.fitted import FittedRatio
-from upslope.objective.value import ValueFunction
 from upslope.types import Paper
 
 bpo = ppo.derive(

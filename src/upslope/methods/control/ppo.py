@@ -4,11 +4,11 @@ import math
 
 from upslope.objective.advantage import GAE
 from upslope.objective.aggregate import TokenMean
+from upslope.objective.models.value import ValueFunction
 from upslope.objective.ratio import TokenRatio
 from upslope.objective.regularize import EntropyBonus
 from upslope.objective.shape import Whiten
 from upslope.objective.surrogate import PessimisticClip
-from upslope.objective.value import ValueFunction
 from upslope.types import Method, Paper
 
 ppo = Method(

@@ -4,7 +4,7 @@ from upslope.methods.rlvr.grpo import grpo
 from upslope.objective.aggregate import TokenMean
 from upslope.objective.controller.warm import ThenWhole
 from upslope.objective.surrogate import PessimisticClip
-from upslope.policies.layer import Layer
+from upslope.policies.views.layer import Layer
 from upslope.types import Paper
 
 bupo = grpo.derive(

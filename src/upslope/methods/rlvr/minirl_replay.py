@@ -1,7 +1,7 @@
 """MiniRL for mixtures of experts: routing replay."""
 
 from upslope.methods.rlvr.minirl import minirl
-from upslope.policies.routing import RoutingReplay
+from upslope.policies.views.routing import RoutingReplay
 
 minirl_r2 = minirl.derive(
     name="minirl-r2",

@@ -3,9 +3,9 @@
 from upslope.methods.control.ppo import ppo
 from upslope.objective.advantage import GAE
 from upslope.objective.advantage.polychromic import PolychromicAdvantage
+from upslope.objective.models.value import ValueFunction
 from upslope.objective.regularize.behavior import BehaviorKL
 from upslope.objective.surrogate import PessimisticClip
-from upslope.objective.value import ValueFunction
 from upslope.rollout.vine import Vine
 from upslope.types import Paper
 

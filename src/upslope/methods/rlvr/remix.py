@@ -4,7 +4,7 @@ from upslope.methods.rlvr.grpo import grpo
 from upslope.objective.controller.reincarnation import Reincarnation
 from upslope.objective.data.replay import Replay
 from upslope.objective.ratio.shifted import ShiftedRatio
-from upslope.objective.references import Snapshot
+from upslope.objective.references.snapshot import Snapshot
 from upslope.objective.regularize.convex import ConvexKL
 from upslope.objective.surrogate.shifted import ShiftedClip
 from upslope.types import Paper

@@ -5,7 +5,7 @@ import math
 from upslope.methods.control.ppo import ppo
 from upslope.objective.advantage.value_baseline import ValueBaseline
 from upslope.objective.controller.phases import PhasedThreshold
-from upslope.objective.critics import PessimisticValue
+from upslope.objective.models.pessimistic import PessimisticValue
 from upslope.objective.regularize import EntropyBonus
 from upslope.objective.regularize.hinge import HingeKL
 from upslope.objective.shape.rows import WhitenRows

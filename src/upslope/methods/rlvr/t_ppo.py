@@ -2,7 +2,7 @@
 
 from upslope.methods.control.ppo import ppo
 from upslope.objective.advantage.extended import ExtendedGAE
-from upslope.objective.finished import FinishedValue
+from upslope.objective.models.finished import FinishedValue
 from upslope.objective.surrogate import PessimisticClip
 from upslope.objective.weight.window import ThisWindow
 from upslope.rollout.windows import Windows

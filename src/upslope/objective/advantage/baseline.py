@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from upslope.objective.base import Advantage, Remembers, State
+from upslope.objective.base import Advantage, State, Stateful
 from upslope.types import Batch, Metrics
 
 
@@ -21,7 +21,7 @@ class RawReward(Advantage):
 
 
 @dataclass(frozen=True)
-class MovingBaseline(Advantage, Remembers):
+class MovingBaseline(Advantage, Stateful):
     r"""Reward minus a running mean of rewards: :math:`b \leftarrow decay\cdot b + (1-decay)\,\bar R`, after the step.
 
     Fields:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
-from upslope.objective.base import Advantage, Remembers, State
+from upslope.objective.base import Advantage, State, Stateful
 from upslope.types import Batch, Metrics
 
 FLAT = 1e-3
@@ -43,7 +43,7 @@ class Papers(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BundleRisk(Advantage, Remembers):
+class BundleRisk(Advantage, Stateful):
     r"""A mixed value at risk of bundle scores, shared out to the answers of the bundle (RiskPO).
 
     .. math::

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from upslope.objective.base import Advantage, Remembers, State
+from upslope.objective.base import Advantage, State, Stateful
 from upslope.types import Batch, Metrics
 
 
@@ -29,7 +29,7 @@ class Earned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SmoothBaseline(Advantage, Remembers):
+class SmoothBaseline(Advantage, Stateful):
     r"""The smaller of two mixes of the group's own standardised reward and that against the task's whole history (DCPO).
 
     .. math::

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from upslope.objective.base import Advantage
-from upslope.objective.lists import Ending, asked_items, closing, items_of
+from upslope.objective.functional.lists import Ending, asked_items, closing, items_of
 from upslope.types import Batch
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from upslope.objective.base import Data, Outside
+from upslope.objective.base import Data, DataContext
 from upslope.types import Source, Trajectories, decision_keys
 
 
@@ -18,11 +18,11 @@ class GroundTruth(Data):
     policy's own. A group of G samples becomes one of G + 1.
     """
 
-    def __call__(self, rows: Trajectories, outside: Outside) -> Trajectories:
-        taught = outside.teacher(rows)
+    def __call__(self, rows: Trajectories, context: DataContext) -> Trajectories:
+        taught = context.teacher(rows)
         if rows.key is not None:
             first = [int((rows.group == name).nonzero()[0]) for name in taught.group]
             # The group's first row names the decisions of the reference too; one more step sets them apart from its own.
             taught = taught.replace(key=decision_keys(rows.key[first, 0] + 1, taught.sampled.shape[1]))
         source = torch.full_like(rows.group, int(Source.FRESH))
-        return outside.join([rows.replace(label={"source": source, **rows.label}), taught])
+        return context.join([rows.replace(label={"source": source, **rows.label}), taught])

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
-from upslope.objective.base import Data, Outside, Remembers, State
+from upslope.objective.base import Data, DataContext, State, Stateful
 from upslope.types import Batch, Metrics, Trajectories, View, pack_rows, unpack_rows
 
 
 @dataclass(frozen=True)
-class LastResponse(Data, Remembers):
+class LastResponse(Data, Stateful):
     r"""Keeps the last answer to each task and measures on it how far the policy has moved since (SPO).
 
     .. math::  D = \frac1T \sum_t \big|\log\pi_{then}(y_t) - \log\pi_{now}(y_t)\big|
@@ -35,12 +35,12 @@ class LastResponse(Data, Remembers):
     def init(self) -> State:
         return {"steps": []}
 
-    def __call__(self, rows: Trajectories, outside: Outside) -> Trajectories:
+    def __call__(self, rows: Trajectories, context: DataContext) -> Trajectories:
         found = [kept for kept in self._kept(rows) if kept.rows]
         drift = torch.zeros_like(rows.reward)
         if found:
-            kept = outside.join(found) if len(found) > 1 else found[0]
-            now = outside.look(kept, frozenset({"logp"})).logp
+            kept = context.join(found) if len(found) > 1 else found[0]
+            now = context.evaluate(kept, frozenset({"logp"})).logp
             moved = kept.row_mean(torch.where(kept.sampled > 0, (kept.behavior.logp - now).abs(), 0.0))
             names, order = kept.task.sort()
             place = torch.searchsorted(names, rows.task).clamp(max=len(names) - 1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from upslope.errors import MethodError
-from upslope.objective.base import Data, Outside, Remembers, State
+from upslope.objective.base import Data, DataContext, State, Stateful
 from upslope.types import Batch, Metrics, Trajectories, pack_rows, unpack_rows
 
 SMALLEST_SPREAD = 1e-8
@@ -17,7 +17,7 @@ SMALLEST_SPREAD = 1e-8
 
 
 @dataclass(frozen=True)
-class PreviousStep(Data, Remembers):
+class PreviousStep(Data, Stateful):
     r"""Puts the rows of the last step aside as ``previous``, with how far the reward has come since (PIPO).
 
     .. math::  \xi_t = \frac{\mu_t - \bar\mu}{s}, \qquad  \phi(\xi) = \xi \text{ if } \xi \ge 0 \text{ else } lam\,\xi
@@ -67,7 +67,7 @@ class PreviousStep(Data, Remembers):
         found = min(max(step / (spread if spread >= SMALLEST_SPREAD else 1.0), -self.gate), self.gate)
         return 0.0 if abs(found) <= self.dead_zone else found
 
-    def __call__(self, rows: Trajectories, outside: Outside) -> Trajectories:
+    def __call__(self, rows: Trajectories, context: DataContext) -> Trajectories:
         state = rows.state[self]
         progress = self.progress(state["means"], _mean(rows))
         scale = self.lam if progress < 0 else 1.0

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
-from upslope.objective.base import Data, Outside, Remembers, State
+from upslope.objective.base import Data, DataContext, State, Stateful
 from upslope.types import Batch, Metrics, Source, Trajectories, decision_keys, pack_rows, unpack_rows
 
 OLDER = 1_000_000_000
@@ -17,7 +17,7 @@ OLDER = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Replay(Data, Remembers):
+class Replay(Data, Stateful):
     r"""A share of the batch comes from the last steps (ReMix): whole groups, from step :math:`k-i` with i uniform in 1..window.
 
     To F fresh groups :math:`F\,p/(1-p)` older ones are joined, each at most once; they are the share p of the whole. Their label
@@ -41,7 +41,7 @@ class Replay(Data, Remembers):
     def init(self) -> State:
         return {"steps": []}
 
-    def __call__(self, rows: Trajectories, outside: Outside) -> Trajectories:
+    def __call__(self, rows: Trajectories, context: DataContext) -> Trajectories:
         kept = rows.state[self]["steps"]
         wanted = round(rows.group_index()[1] * self.fraction / (1 - self.fraction))
         if not kept or not wanted:
@@ -50,7 +50,7 @@ class Replay(Data, Remembers):
         chosen = self._drawn(rows, [batch.group.unique() for batch in older], wanted)
         older = [_only_groups(batch, chosen) for batch in older]
         fresh = rows.replace(label={**rows.label, "source": torch.full_like(rows.group, int(Source.FRESH))})
-        return outside.join([fresh, *(batch for batch in older if batch.rows)])
+        return context.join([fresh, *(batch for batch in older if batch.rows)])
 
     def _marked(self, batch: Trajectories, age: int) -> Trajectories:
         label = {**batch.label, "source": torch.full_like(batch.group, int(Source.REPLAYED))}

@@ -141,10 +141,13 @@ class EntropyMix(Mix):
     def seen_at_once(self) -> Scope:
         if self.over == "response":
             return "sequence"
-        return "group" if self.source == "current" else "update"
+        return "group" if self.source == "current" else "decision"  # the call then reads what was prepared
 
-    def prepare(self, batch: Batch) -> Tensor | None:
-        return self._share(batch) if self.seen_at_once() == "update" else None
+    def prepares(self) -> bool:
+        return self.over != "response" and self.source == "proximal"
+
+    def prepare(self, batch: Batch) -> Tensor:
+        return self._share(batch)
 
     def __call__(self, batch: Batch) -> Tensor:
         return batch.prepared[self] if self in batch.prepared else self._share(batch)

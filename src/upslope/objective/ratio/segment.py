@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from upslope.objective.base import Branch, Ratio
-from upslope.objective.lists import Ending, units
+from upslope.objective.functional.lists import Ending, units
 from upslope.objective.ratio.granularity import carrier, log_ratio
 from upslope.types import Batch
 
@@ -24,7 +24,7 @@ class SegmentRatio(Ratio):
         ending: whether the decision that ends a list has a ratio ``"apart"``, or is ``"within"`` its item's mean (released code).
     """
 
-    scope = "sequence"
+    scope = "segment"
 
     gradient: Literal["token", "segment"] = "token"
     ending: Ending = "apart"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Regularizer
-from upslope.objective.covariance import Source, covariance, covariance_needs, share_count
+from upslope.objective.functional.covariance import Source, covariance, covariance_needs, share_count
 from upslope.objective.ratio import log_ratio
 from upslope.types import Batch
 
@@ -32,7 +32,6 @@ class CovarianceKL(Regularizer):
             of a step on, ``"proximal"`` does not.
     """
 
-    scope = "update"
     ranges: ClassVar = {"weight": "[0, inf)"}
 
     fraction: float = 2e-3
@@ -43,21 +42,19 @@ class CovarianceKL(Regularizer):
         if not 0 <= self.fraction <= 1:
             raise MethodError(f"CovarianceKL.fraction is {self.fraction}; it is a share from 0 to 1.")
 
-    def needs(self) -> frozenset[str]:
-        return covariance_needs(self.source) if self._on() else frozenset()
+    def prepare_needs(self) -> frozenset[str]:
+        return covariance_needs(self.source) if self.prepares() else frozenset()
 
-    def _on(self) -> bool:
-        return bool(self.fraction and self.weight)
+    def prepares(self) -> bool:
+        return self.fraction > 0 and self.weight > 0
 
-    def prepare(self, batch: Batch) -> Tensor | None:
+    def prepare(self, batch: Batch) -> Tensor:
         """Which decisions are held ``[N, T]``."""
-        if not self._on():
-            return None
         found = covariance(batch, self.source)
         threshold = found.flatten().topk(min(share_count(batch, self.fraction), found.numel())).values[-1]
         return (found >= threshold) & (found > 0)
 
     def __call__(self, batch: Batch) -> Tensor:
-        if not self._on():
+        if not self.prepares():
             return torch.zeros_like(batch.sampled)
         return torch.where(batch.prepared[self], self.weight * log_ratio(batch).abs(), 0.0)

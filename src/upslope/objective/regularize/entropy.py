@@ -35,12 +35,15 @@ class AnswerEntropyPenalty(Regularizer):
         if not self.weight >= 0:
             raise MethodError(f"AnswerEntropyPenalty.weight is {self.weight}; it is 0 or above.")
 
-    def needs(self) -> frozenset[str]:
+    def prepare_needs(self) -> frozenset[str]:
         return frozenset({"proximal.entropy"}) if self.weight else frozenset()
 
-    def prepare(self, batch: Batch) -> Tensor | None:
+    def prepares(self) -> bool:
+        return self.weight > 0
+
+    def prepare(self, batch: Batch) -> Tensor:
         """Each row's mean entropy ``[N]``: a slice of single decisions could not take it."""
-        return row_entropy(batch, batch.proximal) if self.weight else None
+        return row_entropy(batch, batch.proximal)
 
     def __call__(self, batch: Batch) -> Tensor:
         if not self.weight:

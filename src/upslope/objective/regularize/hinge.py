@@ -34,7 +34,6 @@ class HingeKL(Regularizer):
         reference: who is compared with.
     """
 
-    scope = "update"
     ranges: ClassVar = {"weight": "[0, inf)"}
 
     weight: float = 0.1
@@ -52,14 +51,16 @@ class HingeKL(Regularizer):
                               f"{self.smoothing:g}; the first two are at least 0, the last from 0 to below 1.")  # fmt: skip
 
     def needs(self) -> frozenset[str]:
-        if not self.weight:
-            return frozenset()
-        return frozenset({"current.logp", "proximal.entropy", f"reference.{self.reference}.logp"})
+        return frozenset({f"reference.{self.reference}.logp"}) if self.weight else frozenset()
 
-    def prepare(self, batch: Batch) -> Tensor | None:
-        """The slope of the penalty in K, for each row ``[N]``."""
-        if not self.weight:
-            return None
+    def prepare_needs(self) -> frozenset[str]:
+        return self.needs() | {"current.logp", "proximal.entropy"} if self.weight else frozenset()
+
+    def prepares(self) -> bool:
+        return self.weight > 0
+
+    def prepare(self, batch: Batch) -> Tensor:
+        """The derivative of the penalty in K, for each row ``[N]``."""
         if batch.current is None or batch.proximal is None or batch.proximal.entropy is None:
             raise MethodError("HingeKL looks at the whole update's current divergence and entropy, which this batch lacks.")
         # What is infinite or NaN says nothing of how far the others are.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Shape
-from upslope.objective.dependence import dependence, dependence_needs
+from upslope.objective.functional.dependence import dependence, dependence_needs
 from upslope.types import Batch
 
 

@@ -37,7 +37,6 @@ class BalancedClip(Surrogate):
         dual: where A < 0, the loss is no larger than :math:`-dual \cdot A`. Infinite: none.
     """
 
-    scope = "update"
     ranges: ClassVar = {"dual": "(1, inf]"}
 
     target: float = 0.4
@@ -63,7 +62,7 @@ class BalancedClip(Surrogate):
         if not (self.low_step > 0 and self.high_step > 0):
             raise MethodError(f"BalancedClip has steps {self.low_step:g} and {self.high_step:g}; both are above 0.")
 
-    def needs(self) -> frozenset[str]:
+    def prepare_needs(self) -> frozenset[str]:
         return frozenset({"current.logp", "proximal.logp"}) if self.target else frozenset()
 
     def takes(self, branches: tuple[str, ...]) -> bool:
@@ -98,10 +97,11 @@ class BalancedClip(Surrogate):
         """What these decisions count where a ratio outside is replaced by the bound."""
         return (weight * torch.where(outside, bound if self.contribution == "surrogate" else 0.0, ratio)).sum()
 
-    def prepare(self, batch: Batch) -> Tensor | None:
+    def prepares(self) -> bool:
+        return self.target > 0
+
+    def prepare(self, batch: Batch) -> Tensor:
         """The number of the pair of bounds at which the search stops, the same for all rows ``[N]``."""
-        if not self.target:
-            return None
         if batch.current is None:
             raise MethodError("BalancedClip looks at the current policy before an update, and this batch has none.")
         enough = self.shares(batch) >= self.target

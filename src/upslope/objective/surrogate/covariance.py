@@ -9,7 +9,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Branch, Notes, Surrogate
-from upslope.objective.covariance import Source, covariance, covariance_needs, share_count
+from upslope.objective.functional.covariance import Source, covariance, covariance_needs, share_count
 from upslope.objective.ratio import log_ratio
 from upslope.objective.surrogate.clip import advantage_of, check_region, clip_notes
 from upslope.types import Batch
@@ -34,8 +34,6 @@ class CovarianceClip(Surrogate):
             of a step on, ``"proximal"`` does not.
     """
 
-    scope = "update"
-
     fraction: float = 2e-4
     above: float = 1.0
     below: float = 5.0
@@ -50,16 +48,17 @@ class CovarianceClip(Surrogate):
         if not self.above < self.below:
             raise MethodError(f"CovarianceClip has above={self.above:g} and below={self.below:g}; no covariance lies between.")
 
-    def needs(self) -> frozenset[str]:
+    def prepare_needs(self) -> frozenset[str]:
         return covariance_needs(self.source) if self.fraction else frozenset()
 
     def takes(self, branches: tuple[str, ...]) -> bool:
         return branches == ("token",)
 
-    def prepare(self, batch: Batch) -> Tensor | None:
+    def prepares(self) -> bool:
+        return self.fraction > 0
+
+    def prepare(self, batch: Batch) -> Tensor:
         """Which decisions get no gradient ``[N, T]``."""
-        if not self.fraction:
-            return None
         found = covariance(batch, self.source)
         candidate = (found > self.above) & (found < self.below)
         if self.source == "current":

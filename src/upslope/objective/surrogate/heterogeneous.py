@@ -39,7 +39,6 @@ class EntropyAdaptiveClip(Surrogate):
         unsigned: confident tokens get positive scores too, as in the paper's code, which divides them by their signed minimum.
     """
 
-    scope = "update"
     ranges: ClassVar = {"dual": "(1, inf]"}
 
     low: float = 0.2
@@ -59,7 +58,7 @@ class EntropyAdaptiveClip(Surrogate):
             raise MethodError(f"EntropyAdaptiveClip has widen={self.widen:g} and redistribute={self.redistribute:g}; the first is "
                               "0 or above, the second from 0 to 1 (above, confident tokens would learn the opposite).")  # fmt: skip
 
-    def needs(self) -> frozenset[str]:
+    def prepare_needs(self) -> frozenset[str]:
         return frozenset({"proximal.entropy"})
 
     def prepare(self, batch: Batch) -> Tensor:

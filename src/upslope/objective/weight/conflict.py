@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
-from upslope.objective.base import Remembers, State, Weight
+from upslope.objective.base import State, Stateful, Weight
 from upslope.types import Batch, Metrics, View
 
 
@@ -20,7 +20,7 @@ class ConflictTokens(Weight):
 
     A decision *conflicts* when its group has the same token at the same place in an answer with A > 0 and in one with A < 0. The
     forward set is the unbroken run of conflicts at an answer's start, the backward set the one at its end (places counted from
-    the end). Places count sampled decisions.
+    the end). CacheWriter count sampled decisions.
 
     .. math::  \lambda_t = \lambda^{fwd}_t \lambda^{bwd}_t,\qquad
                \lambda^{set}_t = \begin{cases} boost & t \in set, A > 0\\ 0 & t \in set, A < 0\\ 1 & \text{else}\end{cases}
@@ -93,7 +93,7 @@ def row_entropy(batch: Batch, view: View | None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class EntropyCutoff(Weight, Remembers):
+class EntropyCutoff(Weight, Stateful):
     r"""Answers whose mean entropy is above a threshold do not learn, unless the policy began above it.
 
     .. math::  \delta_i = 0 \text{ if } \langle H\rangle_{first} < threshold < \langle H\rangle_i, \text{ else } 1

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Weight
-from upslope.objective.curvature import ObjectiveChange, PolicyShift
+from upslope.objective.functional.curvature import ObjectiveChange, PolicyShift
 from upslope.types import Batch
 
 

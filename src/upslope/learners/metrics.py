@@ -1,0 +1,104 @@
+"""Metrics of a step: sums over decisions, gathered slice by slice. Nothing waits for the device until a mean is asked for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import reduce
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from upslope.objective.ratio import LOG_LIMIT, raw_log_ratio
+from upslope.types import Metrics, Trajectories
+
+
+class PendingMetrics(NamedTuple):
+    """What an update showed, not yet added up."""
+
+    entries: list[tuple[Any, ...]]
+    """Name, total and count; an integer is the place of the number among the values."""
+    values: tuple[Any, ...]
+
+    def add_to(self, sums: MetricSums) -> None:
+        for name, *pair in self.entries:
+            sums.add(name, *(float(self.values[number]) if isinstance(number, int) else number for number in pair))
+
+
+class MetricSums:
+    """Totals and counts by name."""
+
+    def __init__(self) -> None:
+        self.pending: list[PendingMetrics] = []
+        self.totals: dict[str, list[Tensor | float]] = defaultdict(list)
+        self.counts: dict[str, list[Tensor | float]] = defaultdict(list)
+
+    def add(self, name: str, total: Tensor | float, count: Tensor | float) -> None:
+        """Adds ``count`` observations that sum to ``total``."""
+        self.totals[name].append(total)
+        self.counts[name].append(count)
+
+    def defer(self, pending: PendingMetrics) -> None:
+        """Adds these when a mean is asked for: an update on a few decisions has no time for it."""
+        self.pending.append(pending)
+
+    def merge(self, other: MetricSums) -> None:
+        self.pending += other.pending
+        for name, totals in other.totals.items():
+            self.totals[name] += totals
+            self.counts[name] += other.counts[name]
+
+    def means(self) -> Metrics:
+        """Mean of each name; nothing observed is left out."""
+        pending, self.pending = self.pending, []
+        for update in pending:
+            update.add_to(self)
+        counts = {name: _sum(values) for name, values in self.counts.items()}
+        return {name: _sum(totals) / counts[name] for name, totals in self.totals.items() if counts[name] > 0}
+
+
+def _sum(values: list[Tensor | float]) -> float:
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    plain = sum(value for value in values if not isinstance(value, Tensor))
+    return plain + (float(torch.stack([tensor.double() for tensor in tensors]).sum()) if tensors else 0.0)
+
+
+def sampling_metrics(everything: Trajectories, rows: Trajectories) -> Metrics:
+    """What is known of a step before anything is learned; ``rows`` are those that passed the filters."""
+    decisions = everything.sampled.sum().clamp_min(1)
+    metrics = {"kept_rows": rows.rows / max(everything.rows, 1)}
+    if everything.behavior.entropy is not None:
+        metrics["entropy"] = float((everything.behavior.entropy * everything.sampled).sum() / decisions)
+    metrics |= component_metrics(everything)
+    if "task" in everything.components:
+        metrics["reward"] = float(everything.components["task"].mean())
+        metrics["constant_groups"] = float(everything.group_stats(everything.components["task"]).constant.float().mean())
+        lengths = everything.lengths()
+        metrics |= {"length": float(lengths.mean()), "longest": float(lengths.max())}
+    return metrics
+
+
+def component_metrics(rows: Trajectories) -> Metrics:
+    """Mean of each part of the reward but the task's own."""
+    return {f"reward_{name}": float(values.mean()) for name, values in rows.components.items() if name != "task"}
+
+
+def add_slice_metrics(sums: MetricSums, piece: Trajectories, losses: Tensor, notes: dict[str, Tensor], grad: Tensor | None) -> None:
+    """Adds what one slice showed: clipping, movement, and which decisions got a gradient (``grad``)."""
+    on = piece.sampled > 0
+    count = piece.sampled.sum()
+    clipped = [notes[name] for name in ("clipped_high", "clipped_low") if name in notes]
+    if clipped:
+        notes = {**notes, "clip_fraction": reduce(torch.logical_or, clipped)}
+    for name, column in notes.items():
+        sums.add(name, (column & on).sum(), count)
+    if grad is not None:
+        sums.add("learning", ((grad != 0) & on).sum(), 0.0)
+    raw = raw_log_ratio(piece)
+    log = torch.where(raw.isnan(), 0.0, raw).clamp(-LOG_LIMIT, LOG_LIMIT)
+    sums.add("limited", ((raw.isnan() | (raw.abs() > LOG_LIMIT)) & on).sum(), count)
+    sums.add("log_ratio", log.abs().sum(), count)
+    sums.add("kl_proximal", ((log.exp() - 1 - log) * on).sum(), count)
+    assert piece.advantage is not None
+    sums.add("advantage_positive", ((piece.advantage > 0) & on).sum(), count)
+    sums.add("loss", losses.sum(), 1.0)

@@ -1,0 +1,124 @@
+"""The optimiser step: Adam with a learning rate per group, the gradient norm clipped, and nothing that is not finite let in."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from upslope.errors import UserError
+from upslope.learners.adam import Adam
+from upslope.learners.metrics import MetricSums
+from upslope.learners.nonfinite import IN_A_ROW, NonFinite, Offence, broken_weights, norm_of, offence
+from upslope.learners.policy_views import PolicyViews
+from upslope.runtime import torch_private
+from upslope.runtime.settings import Settings
+from upslope.types import Method, Policy, State, Trajectories
+
+
+class OptimizerStep:
+    """Moves the policy's parameters along their gradients, and watches over both.
+
+    Args:
+        views: evaluates the rows of an update once more, where its gradient was not finite.
+    """
+
+    def __init__(self, method: Method, policy: Policy, views: PolicyViews, settings: Settings):
+        self.policy, self.views, self.settings = policy, views, settings
+        self.optimizer = make_optimizer(method, policy, settings)
+        self.step, self.skipped = 0, 0
+        """The step under way, and updates in a row whose gradient was not finite, up to now."""
+        self.offence: Offence | None = None
+        """Rows of the step that began or ended such a series."""
+        self.check_weights(None)
+
+    def begin(self, step: int) -> None:
+        """A step begins."""
+        self.step, self.offence = step, None
+
+    def set_learning_rate(self) -> float:
+        """The learning rate of the step under way, given to all groups of parameters by their scale."""
+        lr = learning_rate(self.settings, self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr * group["scale"]
+        return lr
+
+    def parameters(self) -> list[Tensor]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def grads(self) -> list[Tensor]:
+        """Gradients of the parameters that have one."""
+        return [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+
+    def apply(self, norm: float, sums: MetricSums) -> bool:
+        """Moves the parameters along their gradients, whose norm is given; not if that is not finite."""
+        finite = math.isfinite(norm)
+        sums.add("skipped_updates", float(not finite), 1.0)
+        if not finite:  # one infinite gradient would destroy the policy for good
+            self.skipped += 1
+            return False
+        self.skipped = 0
+        sums.add("grad_norm", norm, 1.0)
+        limit = self.settings.grad_clip or math.inf
+        if norm > limit:  # the small number is torch's, in `clip_grad_norm_`
+            torch_private.foreach_mul_(self.grads(), limit / (norm + 1e-6))
+        self.optimizer.step()
+        return True
+
+    def report_skipped(self, method: Method, rows: Trajectories, needs: frozenset[str]) -> None:
+        """An update was skipped: the rows of the first and of the last of a series are kept, and the last is the end."""
+        if self.skipped in (1, IN_A_ROW):
+            self.offence = offence(method, self.views, self.policy, rows, needs, self.step)
+        self.check_weights(rows)
+        if self.skipped >= IN_A_ROW:
+            what = f"step {self.step}: the gradient was not finite in {IN_A_ROW} updates in a row, so none of them was made."
+            raise NonFinite(what, "start anew with a lower --lr or --grad-clip, or look for what overflows in reward and method.")
+
+    def check_weights(self, rows: Trajectories | None) -> None:
+        """Refuses to go on with weights that are not finite: no later update mends them, and no checkpoint may hold them."""
+        if math.isfinite(norm_of(self.parameters())):
+            return
+        if rows is None:
+            raise NonFinite("the weights are not finite before the first step.", "Give another --model or checkpoint.")
+        self.offence = broken_weights(self.policy, rows, self.step)
+        lr = learning_rate(self.settings, self.step)
+        raise NonFinite(
+            f"step {self.step}: an update at learning rate {lr:g} left weights that are not finite or about to overflow.",
+            f"start anew with a lower --lr than {self.settings.lr:g}.",
+        )
+
+    def state(self) -> State:
+        return self.optimizer.state_dict()
+
+    def load_state(self, saved: State) -> None:
+        moments = {int(key): value for key, value in saved["state"].items()}
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+
+
+def make_optimizer(method: Method, policy: Policy, settings: Settings) -> torch.optim.Optimizer:
+    """AdamW over the policy's parameters, a group for each of the method's models with its own scale of the learning rate."""
+    scales = {name: getattr(model, "lr_scale", 1.0) for name, model in method.models}
+    groups = [
+        {"params": parameters, "name": name, "scale": scales.get(name, 1.0)}
+        for name, parameters in policy.trainable().items()
+        if parameters
+    ]
+    if not groups:
+        raise UserError("the policy has no parameters that could learn.")
+    beta2, eps = settings.adam_beta2, settings.adam_eps
+    betas, eps = (0.9, 0.999 if beta2 is None else float(beta2)), 1e-8 if eps is None else float(eps)
+    # Updates on single decisions are many and small, and torch's own step costs more than its kernel there.
+    make = Adam if policy.independent_decisions else torch.optim.AdamW
+    return make(groups, lr=0.0, betas=betas, eps=eps, weight_decay=settings.weight_decay, fused=True)
+
+
+def learning_rate(settings: Settings, step: int) -> float:
+    """Learning rate of a step (the first is 1): a linear rise over the warm-up, then the schedule down to the floor."""
+    lr, steps, warmup = settings.lr or 0.0, settings.steps or 1, settings.warmup or 0
+    if step <= warmup:
+        return lr * step / warmup
+    floor = settings.lr_floor or 0.0
+    left = 1 - (step - 1 - warmup) / max(steps - warmup, 1)
+    shape = {"constant": 1.0, "linear": left, "cosine": 0.5 * (1 - math.cos(math.pi * left))}[settings.schedule or "linear"]
+    return lr * (1.0 if settings.schedule == "constant" else floor + (1 - floor) * shape)

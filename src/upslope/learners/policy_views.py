@@ -1,0 +1,102 @@
+"""Policy views: the columns of the policy and of its references on rows, and how far the policy has moved from its start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from upslope.learners.references import START, References, reference_parts
+from upslope.learners.updates.slicing import pack
+from upslope.objective import estimator
+from upslope.objective.regularize import kl_estimate
+from upslope.types import Method, Metrics, Policy, Trajectories, View
+
+WATCHED_ROWS = 64
+"""Rows on which the KL to the start is measured when the method itself does not need it."""
+
+
+class PolicyViews:
+    """Evaluates the policy and its references, as a method wants them evaluated.
+
+    Args:
+        watch_kl: measure the KL to the start even if the method does not need it.
+    """
+
+    def __init__(self, policy: Policy, references: References, watch_kl: bool):
+        self.policy, self.references, self.watch_kl = policy, references, watch_kl
+
+    def evaluate(self, method: Method, policy: Policy, rows: Trajectories, needs: frozenset[str]) -> View:
+        """Columns of one slice, with gradient where it is enabled."""
+        return policy.evaluate(rows, needs, **self.options(method, needs))
+
+    @staticmethod
+    def options(method: Method, needs: frozenset[str]) -> dict[str, Any]:
+        """Further arguments of `Policy.evaluate` for this method: mostly none."""
+        probes = [probe for _, part in method.parts() for probe in part.probes() if probe.name in needs]
+        found: dict[str, Any] = {"view": method.policy} if method.policy is not None else {}
+        return found | ({"probes": tuple(dict.fromkeys(probes))} if probes else {})
+
+    def columns(
+        self, method: Method, policy: Policy, rows: Trajectories, needs: frozenset[str], chosen: Tensor | None = None
+    ) -> View:
+        """Columns of a policy, without gradient, slice by slice; rows that are not among the ``chosen`` stay zero."""
+        cost = policy.slice_tokens(rows)
+        found: dict[str, Tensor] = {"logp": torch.zeros_like(rows.sampled)}
+        chosen = torch.arange(rows.rows) if chosen is None else chosen
+        with torch.no_grad():
+            for index in pack(rows, chosen, cost, policy.token_budget(), "sequence", policy.pads):
+                for name, column in self.evaluate(method, policy, rows.take_rows(index), needs).columns().items():
+                    place = found.setdefault(name, torch.zeros(rows.sampled.shape, dtype=column.dtype, device=column.device))
+                    place[index] = column
+        return View.of(found)
+
+    def before_step(self, method: Method, rows: Trajectories, moves: bool) -> Trajectories:
+        """One pass for the columns that parts read before the first update, and one for each reference they compare with.
+
+        Args:
+            moves: whether the policy will have moved away from the proximal one by the last update.
+        """
+        if method.policy is not None:
+            rows = method.policy.annotate(self.policy, rows)
+        needs = method.needs()
+        early = frozenset(need.split(".")[1] for need in needs if need.startswith("proximal."))
+        known = {} if rows.proximal is None else rows.proximal.columns()
+        if early - set(known) or (not known and moves and estimator.filled(method.ratio).branches()):
+            chosen = torch.arange(rows.rows) if early else estimator.rows_with_signal(method, rows)
+            found = self.columns(method, self.policy, rows, early - {"logp"}, chosen).columns()
+            rows = rows.replace(proximal=View.of({**found, **known}))
+        names = sorted({need.split(".")[1] for need in needs if need.startswith("reference.")})
+        views = {name: self.reference(method, name, rows) for name in names}
+        return rows.replace(reference={**rows.reference, **views}) if names else rows
+
+    def reference(self, method: Method, name: str, rows: Trajectories) -> View:
+        """The columns of a reference."""
+        policy, part = self.references.compared(method, name), reference_parts(method)[name]
+        return self.columns(method, policy, part.sees(rows), frozenset())
+
+    def before_update(self, method: Method, rows: Trajectories) -> Trajectories:
+        """The current policy's columns, without gradient, for parts that read them before the update is cut."""
+        early = estimator.early_columns(method)
+        if not early:
+            return rows
+        moved = rows.draw > 0 or bool(method.terms)  # a term's own update may have come before
+        if not moved and rows.proximal is not None and early <= set(rows.proximal.columns()):
+            return rows.replace(current=rows.proximal)
+        return rows.replace(current=self.columns(method, self.policy, rows, early - {"logp"}))
+
+    def kl_to_start(self, rows: Trajectories, method: Method) -> Metrics:
+        """Of the policy that sampled. Its recorded log-probabilities are used: the proximal ones may lack rows without signal."""
+        if "source" in rows.label:  # older rows and reference answers say nothing about it
+            rows = rows.take_rows(rows.fresh())
+        first = self.references.start
+        if START in rows.reference and method.policy is None:
+            watched, start = rows, rows.reference[START]
+        elif self.watch_kl and first is not None:
+            watched = rows.take_rows(torch.linspace(0, rows.rows - 1, min(rows.rows, WATCHED_ROWS)).long().unique())
+            start = self.columns(method.derive(policy=None), first, watched, frozenset())
+        else:
+            return {}
+        kl = kl_estimate(watched.behavior.logp, start.logp, "k3") * watched.sampled
+        return {"kl_start": float(kl.sum() / watched.sampled.sum().clamp_min(1))}

@@ -1,0 +1,73 @@
+"""References: the policies that a policy is compared with, kept over the steps and renewed when their parts say so."""
+
+from __future__ import annotations
+
+from upslope.objective.base import Controller, Reference, State
+from upslope.objective.estimator import stateful
+from upslope.objective.references import Start
+from upslope.types import Method, Policy, call
+
+START = "start"
+"""The reference that every method may compare with and none needs to name."""
+
+
+def reference_parts(method: Method) -> dict[str, Reference]:
+    """The references of a method by name, the start among them."""
+    return {START: Start(), **dict(method.references)}
+
+
+def compares_with_start(method: Method) -> bool:
+    """Whether a copy of the first policy must be kept for this method."""
+    return any(need.startswith(f"reference.{START}.") for need in method.needs())
+
+
+class References:
+    """Copies of the policy by the name of their reference.
+
+    Args:
+        start: the policy as the run began, for methods or measurements that compare with it.
+    """
+
+    def __init__(self, method: Method, policy: Policy, start: Policy | None):
+        self.policy, self.first = policy, start
+        parts = {name: part for name, part in reference_parts(method).items() if name != START or start is not None}
+        self.kept = {name: call(method, part, part.begin, policy, start) for name, part in parts.items()}
+
+    @property
+    def start(self) -> Policy | None:
+        """The policy that counts as the start now, if it is kept."""
+        return self.kept[START][0] if START in self.kept else None
+
+    def compared(self, method: Method, name: str) -> Policy:
+        """Whose log-probabilities are this reference's."""
+        part = reference_parts(method)[name]
+        return call(method, part, part.compared, self.kept.get(name, ()), self.policy)
+
+    def renew(self, method: Method, states: dict[str, State], step: int, progress: float) -> None:
+        """Renews the copies that are due before this step, by themselves or because a controller asks."""
+        parts = reference_parts(method)
+        due = {name for name, part in parts.items() if call(method, part, part.due, step)}
+        for path, part in stateful(method).items():
+            if isinstance(part, Controller):
+                due |= set(part.snapshots(states[path], progress))
+        for name in due & self.kept.keys():  # a start that nobody looks at is not kept
+            self.kept[name] = call(method, parts[name], parts[name].renew, self.kept[name], self.policy)
+
+    def state(self) -> State:
+        """The weights of all copies but the first policy itself, which the run keeps beside its checkpoints."""
+        return {name: [{} if copy is self.first else copy.weights() for copy in kept] for name, kept in self.kept.items()}
+
+    def load_state(self, state: State) -> None:
+        for name, saved in state.items():
+            copies = list(self.kept[name])
+            for number, weights in enumerate(saved):
+                if weights:
+                    if copies[number] is self.first:
+                        copies[number] = self.policy.frozen_copy()
+                    copies[number].load_weights(weights)
+            self.kept[name] = tuple(copies)
+
+
+def of_older_checkpoint(state: State) -> State:
+    """The state of a checkpoint from before references were parts: two copies of each snapshot, and a start if it was renewed."""
+    return {**state["snapshots"], **({START: [state["start"]]} if state["start"] else {})}

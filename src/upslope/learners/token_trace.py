@@ -1,0 +1,54 @@
+"""The token trace: ratios, advantages, weights and clips of each token in a step's updates, kept for people who want to look.
+
+It changes nothing of what is learned. `rollout_record` makes plain data of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from upslope.objective import estimator
+from upslope.objective.base import Notes
+from upslope.types import Method, Trajectories
+
+UPDATE_COLUMNS = ("ratio", "advantages", "weight", "clipped")
+"""What only the update knows, and a row that it left out therefore has not."""
+
+
+class TokenTrace:
+    """What the updates of a step showed of its rows; later updates of a row take the place of earlier ones."""
+
+    def __init__(self, rows: Trajectories):
+        self.rows = rows.replace(label={**rows.label, "row": torch.arange(rows.rows, device=rows.sampled.device)})
+        """The rows, numbered: a slice says by that which ones it holds."""
+        self.columns = {name: torch.full_like(rows.sampled, torch.nan) for name in UPDATE_COLUMNS}
+        if rows.advantage is not None:  # an update leaves rows out that have nothing to say; that is known of them
+            self.columns["advantages"].copy_(rows.advantage)
+
+    def add(self, method: Method, piece: Trajectories, notes: Notes) -> None:
+        """A slice of an update, with the current policy's columns and the notes of the surrogate."""
+        assert piece.current is not None and piece.advantage is not None
+        row, none = piece.label["row"], torch.zeros_like(piece.sampled)
+        found = {
+            "ratio": (piece.current.logp.detach() - piece.behavior.logp).exp(),
+            "advantages": piece.advantage,
+            "weight": estimator.decision_weight(method, piece),
+            "clipped": notes.get("clipped_high", none).float() - notes.get("clipped_low", none).float(),
+        }
+        for name, column in found.items():
+            self.columns[name][row] = torch.where(piece.sampled > 0, column.to(self.columns[name].dtype), torch.nan)
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """A step as it was learned from."""
+
+    sampled: Trajectories
+    """All that was sampled, filtered out or not."""
+    learned: Trajectories
+    """What passed the filters and what data parts added."""
+    columns: dict[str, Tensor]
+    """Of the update, a row for each row of `learned`."""

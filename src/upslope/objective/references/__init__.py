@@ -1,0 +1,7 @@
+"""References: with whom is the policy compared?"""
+
+from upslope.objective.references.blinded import Blinded
+from upslope.objective.references.snapshot import Snapshot
+from upslope.objective.references.start import Start
+
+__all__ = ["Blinded", "Snapshot", "Start"]

@@ -1,0 +1,1 @@
+"""Control policies: small networks that pick actions from vectors."""

@@ -1,0 +1,299 @@
+"""The steps of a decoder layer as single nodes of autograd, with their backward passes written out.
+
+Fewer and larger nodes save time where launching costs more than computing, and memory everywhere: what is cheap to compute again
+(norms, activations, weights in half precision) is not kept. Gradients of weights come out in the weights' own precision.
+
+A product that another pass has computed before can be given as ``known``: it is taken as it is, and the backward pass is the same.
+Without gradient a product can be written ``into`` a tensor at hand.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from upslope.policies.forward.triton import launch
+from upslope.runtime import torch_private
+
+ACTIVATIONS = ("silu", "gelu", "tanh")
+"""``tanh`` is GELU by its usual approximation."""
+
+
+class Matrix(NamedTuple):
+    """Matrices that multiply the same input, one above the other."""
+
+    low: Tensor
+    """All of them ``[out, in]`` in the precision of products; no gradient goes here."""
+    parts: tuple[Tensor, ...]
+    """Each as the model has it: gradients go there."""
+
+    @staticmethod
+    def of(parts: tuple[Tensor, ...], dtype: torch.dtype) -> Matrix:
+        return gathered([parts], dtype)[0]
+
+
+def gathered(several: list[tuple[Tensor, ...]], dtype: torch.dtype) -> list[Matrix]:
+    """Matrices of these parts. Those of a whole model go to one stretch of memory in a few launches, with few calls for each."""
+    copied = [parts for parts in several if len(parts) > 1 or parts[0].dtype != dtype]
+    if not copied:
+        return [Matrix(parts[0].detach(), parts) for parts in several]
+    pieces = [part for parts in copied for part in parts]
+    sizes = [part.numel() for part in pieces]
+    flat = torch.empty(sum(sizes), dtype=dtype, device=pieces[0].device)
+    with torch.no_grad():
+        targets = [target.view(part.shape) for target, part in zip(flat.split(sizes), pieces, strict=True)]
+        torch_private.foreach_copy_(targets, pieces)
+        wholes = flat.split([sum(part.numel() for part in parts) for parts in copied])
+        lows = {id(parts): whole.view(-1, *parts[0].shape[1:]) for whole, parts in zip(wholes, copied, strict=True)}
+    return [Matrix(lows[id(parts)] if id(parts) in lows else parts[0].detach(), parts) for parts in several]
+
+
+def linear(
+    x: Tensor, matrix: Matrix, bias: Matrix | None = None, known: Tensor | None = None, into: Tensor | None = None
+) -> Tensor:
+    """``x @ matrix.T + bias``."""
+    low_bias = None if bias is None else bias.low
+    if not torch.is_grad_enabled():
+        return _product(x, matrix.low, low_bias, into) if known is None else known
+    return _Linear.apply(x, matrix.low, low_bias, known, len(matrix.parts), *_parts(matrix, bias))
+
+
+def normed_linear(
+    x: Tensor, delta: Tensor | None, norm: Tensor, eps: float, matrix: Matrix, bias: Matrix | None = None,
+    known: Tensor | None = None, into: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``x + delta``, and ``norm(x + delta) @ matrix.T + bias``; sum and norm in float32 or better."""
+    low_bias = None if bias is None else bias.low
+    if not torch.is_grad_enabled():
+        if known is not None:
+            return x if delta is None else x + delta, known
+        if launch.helps(x):
+            total, seen = launch.add_norm(x, delta, norm, eps, matrix.low.dtype)
+        else:
+            total = x if delta is None else x + delta
+            seen = normed(total, norm, eps).to(matrix.low.dtype)
+        return total, _product(seen, matrix.low, low_bias, into)
+    return _NormedLinear.apply(x, delta, norm, eps, matrix.low, low_bias, known, len(matrix.parts), *_parts(matrix, bias))
+
+
+def gated_linear(
+    both: Tensor, gate_act: Tensor | None, activation: str, matrix: Matrix, known: Tensor | None = None, into: Tensor | None = None
+) -> Tensor:
+    """``(activation(gate) * up) @ matrix.T`` of ``both = [gate, up]`` and the gate's `gate_activation`."""
+    if not torch.is_grad_enabled():
+        return _product(_gated(both, gate_act, activation), matrix.low, None, into) if known is None else known
+    return _GatedLinear.apply(both, gate_act, activation, matrix.low, known, *matrix.parts)
+
+
+@torch.no_grad()
+def gate_activation(both: Tensor, activation: str, into: Tensor | None = None) -> Tensor | None:
+    """What takes longest to compute of a gate: its sigmoid for SiLU, else the activation. None where kernels compute it anew."""
+    if launch.helps(both):
+        return None
+    gate = both.chunk(2, -1)[0]
+    if activation == "silu":
+        return torch.sigmoid(gate, out=into)
+    found = F.gelu(gate, approximate=_approximation(activation))
+    return found if into is None else into.copy_(found)
+
+
+def apply_rope(packed: Tensor, cos: Tensor, sin: Tensor, rotated_heads: int, known: bool = False) -> Tensor:
+    """Heads ``[S, heads, width]``, the first ``rotated_heads`` rotated by their positions' angles ``[S, 1, width]``.
+
+    The first half of the sines is negated. Without gradient the heads may be overwritten. ``known``: they were rotated before.
+    """
+    if torch.is_grad_enabled():
+        return _Rope.apply(packed, cos, sin, rotated_heads, known)
+    if known:
+        return packed
+    if launch.helps(packed):
+        return launch.rope(packed, cos, sin, rotated_heads)
+    asked = packed[:, :rotated_heads]
+    _apply_rope(asked, cos, sin, asked)
+    return packed
+
+
+def normed(x: Tensor, norm: Tensor, eps: float) -> Tensor:
+    """An RMS norm, without gradient."""
+    return (x * _rms_scale(x, eps)).mul_(norm)
+
+
+def _rms_scale(x: Tensor, eps: float) -> Tensor:
+    """What an RMS norm multiplies each row with ``[S, 1]``, before its weights."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return torch.addcmul(length.new_full((), eps), length, length, value=1 / x.shape[-1]).rsqrt_()
+
+
+def _product(x: Tensor, low: Tensor, bias: Tensor | None, into: Tensor | None) -> Tensor:
+    if into is None:
+        return F.linear(x, low, bias)
+    return torch.mm(x, low.t(), out=into) if bias is None else torch.addmm(bias, x, low.t(), out=into)
+
+
+def _apply_rope(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
+    torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin, out=out)
+
+
+def _gated(both: Tensor, gate_act: Tensor | None, activation: str) -> Tensor:
+    if gate_act is None:
+        return launch.gated(both, activation)
+    gate, up = both.chunk(2, -1)
+    return (gate * gate_act).mul_(up) if activation == "silu" else gate_act * up
+
+
+def _approximation(activation: str) -> str:
+    return "tanh" if activation == "tanh" else "none"
+
+
+def _parts(matrix: Matrix, bias: Matrix | None) -> tuple[Tensor, ...]:
+    return (*matrix.parts, *(() if bias is None else bias.parts))
+
+
+def precise_product(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b`` in float32 or better."""
+    if a.is_cuda and a.dtype.itemsize == 2:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    product = a @ b
+    return product.to(torch.promote_types(product.dtype, torch.float32))
+
+
+def _weight_grads(
+    ctx: Any, grad: Tensor, seen: Tensor | None, rows: list[int], first: int, matrix_grad: Tensor | None = None
+) -> list[Tensor | None]:
+    """Gradients of the parts of a matrix and of a bias, as far as anybody wants them.
+
+    Args:
+        seen: what the matrix multiplied; not needed if the gradient of the whole matrix is given.
+        first: the place of the first part.
+    """
+    count = len(rows)
+    wanted = ctx.needs_input_grad[first:]
+    found: list[Tensor | None] = [None] * len(wanted)
+    if any(wanted[:count]):
+        if matrix_grad is None:
+            assert seen is not None
+            matrix_grad = precise_product(grad.t(), seen)
+        whole = matrix_grad.split(rows)
+        found[:count] = [part.to(ctx.dtypes[i]) if wanted[i] else None for i, part in enumerate(whole)]
+    if any(wanted[count:]):
+        whole = grad.sum(0, dtype=torch.promote_types(grad.dtype, torch.float32)).split(rows)
+        found[count:] = [part.to(ctx.dtypes[count + i]) if wanted[count + i] else None for i, part in enumerate(whole)]
+    return found
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, low: Tensor, bias: Tensor | None, known: Tensor | None, count: int, *parts: Tensor):
+        ctx.save_for_backward(x, low)
+        ctx.rows, ctx.dtypes = [len(part) for part in parts[:count]], [part.dtype for part in parts]
+        return F.linear(x, low, bias) if known is None else known
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor):  # type: ignore[override]
+        x, low = ctx.saved_tensors
+        grad = grad.to(low.dtype)
+        return grad @ low, None, None, None, None, *_weight_grads(ctx, grad, x, ctx.rows, 5)
+
+
+class _NormedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, delta: Tensor | None, norm: Tensor, eps: float, low: Tensor, bias: Tensor | None,
+        known: Tensor | None, count: int, *parts: Tensor,
+    ):  # fmt: skip
+        scale = None
+        if launch.helps(x):
+            total, seen = launch.add_norm(x, delta, norm, eps, low.dtype)
+        else:
+            total = x if delta is None else x + delta
+            scale = _rms_scale(total, eps)
+            seen = total if known is not None else (total * scale).mul_(norm).to(low.dtype)
+        ctx.save_for_backward(total, norm, scale, low)
+        ctx.eps, ctx.delta = eps, None if delta is None else delta.dtype
+        ctx.rows, ctx.dtypes = [len(part) for part in parts[:count]], [part.dtype for part in parts]
+        return total, F.linear(seen, low, bias) if known is None else known
+
+    @staticmethod
+    def backward(ctx: Any, to_total: Tensor, grad: Tensor):  # type: ignore[override]
+        total, norm, scale, low = ctx.saved_tensors
+        if scale is None:
+            to_x, to_delta, to_norm, seen = launch.norm_back(grad @ low, total, norm, to_total, ctx.eps, ctx.delta)
+            grads = _weight_grads(ctx, grad, seen, ctx.rows, 8)
+        else:
+            even = total * scale  # what the norm's weights multiply
+            to_even = (grad @ (low * norm).to(low.dtype)).to(total.dtype)
+            share = torch.linalg.vecdot(to_even, even).div_(-even.shape[-1]).unsqueeze(-1)
+            to_x = to_even.addcmul_(even, share).mul_(scale).add_(to_total)
+            to_delta = None if ctx.delta is None else to_x.to(ctx.delta)
+            product = to_norm = None
+            # The norm's weights scale columns of the matrix as well as they scale inputs: one product over all tokens serves both.
+            if any(ctx.needs_input_grad[i] for i in (2, *range(8, 8 + len(ctx.rows)))):
+                product = precise_product(grad.t(), even.to(low.dtype))
+                to_norm = (product * low).sum(0)
+                product *= norm
+            grads = _weight_grads(ctx, grad, None, ctx.rows, 8, product)
+        return to_x, to_delta, to_norm, None, None, None, None, None, *grads
+
+
+class _GatedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, both: Tensor, gate_act: Tensor | None, activation: str, low: Tensor, known: Tensor | None, *parts: Tensor
+    ):
+        ctx.save_for_backward(both, gate_act, low)
+        ctx.activation, ctx.dtypes = activation, [part.dtype for part in parts]
+        return F.linear(_gated(both, gate_act, activation), low) if known is None else known
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor):  # type: ignore[override]
+        both, gate_act, low = ctx.saved_tensors
+        grad = grad.to(low.dtype)
+        to_product = grad @ low
+        if gate_act is None:
+            to_both, product = launch.gated_back(both, to_product, ctx.activation)
+        else:
+            to_both, product = _gated_back(both, gate_act, to_product, ctx.activation)
+        return to_both, None, None, None, None, *_weight_grads(ctx, grad, product, [len(low)], 5)
+
+
+def _gated_back(both: Tensor, gate_act: Tensor, to_product: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    """The gradient of ``both``, and the product once more."""
+    gate, up = both.chunk(2, -1)
+    active = gate * gate_act if activation == "silu" else gate_act
+    to_both = torch.empty_like(both)
+    to_gate, to_up = to_both.chunk(2, -1)
+    torch.mul(to_product, active, out=to_up)
+    to_product *= up
+    if activation == "silu":  # its derivative is gate_act + active (1 - gate_act)
+        torch.mul(to_product, torch.lerp(gate_act, gate_act.new_ones(()), active), out=to_gate)
+    else:
+        to_gate.copy_(torch.ops.aten.gelu_backward(to_product, gate, approximate=_approximation(activation)))
+    return to_both, active.mul_(up) if activation == "silu" else active * up
+
+
+class _Rope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, packed: Tensor, cos: Tensor, sin: Tensor, rotated_heads: int, known: bool):
+        ctx.save_for_backward(cos, sin)
+        ctx.rotated_heads = rotated_heads
+        if known:
+            return packed
+        if launch.helps(packed):
+            return launch.rope(packed, cos, sin, rotated_heads)
+        out = torch.empty_like(packed)
+        out[:, rotated_heads:] = packed[:, rotated_heads:]
+        _apply_rope(packed[:, :rotated_heads], cos, sin, out[:, :rotated_heads])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor):  # type: ignore[override]
+        (cos, sin), rotated_heads = ctx.saved_tensors, ctx.rotated_heads
+        if launch.helps(grad):
+            return launch.rope(grad, cos, sin, rotated_heads, back=True), None, None, None, None
+        asked, back = grad[:, :rotated_heads], torch.empty_like(grad)
+        back[:, rotated_heads:] = grad[:, rotated_heads:]
+        torch.addcmul((asked * sin).roll(grad.shape[-1] // 2, -1), asked, cos, out=back[:, :rotated_heads])
+        return back, None, None, None, None

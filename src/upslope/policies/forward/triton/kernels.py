@@ -1,0 +1,171 @@
+"""Triton kernels of a decoder layer, its norms, its rotations and its gate, forward and backward.
+
+What they save is trips to memory and launches. Each does what the plain torch beside its caller does (`forward.layer_ops`).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_norm(x, delta, weight, total, seen, eps, D: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr):
+    """``x + delta`` in float32, and its norm in the precision of products; one program a row."""
+    at = tl.arange(0, BLOCK)
+    inside = at < D
+    place = tl.program_id(0).to(tl.int64) * D + at
+    value = tl.load(x + place, inside, 0.0)
+    if ADD:
+        value += tl.load(delta + place, inside, 0.0).to(tl.float32)
+        tl.store(total + place, value, inside)
+    scale = 1.0 / tl.sqrt(tl.sum(value * value) / D + eps)
+    tl.store(seen + place, (value * scale * tl.load(weight + at, inside, 0.0)).to(seen.dtype.element_ty), inside)
+
+
+@triton.jit
+def norm_back(
+    to_seen, total, weight, to_total, to_x, to_delta, seen, to_weight, eps, COUNT, EACH,
+    D: tl.constexpr, BLOCK: tl.constexpr, DELTA: tl.constexpr,
+):  # fmt: skip
+    """The backward pass of `add_norm`, and its norm once more; one program some rows, the weight's gradient summed over them."""
+    program = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    inside = at < D
+    norm = tl.load(weight + at, inside, 0.0)
+    sums = tl.zeros((BLOCK,), tl.float32)
+    for row in range(program * EACH, tl.minimum((program + 1) * EACH, COUNT)):
+        place = tl.cast(row, tl.int64) * D + at
+        value = tl.load(total + place, inside, 0.0)
+        grad = tl.load(to_seen + place, inside, 0.0).to(tl.float32)
+        scale = 1.0 / tl.sqrt(tl.sum(value * value) / D + eps)
+        even = value * scale
+        tl.store(seen + place, (even * norm).to(seen.dtype.element_ty), inside)
+        sums += grad * even
+        grad *= norm
+        grad = (grad - even * (tl.sum(grad * even) / D)) * scale + tl.load(to_total + place, inside, 0.0)
+        tl.store(to_x + place, grad, inside)
+        if DELTA:
+            tl.store(to_delta + place, grad.to(to_delta.dtype.element_ty), inside)
+    tl.store(to_weight + program * D + at, sums, inside)
+
+
+@triton.jit
+def rope(
+    packed, out, cos, sin,
+    HEADS: tl.constexpr, ROTATED: tl.constexpr, MANY: tl.constexpr, W: tl.constexpr, HALF: tl.constexpr, BACK: tl.constexpr,
+):  # fmt: skip
+    """The first ``ROTATED`` heads of each token rotated by its position, or back, the others copied; one program a token."""
+    token = tl.program_id(0).to(tl.int64)
+    head, at = tl.arange(0, MANY)[:, None], tl.arange(0, HALF)[None, :]
+    real = at < W // 2
+    inside = (head < HEADS) & real
+    place = (token * HEADS + head) * W + at
+    low = tl.load(packed + place, inside, 0.0).to(tl.float32)
+    high = tl.load(packed + place + W // 2, inside, 0.0).to(tl.float32)
+    angle = token * W + at
+    cos_low, cos_high = tl.load(cos + angle, real, 0.0), tl.load(cos + angle + W // 2, real, 0.0)
+    sin_low, sin_high = tl.load(sin + angle, real, 0.0), tl.load(sin + angle + W // 2, real, 0.0)
+    if BACK:
+        first, second = low * cos_low + high * sin_high, high * cos_high + low * sin_low
+    else:
+        first, second = low * cos_low + high * sin_low, high * cos_high + low * sin_high
+    tl.store(out + place, tl.where(head < ROTATED, first, low).to(out.dtype.element_ty), inside)
+    tl.store(out + place + W // 2, tl.where(head < ROTATED, second, high).to(out.dtype.element_ty), inside)
+
+
+@triton.jit
+def _opened(gate, KIND: tl.constexpr):
+    """The activation of a gate, and its derivative."""
+    if KIND == "silu":
+        share = tl.sigmoid(gate)
+        value = gate * share
+        grad = share * (1.0 + gate * (1.0 - share))
+    elif KIND == "tanh":  # tanh(z) = 2 sigmoid(2 z) - 1
+        share = tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
+        value = gate * share
+        grad = share * (1.0 + gate * (1.0 - share) * 1.5957691216057308 * (1.0 + 0.134145 * gate * gate))
+    else:
+        share = 0.5 * (1.0 + tl.erf(gate * 0.7071067811865476))
+        value = gate * share
+        grad = share + gate * 0.3989422804014327 * tl.exp(-0.5 * gate * gate)
+    return value, grad
+
+
+@triton.jit
+def gated(both, product, F, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """``activation(gate) * up`` of ``[B, 2 F]``; one program some features of a row."""
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < F
+    row = tl.program_id(0).to(tl.int64) * F
+    gate = tl.load(both + 2 * row + at, inside, 0.0).to(tl.float32)
+    up = tl.load(both + 2 * row + F + at, inside, 0.0).to(tl.float32)
+    value, _ = _opened(gate, KIND)
+    tl.store(product + row + at, (value * up).to(product.dtype.element_ty), inside)
+
+
+@triton.jit
+def gated_back(both, to_product, to_both, product, F, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """The backward pass of `gated`, and its product once more."""
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < F
+    row = tl.program_id(0).to(tl.int64) * F
+    gate = tl.load(both + 2 * row + at, inside, 0.0).to(tl.float32)
+    up = tl.load(both + 2 * row + F + at, inside, 0.0).to(tl.float32)
+    grad = tl.load(to_product + row + at, inside, 0.0).to(tl.float32)
+    value, steep = _opened(gate, KIND)
+    tl.store(product + row + at, (value * up).to(product.dtype.element_ty), inside)
+    tl.store(to_both + 2 * row + at, (grad * up * steep).to(to_both.dtype.element_ty), inside)
+    tl.store(to_both + 2 * row + F + at, (grad * value).to(to_both.dtype.element_ty), inside)
+
+
+@triton.jit
+def chosen(
+    logits, ids, temperature, logp, normaliser, entropy, V,
+    TEMPERED: tl.constexpr, ENTROPY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The log-probability of a chosen token, the logsumexp it was divided by, the entropy; one program a row of logits."""
+    row = tl.program_id(0).to(tl.int64)
+    mine = logits + row * V
+    cold = 1.0 / tl.load(temperature + row) if TEMPERED else 1.0
+    tops = tl.full((BLOCK,), -1e30, tl.float32)
+    exp_sums = tl.zeros((BLOCK,), tl.float32)
+    moments = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, V, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        x = tl.load(mine + at, at < V, -1e30) * cold
+        top = tl.maximum(tops, x)
+        shrink = tl.exp(tops - top)
+        exps = tl.where(at < V, tl.exp(x - top), 0.0)
+        if ENTROPY:
+            moments = shrink * (moments + exp_sums * (tops - top)) + exps * (x - top)
+        exp_sums = shrink * exp_sums + exps
+        tops = top
+    best = tl.max(tops)
+    apart = tl.maximum(tops - best, -1e4)  # lanes that saw nothing have no sum
+    shrink = tl.exp(apart)
+    total = tl.sum(exp_sums * shrink)
+    norm = tl.log(total)
+    tl.store(normaliser + row, best + norm)
+    tl.store(logp + row, tl.load(mine + tl.load(ids + row)) * cold - best - norm)
+    if ENTROPY:
+        tl.store(entropy + row, norm - tl.sum(shrink * (moments + exp_sums * apart)) / total)
+
+
+@triton.jit
+def chosen_back(
+    logits, ids, temperature, normaliser, entropy, to_logp, to_entropy, grad, V,
+    TEMPERED: tl.constexpr, ENTROPY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The loss's grad in the logits of a row, in the precision of products."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < V
+    cold = 1.0 / tl.load(temperature + row) if TEMPERED else 1.0
+    logp = tl.load(logits + row * V + at, inside, 0.0) * cold - tl.load(normaliser + row)
+    share = tl.exp(logp)
+    wanted = tl.load(to_logp + row)
+    found = tl.where(at == tl.load(ids + row), wanted, 0.0) - share * wanted
+    if ENTROPY:  # -p (log p + H)
+        found -= share * (logp + tl.load(entropy + row)) * tl.load(to_entropy + row)
+    tl.store(grad + row * V + at, (found * cold).to(grad.dtype.element_ty), inside)

@@ -1,0 +1,174 @@
+"""Calls of the Triton kernels of a decoder layer: buffers, grids, how each is cut. `helps` says where they can be called."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from upslope.policies.forward.packing import Layout
+
+NORM_PROGRAMS = 2048
+"""At most so many programs share the rows of a norm's way back; each leaves a row of sums."""
+GATE_BLOCK, GATE_WARPS = 512, 2
+LOGIT_BLOCK, LOGIT_WARPS = 2048, 4
+"""How kernels are cut."""
+
+
+@functools.cache
+def triton_found() -> bool:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def helps(x: Tensor) -> bool:
+    """Whether there are kernels for tensors like this one."""
+    return x.is_cuda and x.dtype != torch.float64 and triton_found()
+
+
+def power(size: int) -> int:
+    """The power of two that holds so many."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """``x + delta`` and its norm in ``dtype``."""
+    from upslope.policies.forward.triton import kernels
+
+    total = x if delta is None else torch.empty_like(x)
+    seen = torch.empty(x.shape, dtype=dtype, device=x.device)
+    given, wide = x if delta is None else delta, x.shape[1]
+    kernels.add_norm[(len(x),)](x, given, weight, total, seen, eps, wide, power(wide), delta is not None, num_warps=4)
+    return total, seen
+
+
+def norm_back(
+    to_seen: Tensor, total: Tensor, weight: Tensor, to_total: Tensor, eps: float, delta: torch.dtype | None
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Gradients of ``x``, of ``delta`` (if there was one, in its precision) and of the norm's weight, and the norm once more."""
+    from upslope.policies.forward.triton import kernels
+
+    rows, wide = total.shape
+    each = -(-rows // NORM_PROGRAMS)
+    programs = -(-rows // each)
+    to_x, seen = torch.empty_like(total), torch.empty_like(to_seen)
+    to_delta = None if delta is None else (to_x if delta == to_x.dtype else torch.empty_like(total, dtype=delta))
+    sums = torch.empty(programs, wide, device=total.device)
+    kernels.norm_back[(programs,)](
+        to_seen, total, weight, to_total.contiguous(), to_x, to_x if to_delta is None else to_delta, seen, sums,
+        eps, rows, each, wide, power(wide), to_delta is not None and to_delta is not to_x, num_warps=4,
+    )  # fmt: skip
+    return to_x, to_delta, sums.sum(0), seen
+
+
+def rope(packed: Tensor, cos: Tensor, sin: Tensor, rotated_heads: int, back: bool = False) -> Tensor:
+    """Heads ``[S, heads, width]``, the first of them rotated by their positions, or back."""
+    from upslope.policies.forward.triton import kernels
+
+    packed, out = packed.contiguous(), torch.empty_like(packed, memory_format=torch.contiguous_format)
+    tokens, heads, width = packed.shape
+    kernels.rope[(tokens,)](packed, out, cos, sin, heads, rotated_heads, power(heads), width, power(width // 2), back, num_warps=2)
+    return out
+
+
+def gated(both: Tensor, activation: str) -> Tensor:
+    from upslope.policies.forward.triton import kernels
+
+    rows, features = both.shape[0], both.shape[1] // 2
+    product = both.new_empty(rows, features)
+    grid = (rows, -(-features // GATE_BLOCK))
+    kernels.gated[grid](both, product, features, activation, GATE_BLOCK, num_warps=GATE_WARPS)
+    return product
+
+
+def gated_back(both: Tensor, to_product: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    """The gradient of ``both``, and the product once more."""
+    from upslope.policies.forward.triton import kernels
+
+    features = both.shape[1] // 2
+    to_both, product = torch.empty_like(both), torch.empty_like(to_product)
+    grid = (len(both), -(-features // GATE_BLOCK))
+    kernels.gated_back[grid](both, to_product, to_both, product, features, activation, GATE_BLOCK, num_warps=GATE_WARPS)
+    return to_both, product
+
+
+def attend(packed: Tensor, layout: Layout, heads: int, scale: float, rows_only: bool) -> tuple[Tensor, Tensor]:
+    """Attention ``[S, heads, width]`` of packed queries, keys and values, or of the rows' own alone; and the logsumexps."""
+    from upslope.policies.forward.triton import attention_kernels as kernels
+
+    cut = _Cut(packed, layout, heads, scale, rows_only)
+    out = packed.new_empty(len(packed) - cut.shift, heads, packed.shape[2])
+    logsumexps = torch.empty(len(packed), heads, device=packed.device)
+    kernels.attend[(len(cut.asking), heads)](packed, out, logsumexps, cut.asking, layout.spans, *cut.sizes, **cut.how)
+    return out, logsumexps
+
+
+def attend_back(
+    packed: Tensor, out: Tensor, grad: Tensor, logsumexps: Tensor, layout: Layout, heads: int, scale: float, rows_only: bool
+) -> Tensor:
+    """The gradient of ``packed``."""
+    from upslope.policies.forward.triton import attention_kernels as kernels
+
+    cut, grad = _Cut(packed, layout, heads, scale, rows_only), grad.contiguous()
+    means, to_packed = torch.empty_like(logsumexps), torch.empty_like(packed)
+    if rows_only:
+        to_packed[: cut.shift, :heads] = 0.0
+    kernels.attend_back_queries[(len(cut.asking), heads)](
+        packed, out, grad, logsumexps, means, to_packed, cut.asking, layout.spans, *cut.sizes, **cut.how
+    )
+    kernels.attend_back_keys[(len(cut.all), cut.key_heads)](
+        packed, grad, logsumexps, means, to_packed, cut.all, layout.spans, *cut.sizes, **cut.how
+    )
+    return to_packed
+
+
+class _Cut:
+    """How attention is cut into blocks."""
+
+    def __init__(self, packed: Tensor, layout: Layout, heads: int, scale: float, rows_only: bool):
+        width = packed.shape[2]
+        self.key_heads = (packed.shape[1] - heads) // 2
+        self.shift = layout.shared if rows_only else 0
+        block = min(32 if width > 64 else 64, max(16, power(layout.longest)))
+        self.all = layout.blocks(block)
+        self.asking = self.all[layout.prompt_blocks(block) :] if rows_only else self.all
+        precision = "ieee" if packed.dtype == torch.float32 else "tf32"
+        self.sizes = (self.shift, scale, heads, self.key_heads, width, power(max(16, width)), block, precision)
+        self.how = {"num_warps": 4 if block > 32 else 2, "num_stages": 2}
+
+
+def chosen(
+    logits: Tensor, ids: Tensor, temperature: Tensor | None, logp: Tensor, normaliser: Tensor, entropy: Tensor, want_entropy: bool
+) -> None:
+    """Writes the log-probabilities of chosen tokens, the logsumexps and, on request, the entropies of rows of logits."""
+    from upslope.policies.forward.triton import kernels
+
+    rows, vocabulary = logits.shape
+    kernels.chosen[(rows,)](
+        logits, ids, logp if temperature is None else temperature, logp, normaliser, entropy, vocabulary,
+        temperature is not None, want_entropy,
+        min(LOGIT_BLOCK, power(vocabulary)), num_warps=LOGIT_WARPS,
+    )  # fmt: skip
+
+
+def chosen_back(
+    logits: Tensor, ids: Tensor, temperature: Tensor | None, normaliser: Tensor, entropy: Tensor | None, to_logp: Tensor,
+    to_entropy: Tensor | None, dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """The loss's grad in the logits."""
+    from upslope.policies.forward.triton import kernels
+
+    rows, vocabulary = logits.shape
+    block = min(LOGIT_BLOCK, power(vocabulary))
+    grad = torch.empty(rows, vocabulary, dtype=dtype, device=logits.device)
+    with_entropy = entropy is not None and to_entropy is not None
+    kernels.chosen_back[(rows, -(-vocabulary // block))](
+        logits, ids, normaliser if temperature is None else temperature, normaliser, entropy if with_entropy else normaliser,
+        to_logp, to_entropy if with_entropy else to_logp, grad, vocabulary, temperature is not None, with_entropy, block,
+        num_warps=LOGIT_WARPS,
+    )  # fmt: skip
+    return grad

@@ -1,0 +1,258 @@
+"""One token further in many rows at once: the model's decoding pass, a prompt's keys and values kept once for all its rows.
+
+Rows live in *slots*. A slot knows its row, its prompt, how many tokens it has said and the last of them; a row that has ended
+leaves its slot to the next one that waits, or the last slots move into the gaps. Which slot a row has changes nothing about what
+it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from upslope.policies.forward.activation_cache import ActivationCache, CacheWriter
+from upslope.policies.forward.attention_cpu import Attended, attend_some, attend_with_logsumexp, hiding, merged
+from upslope.policies.forward.blocks import Products, after, projected
+from upslope.policies.forward.decoder import prompt_memory
+from upslope.policies.forward.layer_ops import normed
+from upslope.policies.forward.logprobs import head_logits
+from upslope.policies.forward.packing import Layout, pad
+from upslope.rollout.decode.draw import draw_tokens
+from upslope.rollout.decode.record import Job, Record
+from upslope.rollout.decode.weights import Weights
+
+COPIED = 48
+"""Prompts up to so long are copied into the cache of each of their rows."""
+
+
+class Prompts:
+    """Keys and values of all prompts but their last tokens, packed: per layer two of ``[S, kv_heads, width]``.
+
+    Args:
+        kept: where what is computed is written down, for learning.
+    """
+
+    def __init__(self, weights: Weights, prompts: Sequence[Sequence[int]], kept: ActivationCache | None = None):
+        device = weights.device
+        self.lengths = [len(prompt) - 1 for prompt in prompts]
+        self.last = torch.tensor([prompt[-1] for prompt in prompts], device=device)
+        self.length = torch.tensor(self.lengths, device=device)
+        ids = torch.tensor([token for prompt in prompts for token in prompt[:-1]], dtype=torch.long, device=device)
+        places = torch.tensor([place for length in self.lengths for place in range(length)], dtype=torch.long, device=device)
+        self.layout = Layout(ids, places, self.lengths, [], [], device)
+        self.kept = kept
+        self.memory = prompt_memory(weights.body, weights.blocks, weights.embedding[ids], self.layout, kept)
+
+    def padded(self) -> list[tuple[Tensor, Tensor]]:
+        """The same as ``[G, kv_heads, longest, width]``."""
+        places = self.layout.prompt_places
+        return [
+            (pad(k, self.lengths, places).transpose(1, 2), pad(v, self.lengths, places).transpose(1, 2)) for k, v in self.memory
+        ]
+
+
+class Slots:
+    """Which row each slot continues and how far it is, ``[slots]`` each."""
+
+    def __init__(self, count: int, device: torch.device):
+        self.row, self.prompt, self.step, self.token = (torch.zeros(count, dtype=torch.long, device=device) for _ in range(4))
+        self.ended = torch.ones(count, dtype=torch.bool, device=device)
+
+    def columns(self) -> tuple[Tensor, ...]:
+        return self.row, self.prompt, self.step, self.token, self.ended
+
+
+class Stepper:
+    """Decoding in plain torch, for any device.
+
+    Short prompts are copied into the cache of each row that continues them: one look at all keys costs less than two. Long ones
+    stay where they are, and all rows of a prompt look at it together.
+
+    Args:
+        count: slots.
+        room: the most tokens a row may say.
+    """
+
+    prompts: Prompts
+    job: Job
+    slot_axis = 1
+    """Of the cache."""
+
+    def __init__(self, weights: Weights, count: int, room: int):
+        self.weights, self.room = weights, room
+        self.slots = Slots(count, weights.device)
+        self.cache = torch.empty(0)
+
+    def fits(self, prompts: Prompts, count: int, room: int, job: Job | None) -> bool:
+        """Whether it can turn to this work: memory that is at hand costs no time."""
+        return len(self.slots.row) == count and self.room == room
+
+    def begin(self, prompts: Prompts, job: Job | None = None) -> None:
+        """Turn to new prompts, and to the rows that continue them."""
+        weights, longest = self.weights, max(prompts.lengths)
+        body, count = weights.body, len(self.slots.row)
+        self.prompts = prompts
+        if job is not None:
+            self.job = job
+        self.slots.ended.fill_(True)
+        self._padded = prompts.padded() if longest else []
+        self._copies = longest <= COPIED or weights.device.type != "cpu"
+        """Whether rows keep their prompts themselves."""
+        keys = self.room + (longest if self._copies else 0)
+        shape = (len(weights.blocks), count, 2 * body.kv_heads, keys, body.width)
+        if self.cache.shape != shape:
+            self.cache = torch.zeros(shape, dtype=weights.dtype, device=weights.device)
+            """Keys and values of what the slots' rows have said, behind their prompts where these are copied. What no row has
+            written may be anything that is a number."""
+        self._grid: _Grid | None = None
+
+    def fill(self, slots: Tensor, rows: Tensor, prompts: Tensor) -> None:
+        """Let slots begin with new rows."""
+        own = self.slots
+        own.row[slots], own.prompt[slots], own.step[slots] = rows, prompts, 0
+        own.token[slots], own.ended[slots] = self.prompts.last[prompts], False
+        if self._copies:
+            for cache, (keys, values) in zip(self.cache, self._padded, strict=False):
+                cache[slots, :, : keys.shape[2]] = torch.cat([keys, values], 1)[prompts]
+        self._grid = None
+
+    def move(self, source: Tensor, target: Tensor) -> None:
+        """Rows of some slots go on in others, whose own have ended; the slots they leave are empty."""
+        for column in self.slots.columns():
+            column[target] = column[source]
+        self.slots.ended[source] = True
+        if len(source):
+            slots = self.cache.movedim(self.slot_axis, 0)
+            slots[target] = slots[source]
+        self._grid = None
+
+    def advance(self, count: int) -> None:
+        """Draws a token in each of the first ``count`` slots and writes it down; slots whose row has ended write nothing."""
+        slots, job = self.slots, self.job
+        row, step, alive = slots.row[:count], slots.step[:count], ~slots.ended[:count]
+        draw = draw_tokens(self.logits(count), job.sampling, job.uniforms[row, step])
+        written: tuple[Tensor, ...] = (draw.token, torch.ones_like(draw.logp), draw.logp, draw.entropy)
+        where = (row, step)
+        if not bool(alive.all()):
+            where, written = (row[alive], step[alive]), tuple(value[alive] for value in written)
+        for column, value in zip(job.record, written, strict=True):
+            column[where] = value
+        slots.token[:count] = draw.token
+        slots.step[:count] = step + alive
+        slots.ended[:count] |= torch.isin(draw.token, job.stops) | (slots.step[:count] >= job.limits[row])
+        slots.step[:count].clamp_max_(self.room - 1)
+
+    def listen(self, count: int) -> None:
+        """Ends the rows of the first ``count`` slots that have said a text that ends them."""
+        job = self.job
+        if job.heard is None:
+            return
+        # Rows that have ended too: a text may stand before the token that ended them, or be complete only with it.
+        said = job.heard.listen(self.record, self.slots.row[:count].tolist())
+        self.slots.ended[:count] |= torch.tensor(said, device=self.slots.ended.device)
+
+    @property
+    def record(self) -> Record:
+        """Where draws are written down."""
+        return self.job.record
+
+    def finish(self) -> None:
+        """All rows have ended: what was drawn must stand in the job's record now."""
+
+    def logits(self, count: int) -> Tensor:
+        """Of the next token in the first ``count`` slots ``[count, V]``; what they last said enters the cache."""
+        weights, slots = self.weights, self.slots
+        body, step, prompt = weights.body, slots.step[:count], slots.prompt[:count]
+        place = self.prompts.length[prompt] + step
+        rope = (weights.cos[place].unsqueeze(1), weights.sin[place].unsqueeze(1))
+        at = place if self._copies else step
+        attend = self._attend_at_once if self._copies else self._attend_in_two
+        if not self._copies and (self._grid is None or self._grid.count != count):
+            self._grid = _Grid(prompt, self.prompts.length, weights.dtype)
+        latest = int(at.max()) + 1
+        hidden = None  # keys behind a row's own last one
+        if bool((at != latest - 1).any()):
+            ahead = torch.arange(latest, device=at.device) > at.unsqueeze(1)
+            hidden = hiding(ahead.view(count, 1, 1, latest), weights.dtype)
+        slot = torch.arange(count, device=at.device)
+        newest = self.cache[:, :count, :, latest - 1].unbind(0)
+        keys, values = (part.unbind(0) for part in self.cache[:, :count, :, :latest].split(body.kv_heads, 2))
+        x = weights.embedding[slots.token[:count]].to(torch.promote_types(weights.dtype, torch.float32))
+        places, delta = self._places(count), None
+        for number, block in enumerate(weights.blocks):
+            into = None if places is None else places.into(number)
+            x, packed = projected(body, block, x, delta, rope, into=None if into is None else into.heads)
+            q, said = packed[:, : body.heads], packed[:, body.heads :]
+            if hidden is None:  # all rows are equally far
+                newest[number].copy_(said)
+            else:
+                self.cache[number, slot, :, at] = said
+            q = q.view(count, body.kv_heads, -1, body.width)
+            out, logsumexp = attend(q, keys[number], values[number], hidden, number)
+            x, behind = after(body, block, x, out.reshape(count, -1), into=None if into is None else into.rest)
+            if places is not None:
+                attended = Attended(out.reshape(count, body.heads, -1), logsumexp.reshape(count, body.heads))
+                places.write(number, Products(packed, attended, behind), into)
+            delta = behind.delta
+        x = x if delta is None else x + delta
+        return head_logits(normed(x, weights.last_norm, body.eps).to(weights.dtype), weights.head)
+
+    def _places(self, count: int) -> CacheWriter | None:
+        """Where what is computed of the tokens said last is written down, if it is."""
+        slots, kept = self.slots, self.prompts.kept
+        if kept is None:
+            return None
+        return CacheWriter(kept, slots.row[:count], slots.step[:count], slots.token[:count], ~slots.ended[:count])
+
+    def _attend_at_once(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, number: int) -> Attended:
+        """Attention ``[B, kv_heads, repeat, width]`` over the cache, which holds the prompts too."""
+        if q.device.type == "cpu":
+            return attend_with_logsumexp(q, k, v, self.weights.body.scale, hidden)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=hidden, scale=self.weights.body.scale)
+        return Attended(out, out.new_empty(0))  # nothing is kept there
+
+    def _attend_in_two(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, number: int) -> Attended:
+        """The same over the cache and, all rows of a prompt together, over the prompt; two softmaxes made one."""
+        grid, scale = self._grid, self.weights.body.scale
+        assert grid is not None
+        keys, values = (part if grid.used is None else part[grid.used] for part in self._padded[number])
+        own = attend_with_logsumexp(q, k, v, scale, hidden)
+        there, logsumexp = attend_some(grid.spread(q), keys, values, scale, grid.absent)
+        repeat = q.shape[2]
+        return merged(own, Attended(grid.gather(there, repeat), grid.gather(logsumexp.unsqueeze(-1), repeat).squeeze(-1)))
+
+
+class _Grid:
+    """Slots ordered by prompt, as many places for each prompt as the busiest has: all of a prompt's rows meet its keys at once."""
+
+    def __init__(self, prompt: Tensor, lengths: Tensor, dtype: torch.dtype):
+        used, inverse, busy = prompt.unique(return_inverse=True, return_counts=True)
+        self.count, self.groups, self.n = len(prompt), len(used), int(busy.max())
+        order = inverse.argsort(stable=True)
+        first = busy.cumsum(0) - busy
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order), device=order.device) - first[inverse[order]]
+        place = inverse * self.n + rank
+        whole = torch.arange(self.count, device=place.device)
+        full = self.groups * self.n == self.count and torch.equal(place, whole)
+        self.place = None if full else place
+        self.used = None if self.groups == len(lengths) else used
+        longest = int(lengths.max())
+        absent = torch.arange(longest, device=place.device) >= lengths[used].unsqueeze(1)
+        self.absent = hiding(absent.view(self.groups, 1, 1, longest), dtype) if bool(absent.any()) else None
+
+    def spread(self, x: Tensor) -> Tensor:
+        """``[B, kv, repeat, F]`` as ``[groups, kv, n * repeat, F]``."""
+        _, kv, repeat, features = x.shape
+        if self.place is not None:
+            x = x.new_zeros(self.groups * self.n, kv, repeat, features).index_copy_(0, self.place, x)
+        return x.view(self.groups, self.n, kv, repeat, features).transpose(1, 2).reshape(self.groups, kv, self.n * repeat, features)
+
+    def gather(self, x: Tensor, repeat: int) -> Tensor:
+        """The way back."""
+        _, kv, _, features = x.shape
+        x = x.view(self.groups, kv, self.n, repeat, features).transpose(1, 2).reshape(-1, kv, repeat, features)
+        return x if self.place is None else x[self.place]

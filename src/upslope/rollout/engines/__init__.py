@@ -1,0 +1,1 @@
+"""Engines: whatever continues prompts, behind one interface (`upslope.types.Engine`)."""

@@ -1,0 +1,39 @@
+"""Engines by the name a user gives them."""
+
+from __future__ import annotations
+
+from upslope.errors import MethodError
+from upslope.policies.language_model import LanguageModel
+from upslope.types import Engine, Method, Sampling
+
+
+def make_engine(name: str, policy: LanguageModel, sampling: Sampling, method: Method) -> Engine:
+    """The engine called ``torch``, ``vllm`` or by the address of a server, ready to sample so for this method.
+
+    Raises:
+        UserError: if it does not exist, cannot be reached, or cannot give what the sampling and the method ask for.
+    """
+    if name == "torch":
+        from upslope.rollout.engines.torch_engine import TorchEngine
+
+        return TorchEngine(policy)
+    if name == "vllm":
+        from upslope.rollout.engines.vllm_engine import VLLMEngine
+
+        _refuse_without_entropy(name, method, VLLMEngine.gives_entropy)  # before minutes go into starting it
+        return VLLMEngine(policy)
+    from upslope.rollout.engines.server_engine import ServerEngine
+
+    engine = ServerEngine(name, policy)
+    engine.check(sampling)
+    _refuse_without_entropy(name, method, engine.gives_entropy)
+    return engine
+
+
+def _refuse_without_entropy(name: str, method: Method, given: bool) -> None:
+    needing = [path for path, part in method.parts() if "behavior.entropy" in part.needs()]
+    if needing and not given:
+        raise MethodError(
+            f"{needing[0]} of {method.name} needs 'behavior.entropy', the entropy of each distribution sampled from, which "
+            f"--engine {name} does not return. Take --engine torch, or a server started with 'upslope serve'."
+        )

@@ -1,0 +1,344 @@
+"""The torch engine: continues prompts with a language model and records how likely each token was when it was drawn.
+
+A prompt is computed once however often it is continued, rows that have ended leave the batch, rows that wait take their places, and
+every token is drawn by inverting the cumulative distribution at a number that belongs to its row and position: which rows are
+still alive cannot change what a row draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from upslope.errors import UserError
+from upslope.policies.forward.activation_cache import ActivationCache
+from upslope.policies.forward.architecture import Architecture
+from upslope.policies.language_model import LanguageModel
+from upslope.rollout.decode.graph_stepper import GraphStepper, graphs_help
+from upslope.rollout.decode.plain import Stream, sample_stream
+from upslope.rollout.decode.record import Job, Progress, Record, StopStrings
+from upslope.rollout.decode.stepper import Prompts, Stepper
+from upslope.rollout.decode.weights import Weights
+from upslope.types import Completions, Sampling, Trajectories
+
+DEAD_SHARE = 1 / 8
+"""Slots are closed once this share of them is empty: moving rows copies their cache, leaving gaps computes them again."""
+
+
+class TorchEngine:
+    """Samples with the policy's own weights: they are read anew at each call, so it is never out of date.
+
+    Args:
+        policy: The language model to continue prompts with.
+    """
+
+    memory_bytes: int = 0
+    """What prompts may take, and what rows may: more prompts are read in chunks, more rows wait. 0: a share of the device's."""
+    max_rows: int = 1024
+    """Rows continued at once; the others wait for a place."""
+
+    def __init__(self, policy: LanguageModel):
+        self.policy = policy
+        self._weights: Weights | None = None
+        self._steppers: dict[int, Stepper] = {}
+        self._former: ActivationCache | None = None
+
+    def sync(self, policy: LanguageModel) -> None:
+        """Continue with this policy's weights from now on."""
+        self.policy = policy
+
+    def generate(
+        self,
+        prompts: Sequence[list[int]],
+        n: int,
+        sampling: Sampling,
+        uniforms: Tensor,
+        limits: Sequence[int] | None = None,
+        keep: bool = False,
+    ) -> Completions:
+        """Continues each prompt ``n`` times.
+
+        Args:
+            prompts: Ids to continue, of any lengths. The same prompt twice is computed once.
+            n: Completions per prompt.
+            sampling: How tokens are drawn.
+            uniforms: ``[R, max_tokens]`` numbers in [0, 1), ``R = len(prompts) * n``: the only randomness there is.
+            limits: The most tokens the completions of each prompt may have, where some have less room than ``max_tokens``.
+            keep: Whether the policy is to keep what is computed, for learning from these completions: it does if memory allows.
+
+        Raises:
+            UserError: if a prompt is empty or, with its completion, longer than the model's positions; or if the model
+                no longer gives numbers.
+        """
+        call = self.begin(prompts, n, sampling, uniforms, limits, keep)
+        while call.advance():
+            pass
+        return call.completions()
+
+    def begin(
+        self,
+        prompts: Sequence[list[int]],
+        n: int,
+        sampling: Sampling,
+        uniforms: Tensor,
+        limits: Sequence[int] | None = None,
+        keep: bool = False,
+        place: int = 0,
+    ) -> Continuation:
+        """As `generate`, to be advanced by the caller: calls at different places can be under way at once, taking turns.
+
+        Args:
+            place: Where the call keeps its memory, which the next call at the same place takes over.
+        """
+        limits = [sampling.max_tokens] * len(prompts) if limits is None else [min(own, sampling.max_tokens) for own in limits]
+        self._refuse(prompts, n, sampling, uniforms, limits)
+        self.policy.kept = None
+        device, rows = self.policy.device, len(uniforms)
+        with _sampling_mode():
+            stops = torch.tensor(sorted(self.policy.stop_ids), dtype=torch.long, device=device)
+            record = Record.blank(rows, sampling.max_tokens, self.policy.pad_id, device)
+            room = torch.tensor(limits, device=device).repeat_interleave(n)
+            call = Continuation(Job(sampling, uniforms.to(device), stops, room, record, Progress.of(rows)))
+        call.steps = self._steps(call, prompts, n, keep, place)
+        return call
+
+    def release(self, place: int) -> None:
+        """Frees the memory that calls at this place have kept."""
+        self._steppers.pop(place, None)
+
+    def _steps(self, call: Continuation, prompts: Sequence[list[int]], n: int, keep: bool, place: int) -> Generator[None]:
+        """The work of a call, a yield after every few tokens."""
+        job = call.job
+        chunks = [*self._chunks(prompts, n, job.sampling.max_tokens)]
+        for first, last in chunks:
+            rows = slice(first * n, last * n)
+            stop = job.sampling.stop
+            heard = StopStrings(stop, self.policy.decode, self.policy.pad_id) if stop else None
+            record, progress = job.record.part(rows), job.progress.part(rows)
+            part = Job(job.sampling, job.uniforms[rows], job.stops, job.limits[rows], record, progress, heard)
+            yield from self._continue(call, prompts[first:last], n, part, keep and len(chunks) == 1, place)
+            call.stopped |= set() if heard is None else {first * n + row for row in heard.rows}
+        if not job.record.logp.isfinite().all():
+            self._steppers.clear()  # what they keep may be no numbers either
+            raise UserError(f"{self.policy.name!r} gives log-probabilities that are not numbers: its weights have blown up. "
+                            "A smaller learning rate or a tighter gradient norm keeps them.")  # fmt: skip
+
+    def _continue(
+        self, call: Continuation, prompts: Sequence[list[int]], n: int, job: Job, keep: bool, place: int
+    ) -> Iterator[None]:
+        """Continues the rows of some prompts until all have ended."""
+        body, room = self.policy.body, job.sampling.max_tokens
+        if body is None:
+            yield from sample_stream(Stream(self.policy, prompts, n, room), job)
+            return
+        number: dict[tuple[int, ...], int] = {}
+        owner = [number.setdefault(tuple(prompt), len(number)) for prompt in prompts for _ in range(n)]
+        at_once = max(1, min(len(owner), self.max_rows, self._memory() // self._row_bytes(room)))
+        if keep:
+            self.policy.kept = self._kept(body, [len(prompt) - 1 for prompt in number], owner, room)
+        stepper = self._ready(body, list(number), at_once, room, job, self.policy.kept, place)
+        call.stepper = stepper
+        yield from _converse(stepper, torch.tensor(owner, device=self.policy.device))
+        call.stepper = None
+
+    def _kept(self, body: Architecture, lengths: list[int], owner: list[int], room: int) -> ActivationCache | None:
+        """Where to keep what is computed, unless that is more than learning itself may take."""
+        policy, dtype = self.policy, self.policy.compute_dtype
+        former, self._former = self._former, None
+        if policy.recompute or not ActivationCache.serves(body):
+            return None
+        if ActivationCache.size(body, dtype, sum(lengths), len(owner) * room) > policy.slice_bytes // 2:
+            return None
+        self._former = ActivationCache(body, dtype, lengths, torch.tensor(owner), room, former)
+        return self._former
+
+    def _ready(
+        self, body: Architecture, prompts: list[tuple[int, ...]], count: int, room: int, job: Job | None = None,
+        kept: ActivationCache | None = None, place: int = 0,
+    ) -> Stepper:  # fmt: skip
+        """A stepper with the weights of now that has read the prompts."""
+        positions, dtype = max(map(len, prompts)) + room, self.policy.compute_dtype
+        known = self._weights
+        if known is None or known.body is not body or known.dtype != dtype or known.positions < positions:
+            self._weights = known = Weights(body, positions, dtype)
+            self._steppers.clear()
+        else:
+            known.refresh()
+        read = Prompts(known, prompts, kept)
+        stepper = self._steppers.pop(place, None)
+        if stepper is None or not stepper.fits(read, count, room, job):
+            stepper = None  # its memory is free before the new one takes some
+            stepper = (GraphStepper if graphs_help(known.device) else Stepper)(known, count, room)
+        self._steppers[place] = stepper
+        stepper.begin(read, job)
+        return stepper
+
+    def probe(self, rows: Trajectories) -> float:
+        """The largest difference between this engine's log-probabilities of sampled tokens and the policy's own.
+
+        The engine is made to say the recorded tokens one by one, through its cache. Anything above rounding means that the two
+        sides do not hold the same model, or that one of them is wrong.
+        """
+        assert rows.action is not None
+        with torch.inference_mode(False), torch.no_grad():
+            expected = self.policy.evaluate(rows).logp
+            worst = torch.zeros((), device=expected.device)
+            for place, logits in enumerate(self._said_again(rows)):
+                logits = logits.float()
+                if rows.temperature is not None:
+                    temperature = rows.temperature[:, place : place + 1]
+                    logits = logits / temperature.where(temperature > 0, 1.0)
+                token = rows.action[:, place].clamp_min(0)
+                logp = logits.log_softmax(1).gather(1, token.unsqueeze(1)).squeeze(1)
+                apart = (logp - expected[:, place]).abs().masked_fill(rows.sampled[:, place] == 0, 0.0)
+                worst = torch.maximum(worst, apart.max())
+            return float(worst)
+
+    def _said_again(self, rows: Trajectories) -> Iterator[Tensor]:
+        """Logits ``[N, V]`` of each position, with the recorded tokens before it."""
+        assert rows.action is not None
+        prompts = [ids[mask > 0].tolist() for ids, mask in zip(rows.inputs.prompt, rows.inputs.prompt_mask, strict=True)]
+        action, room = rows.action.clamp_min(0), rows.action.shape[1]
+        body = self.policy.body
+        if body is None:
+            stream = Stream(self.policy, prompts, 1, room)
+            for place in range(room):
+                if place:
+                    stream.advance(action[:, place - 1])
+                yield stream.logits
+            return
+        stepper = self._ready(body, [tuple(prompt) for prompt in prompts], len(prompts), room)
+        every = torch.arange(len(prompts), device=action.device)
+        stepper.fill(every, every, every)
+        for place in range(room):
+            if place:
+                stepper.slots.token[:] = action[:, place - 1]
+                stepper.slots.step[:] = place
+            yield stepper.logits(len(prompts))
+
+    def _memory(self) -> int:
+        if self.memory_bytes:
+            return self.memory_bytes
+        device = self.policy.device
+        return torch.cuda.get_device_properties(device).total_memory // 12 if device.type == "cuda" else 2 * 2**30
+
+    def _token_bytes(self) -> int:
+        """Memory of a token's keys and values, twice: while they grow."""
+        config = self.policy.model.config.get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return 4 * config.num_hidden_layers * heads * width * self.policy.compute_dtype.itemsize
+
+    def _row_bytes(self, room: int) -> int:
+        """Memory of a row while it is continued: about six copies of its logits while drawing, and what it has said."""
+        return 24 * self.policy.model.config.get_text_config().vocab_size + room * self._token_bytes()
+
+    def _chunks(self, prompts: Sequence[list[int]], n: int, room: int) -> Iterator[tuple[int, int]]:
+        """Neighbouring prompts that fit the memory together; always at least one.
+
+        Our own decoding keeps a prompt once and lets rows wait for their turn; `transformers` keeps all rows, each with its prompt.
+        """
+        memory, token_bytes, whole_rows = self._memory(), self._token_bytes(), self.policy.body is None
+        start = longest = total = 0
+        for number, prompt in enumerate(prompts):
+            longest, total = max(longest, len(prompt)), total + len(prompt)
+            size = (number + 1 - start) * n * self._row_bytes(longest + room) if whole_rows else total * token_bytes
+            if number > start and size > memory:
+                yield start, number
+                start, longest, total = number, len(prompt), len(prompt)
+        yield start, len(prompts)
+
+    def _refuse(self, prompts: Sequence[list[int]], n: int, sampling: Sampling, uniforms: Tensor, limits: Sequence[int]) -> None:
+        if not prompts or n < 1:
+            raise UserError(f"nothing to generate: {len(prompts)} prompts, n={n}. Give at least one of each.")
+        if any(not prompt for prompt in prompts):
+            raise UserError("a prompt has no tokens: the first one needs something to follow, such as the start token.")
+        if len(limits) != len(prompts) or min(limits) < 1:
+            raise UserError(
+                f"{len(limits)} limits, the smallest {min(limits)}, for {len(prompts)} prompts: each needs one above 0."
+            )
+        wanted = (len(prompts) * n, sampling.max_tokens)
+        if tuple(uniforms.shape) != wanted:
+            raise UserError(f"uniforms of shape {list(uniforms.shape)}: {len(prompts)} prompts, n={n} and max_tokens={wanted[1]} "
+                            f"need {list(wanted)}.")  # fmt: skip
+        room = getattr(self.policy.model.config.get_text_config(), "max_position_embeddings", None)
+        longest, limit = max(((len(prompt), own) for prompt, own in zip(prompts, limits, strict=True)), key=sum)
+        if room and longest + limit > room:
+            raise UserError(f"a prompt of {longest} tokens and max_tokens={limit} are more than the {room} positions "
+                            f"of {self.policy.name!r}. Shorten the prompt or the completion.")  # fmt: skip
+
+
+class Continuation:
+    """A call of the engine under way, to be advanced a few tokens at a time."""
+
+    steps: Generator[None]
+
+    def __init__(self, job: Job):
+        self.job = job
+        self.stepper: Stepper | None = None
+        """What continues the rows now, if it is our own decoding."""
+        self.stopped: set[int] = set()
+        """Rows that a text has ended."""
+
+    def advance(self) -> bool:
+        """Every row that is being continued says a token or a few; whether the call goes on."""
+        # Not inside the generator: modes belong to the thread, and another call may have its turn before this one goes on.
+        with _sampling_mode():
+            return next(self.steps, self) is None
+
+    def close(self) -> None:
+        """Gives up what has not been said yet."""
+        self.steps.close()
+        self.stepper = None
+
+    def completions(self) -> Completions:
+        """What was sampled."""
+        with _sampling_mode():
+            return self.job.record.completions(self.job.stops, self.stopped)
+
+    def written(self) -> Record:
+        """What was sampled so far, to be read and left alone."""
+        if self.stepper is not None:
+            with _sampling_mode():
+                self.stepper.finish()
+        return self.job.record
+
+
+@contextmanager
+def _sampling_mode() -> Iterator[None]:
+    """No gradients; and out of inference mode even if the caller is in it: tensors made there could never enter a loss."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def _converse(stepper: Stepper, owner: Tensor) -> Iterator[None]:
+    """Continues all rows, as many at once as there are slots, the others as places become free; yields after every step."""
+    slots, rows, progress = stepper.slots, len(owner), stepper.job.progress
+    every = torch.arange(rows, device=owner.device)
+    begun = count = min(rows, len(slots.row))
+    stepper.fill(every[:count], every[:count], owner[:count])
+    while count:
+        stepper.advance(count)
+        stepper.listen(count)
+        if bool(progress.withdrawn.any()):
+            slots.ended[:count] |= progress.withdrawn.to(owner.device)[slots.row[:count]]
+        free = slots.ended[:count].nonzero().squeeze(1)
+        if not len(free):
+            yield
+            continue
+        progress.ended[slots.row[free].cpu()] = True
+        taken = min(len(free), rows - begun)
+        if taken:
+            new = every[begun : begun + taken]
+            stepper.fill(free[:taken], new, owner[new])
+            free, begun = free[taken:], begun + taken
+        left = count - len(free)
+        if left == 0 or len(free) >= DEAD_SHARE * count:
+            alive = (~slots.ended[left:count]).nonzero().squeeze(1) + left
+            stepper.move(alive, free[free < left])
+            count = left
+        yield
+    stepper.finish()

@@ -1,0 +1,286 @@
+"""Rollouts in environments: one row per environment, several episodes in a row, and where each of them ended.
+
+A row is a fixed number of steps, not an episode. Its columns say what the advantage needs to know: ``ended`` whether an episode
+ended of itself, was cut by its time limit, or merely goes on in the next rollout; ``bootstrap`` the value of what was still to come
+in the last two cases. That value is of the episode's own final observation, never of the first one of the next episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from upslope.errors import TaskError
+from upslope.policies.control.mlp import Actor, ControlInputs, MLPPolicy
+from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser, Stored
+from upslope.runtime.seeding import generator, mix, stable_hash
+from upslope.tasks.gym import MOST_WATCHED, GymTask, Stepped
+from upslope.types import Ended, Metrics, Trajectories, View
+
+
+class EpisodeStats(NamedTuple):
+    """A finished episode: the sum of its raw rewards, and its steps."""
+
+    return_: float
+    length: int
+
+
+class EnvRollout:
+    """Samples a control policy in several environments at once.
+
+    The inner state of an environment cannot be saved in general. `restart` therefore begins fresh episodes from a counter, and is
+    called after every checkpoint as well as on resume: an interrupted run and one that was not see the same episodes.
+
+    Args:
+        envs: Environments, and so rows. More lowers the variance of an update and makes acting cheaper per step.
+        horizon: Steps of each environment in one rollout. Longer needs less bootstrapping.
+        seed: Of actions and episodes, used by counter only.
+        gamma: The method's discount, for the scale of rewards.
+        normalise_observations: Show the policy observations with mean 0 and spread 1, by running statistics.
+        normalise_rewards: Divide rewards by the running spread of the discounted return.
+        workers: Processes that step the environments, this one included. They change the time taken, nothing else.
+    """
+
+    domain = "control"
+    provides = frozenset({"step_reward", "behavior.value", "ended"})
+    resumes_anywhere = False
+    """Episodes are under way between rollouts, so a run can only go on from a step at which they begin afresh anyway."""
+    traced = False
+
+    def __init__(self, task: GymTask, policy: MLPPolicy, *, envs: int, horizon: int, seed: int, gamma: float,
+                 normalise_observations: bool, normalise_rewards: bool, workers: int = 1) -> None:  # fmt: skip
+        if horizon < 1:
+            raise TaskError(f"horizon={horizon}: a rollout needs at least 1 step.")
+        self.task, self.policy, self.horizon, self.seed = task, policy, horizon, seed
+        self.env_steps = 0
+        self.observations = ObservationNormaliser(task.observation_size) if normalise_observations else None
+        self.rewards = RewardNormaliser(envs, gamma) if normalise_rewards else None
+        self._envs = task.make(envs, workers)
+        self._raw: Any = None
+        """Observations ``[envs, D]`` to act on next, as the environments gave them; none before the first restart."""
+        self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
+        self._finished: list[EpisodeStats] = []
+
+    def restart(self, step: int) -> None:
+        """Begin a fresh episode in every environment, the same ones whatever ran before. Statistics stay."""
+        self._raw = np.stack([self._envs.reset(env, mix(self.seed, "reset", step, env) >> 32) for env in range(len(self._envs))])
+        self._return[:], self._length[:] = 0.0, 0
+        if self.rewards is not None:
+            self.rewards.restart()
+
+    def collect(self, step: int) -> Trajectories:
+        """Act for ``horizon`` steps in every environment, going on where the last rollout stopped."""
+        if self._raw is None:
+            self.restart(step)
+        finished_before = len(self._finished)
+        actor = self.policy.acting()
+        noise = _noise(self.task, (self.horizon, len(self._envs)), generator(self.seed, "act", step))
+        tape = _Tape([], [], [], [], [], [])
+        for position in range(self.horizon):
+            self._step(actor, noise[position], tape)
+        rows = self._rows(actor, tape)
+        self.env_steps += self.horizon * len(self._envs)
+        returns = [episode.return_ for episode in self._finished[finished_before:]]
+        return rows.replace(info=[{"task": self.task.name, "episode_returns": returns}] + [{}] * (len(self._envs) - 1))
+
+    def metrics(self) -> Metrics:
+        """Of the episodes that ended since the last call; a sample is a step of an environment."""
+        episodes = self.finished()
+        counts = {"env_steps": float(self.env_steps), "samples": float(self.horizon * len(self._envs))}
+        if not episodes:
+            return counts
+        returns, lengths = zip(*episodes, strict=True)
+        return counts | {
+            "episode_return": float(np.mean(returns)),
+            "episode_length": float(np.mean(lengths)),
+        }
+
+    def sync(self) -> None:
+        """Acting takes the weights anew in each rollout."""
+
+    def finished(self) -> list[EpisodeStats]:
+        """Episodes that ended since the last call, in the order of their ends."""
+        episodes, self._finished = self._finished, []
+        return episodes
+
+    def state(self) -> dict[str, Stored]:
+        """What a checkpoint keeps: the statistics and the steps taken. Running episodes are not in it."""
+        state: dict[str, Stored] = {"env_steps": self.env_steps}
+        for name, normaliser in (("observation", self.observations), ("reward", self.rewards)):
+            if normaliser is not None:
+                state.update({f"{name}.{key}": value for key, value in normaliser.state().items()})
+        return state
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state; `restart` must follow."""
+        self.env_steps = int(state["env_steps"])
+        if self.observations is not None:
+            self.observations.load_state(_under(state, "observation"))
+        if self.rewards is not None:
+            self.rewards.load_state(_under(state, "reward"))
+        self._raw, self._finished = None, []
+
+    def close(self) -> None:
+        self._envs.close()
+
+    # -- one step ------------------------------------------------------------------------------------------------------
+
+    def _policy_sees(self, raw: np.ndarray) -> np.ndarray:
+        return raw if self.observations is None else self.observations(raw)
+
+    def _step(self, actor: Actor, noise: np.ndarray, tape: _Tape) -> None:
+        if self.observations is not None:
+            self.observations.update(self._raw)  # here, not at the reset: an observation counts once, when it is acted on
+        seen = self._policy_sees(self._raw)
+        output = actor.output(seen)
+        action = actor.choose(output, noise)
+        stepped = self._envs.step(action, range(len(seen)))
+        ends = stepped.terminated | stepped.truncated
+        reward = stepped.reward if self.rewards is None else self.rewards(stepped.reward, ends)
+        self._return += stepped.reward
+        self._length += 1
+        cut = np.flatnonzero(stepped.truncated)
+        if len(cut):
+            tape.cuts.append((len(tape.seen), cut, self._policy_sees(stepped.observation[cut])))
+        ended = stepped.terminated * np.int8(Ended.TERMINATED) + stepped.truncated * np.int8(Ended.TRUNCATED)
+        tape.seen.append(seen)
+        tape.output.append(output)
+        tape.action.append(action)
+        tape.reward.append(reward)
+        tape.ended.append(ended)
+        self._raw = self._begin_where_ended(stepped, ends)
+
+    def _begin_where_ended(self, stepped: Stepped, ends: np.ndarray) -> np.ndarray:
+        following = stepped.observation
+        for env in np.flatnonzero(ends):
+            self._finished.append(EpisodeStats(float(self._return[env]), int(self._length[env])))
+            self._return[env], self._length[env] = 0.0, 0
+            following[env] = self._envs.reset(int(env))
+        return following
+
+    # -- the columns ---------------------------------------------------------------------------------------------------
+
+    def _rows(self, actor: Actor, tape: _Tape) -> Trajectories:
+        """The tape, written down as rows ``[envs, horizon]`` on the policy's device."""
+
+        def column(steps: list[np.ndarray]) -> Tensor:
+            return torch.from_numpy(np.stack(steps, axis=1))
+
+        observation, reward = column(tape.seen), column(tape.reward).float()
+        if not (observation.isfinite().all() and reward.isfinite().all()):
+            raise TaskError(f"{self.task.name} gave an observation or a reward that is not a finite number. "
+                            "Its simulation has diverged, or the environment has a fault.")  # fmt: skip
+        action = np.stack(tape.action, axis=1)
+        view = actor.view(np.stack(tape.output, axis=1), action)
+        ended, bootstrap = self._ends(actor, tape, column(tape.ended))
+        return self._trajectories(observation, torch.from_numpy(action), reward, ended, bootstrap, view)
+
+    def _ends(self, actor: Actor, tape: _Tape, ended: Tensor) -> tuple[Tensor, Tensor]:
+        """``ended`` with the pause at its last column, and the values behind cuts and pause."""
+        bootstrap = torch.zeros(ended.shape)
+        for position, cut, seen in tape.cuts:
+            bootstrap[torch.from_numpy(cut), position] = torch.from_numpy(actor.value(seen))
+        goes_on = ended[:, -1] == Ended.NO
+        bootstrap[goes_on, -1] = torch.from_numpy(actor.value(self._policy_sees(self._raw)))[goes_on]
+        ended[goes_on, -1] = int(Ended.PAUSED)
+        return ended, bootstrap
+
+    def _trajectories(self, observation: Tensor, action: Tensor, reward: Tensor, ended: Tensor, bootstrap: Tensor,
+                      view: View) -> Trajectories:  # fmt: skip
+        device = self.policy.device
+        rows, reward, view = len(reward), reward.to(device), view.map(lambda found: found.contiguous().to(device))
+        return Trajectories(
+            sampled=torch.ones_like(reward),
+            reward=reward.new_zeros(rows),
+            group=torch.arange(rows, device=device),
+            task=torch.full((rows,), stable_hash(self.task.name), device=device),
+            behavior=view,
+            proximal=view,  # the weights have not moved since: no second pass is needed
+            action=action.to(device),
+            temperature=torch.ones_like(reward),
+            step_reward=reward,
+            ended=ended.to(device),
+            bootstrap=bootstrap.to(device),
+            horizon=self.horizon,
+            inputs=ControlInputs(observation.to(device)),
+        )
+
+
+class _Tape(NamedTuple):
+    """What a rollout writes down as it goes, one entry per step; log-probabilities and values are worked out at its end."""
+
+    seen: list[np.ndarray]
+    output: list[np.ndarray]
+    action: list[np.ndarray]
+    reward: list[np.ndarray]
+    ended: list[np.ndarray]
+    cuts: list[tuple[int, np.ndarray, np.ndarray]]
+    """Where time limits struck: the position, the environments, and their final observations as the policy sees them."""
+
+
+def evaluate_control(task: GymTask, policy: MLPPolicy, normaliser_state: Mapping[str, Any] | None, *, episodes: int, seed: int,
+                     greedy: bool = True, envs: int = 10, progress: Callable[[int], Any] | None = None) -> list[float]:  # fmt: skip
+    """Raw returns of exactly ``episodes`` episodes, in the order of their seeds.
+
+    Every episode has a number, a seed made from it and a place in an environment's queue before any is played. Taking the first
+    ``episodes`` that end instead would favour short ones. Where there is no time limit, one is cut after `MOST_WATCHED` steps.
+
+    Args:
+        normaliser_state: `EnvRollout.state`, of which the observation statistics are used as they stand; ``None`` or a state
+            without them shows the policy raw observations.
+        greedy: The likeliest action each time; otherwise actions are drawn, from a counter per episode.
+        envs: Environments played side by side. It changes the time taken, not which episodes are played.
+        progress: Called with the number of episodes finished, whenever it grows.
+    """
+    if episodes < 1:
+        raise TaskError(f"episodes={episodes}: evaluation needs at least 1.")
+    observations = _frozen_normaliser(task, normaliser_state)
+    actor, places, returns = policy.acting(), task.make(min(envs, episodes)), np.zeros(episodes)
+    playing = np.arange(len(places))  # the number of the episode in each place; episode e is played in place e modulo the places
+    draws = [generator(seed, "evaluate", episode) for episode in playing.tolist()]
+    raw = np.stack([places.reset(place, _episode_seed(seed, place)) for place in range(len(places))])
+    active, finished, lengths = playing.copy(), 0, np.zeros(len(places))
+    longest = np.inf if task.max_episode_steps else MOST_WATCHED
+    while len(active):
+        output = actor.output(raw[active] if observations is None else observations(raw[active]))
+        noise = np.empty(0) if greedy else np.stack([_noise(task, (), draws[place]) for place in active])
+        stepped = places.step(actor.choose(output, noise, greedy), active.tolist())
+        returns[playing[active]] += stepped.reward
+        raw[active], lengths[active] = stepped.observation, lengths[active] + 1
+        for place in active[stepped.terminated | stepped.truncated | (lengths[active] >= longest)]:
+            finished, lengths[place], playing[place] = finished + 1, 0, playing[place] + len(places)
+            if playing[place] < episodes:
+                raw[place] = places.reset(int(place), _episode_seed(seed, int(playing[place])))
+                draws[place] = generator(seed, "evaluate", int(playing[place]))
+            if progress is not None:
+                progress(finished)
+        active = active[playing[active] < episodes]
+    places.close()
+    return returns.tolist()
+
+
+def _episode_seed(seed: int, episode: int) -> int:
+    return mix(seed, "episode", episode) >> 32
+
+
+def _noise(task: GymTask, shape: tuple[int, ...], random: torch.Generator) -> np.ndarray:
+    """What turns a policy's output into actions: a uniform for a choice, a normal for each dimension of a vector."""
+    drawn = torch.randn((*shape, task.action_size), generator=random) if task.continuous else torch.rand(shape, generator=random)
+    return drawn.numpy()
+
+
+def _under(state: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key.partition(".")[2]: value for key, value in state.items() if key.startswith(f"{name}.")}
+
+
+def _frozen_normaliser(task: GymTask, state: Mapping[str, Any] | None) -> ObservationNormaliser | None:
+    found = _under(state or {}, "observation")
+    if not found:
+        return None
+    normaliser = ObservationNormaliser(task.observation_size)
+    normaliser.load_state(found)
+    return normaliser

@@ -1,0 +1,55 @@
+"""One episode, written down so that it can be looked at again: where it began, what was done, what it earned."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from upslope.policies.control.mlp import MLPPolicy
+from upslope.rollout.normalise import ObservationNormaliser
+from upslope.tasks.gym import MOST_WATCHED, GymTask
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RecordedEpisode:
+    """An episode from a seed under a policy's likeliest actions. The seed and the actions repeat it."""
+
+    seed: int
+    rewards: list[float]
+    actions: list[Any]
+    """Choices, or vectors as lists, as the policy gave them."""
+    ended: Literal["terminated", "truncated", "unfinished"]
+
+    def record(self, step: int) -> dict[str, Any]:
+        """As it stands in a run's ``episodes`` folder."""
+        return {"version": FORMAT, "step": step, "return": sum(self.rewards), "length": len(self.rewards), **asdict(self)}
+
+
+def play(task: GymTask, policy: MLPPolicy, observations: ObservationNormaliser | None, seed: int) -> RecordedEpisode:
+    """Plays an episode with the likeliest action each time.
+
+    Args:
+        observations: Shows the policy what it learned to see; ``None`` shows it what the environment gives.
+    """
+    place, actor = task.make(1), policy.acting()
+    seen = place.reset(0, seed)[None]
+    rewards: list[float] = []
+    actions: list[Any] = []
+    ended: Literal["terminated", "truncated", "unfinished"] = "unfinished"
+    try:
+        while len(rewards) < MOST_WATCHED and ended == "unfinished":
+            output = actor.output(seen if observations is None else observations(seen))
+            action = actor.choose(output, np.empty(0), True)
+            stepped = place.step(action, [0])
+            seen = stepped.observation
+            actions.append(action[0].tolist())
+            rewards.append(float(stepped.reward[0]))
+            if stepped.terminated[0] or stepped.truncated[0]:
+                ended = "terminated" if stepped.terminated[0] else "truncated"
+    finally:
+        place.close()
+    return RecordedEpisode(seed, rewards, actions, ended)

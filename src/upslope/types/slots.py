@@ -1,0 +1,335 @@
+"""Slot classes: what the parts of each slot take and return. A slot's own parts stand in the package of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+
+from torch import Tensor
+
+from upslope.types.batch import Batch, Trajectories, View
+from upslope.types.part import Head, Metrics, Part
+
+if TYPE_CHECKING:
+    from upslope.types.interfaces import Engine, Policy, Rollout
+    from upslope.types.method import Method
+
+Notes = dict[str, Tensor]
+"""Columns ``[N, T]`` a part leaves for metrics and for people, such as ``clipped``."""
+State = dict[str, Any]
+"""Tensors, numbers and text: what goes into a checkpoint."""
+
+
+class Stateful:
+    """A part with state: it reads ``batch.state[self]`` in its call and writes only in ``update``, once at the end of a step.
+
+    Rows that a filter dropped are in the batch of ``update`` too. No pass, slice or process can count twice.
+    """
+
+    def init(self) -> State:
+        raise NotImplementedError
+
+    def update(self, state: State, batch: Batch, metrics: Metrics) -> State:
+        raise NotImplementedError
+
+
+class Memory(Part, Stateful):
+    """What several parts share, under a name in the method's ``memory``: one state, read by all, written once a step."""
+
+    scope = "step"
+
+    def recall(self, state: State, tasks: Tensor) -> Tensor:
+        """What is known of these tasks ``[M]``; a task never seen gets what the memory starts with."""
+        raise NotImplementedError
+
+
+class Curriculum(Part):
+    """Which tasks next: a weight for each candidate task ``[M]``, of which a step's tasks are drawn without replacement."""
+
+    scope = "step"
+    candidates: int
+    """Candidates drawn for each task of a step; 1 leaves nothing to choose."""
+
+    def __call__(self, tasks: Tensor, recall: Callable[[str], Tensor]) -> Tensor:
+        """Weights ``[M]``; ``recall(name)`` is what a memory says of the candidates."""
+        raise NotImplementedError
+
+
+class RolloutPlan(Part):
+    """How answers are sampled, where not plainly in groups: it builds the rollout of a text task."""
+
+    scope = "step"
+    provides: ClassVar[frozenset[str]]
+    """Columns its rows have beyond the basic ones."""
+
+    def build(self, task: Any, policy: Any, *, tasks: int, samples: int, sampling: Any, seed: int,
+              engine: Engine | None = None) -> Rollout:  # fmt: skip
+        """The rollout; without an engine it takes the torch engine."""
+        raise NotImplementedError
+
+
+class DataContext(Protocol):
+    """What the learner does for a `Data` part."""
+
+    def evaluate(self, rows: Trajectories, columns: frozenset[str]) -> View:
+        """The policy's columns on any rows, before the step's first update, without gradient."""
+
+    def teacher(self, rows: Trajectories) -> Trajectories:
+        """A reference answer to the task of each group, scored, with the group's number and nobody's log-probabilities."""
+
+    def join(self, batches: list[Trajectories]) -> Trajectories:
+        """Several batches as one."""
+
+
+class Data(Part):
+    """What else enters the step: the rows with others joined to them, with columns measured, or with rows put ``aside`` for a term.
+
+    It runs when the rewards are known and before any filter. One that remembers is updated with the rows the step learned from,
+    annotated.
+    """
+
+    scope = "step"
+
+    def __call__(self, rows: Trajectories, context: DataContext) -> Trajectories:
+        raise NotImplementedError
+
+
+class Reference(Part):
+    """With whom the policy is compared: copies of it that are kept and renewed, or the policy itself on other inputs.
+
+    A reference says what it keeps, when that is renewed and how, and what of the rows it sees; the learner does the rest.
+    """
+
+    scope = "step"
+    copies: ClassVar[int] = 0
+    """Copies of the policy that it keeps: what it costs in memory."""
+
+    def begin(self, policy: Policy, start: Policy | None) -> tuple[Policy, ...]:
+        """The copies (`Policy.frozen_copy`) as the run begins; ``start`` is the policy as it was then, if anybody keeps it."""
+        return ()
+
+    def due(self, step: int) -> bool:
+        """Whether the copies are renewed before this step (the first is 1). A controller may ask for it at other times."""
+        return False
+
+    def renew(self, kept: tuple[Policy, ...], policy: Policy) -> tuple[Policy, ...]:
+        """The copies from now on; ``policy`` is as it is before the coming step."""
+        return kept
+
+    def compared(self, kept: tuple[Policy, ...], policy: Policy) -> Policy:
+        """Whose log-probabilities are the reference's."""
+        return kept[0] if kept else policy
+
+    def sees(self, rows: Trajectories) -> Trajectories:
+        """The rows as this reference sees them."""
+        return rows
+
+
+class ModelView(Part):
+    """Which view of a language model is trained: a method's ``policy``. Sampling does not know it."""
+
+    def annotate(self, policy: Any, rows: Trajectories) -> Trajectories:
+        """The rows with what must be known of the policy as it is before the step's first update."""
+        return rows
+
+    def applied(self, model: Any, experts: Tensor | None = None) -> AbstractContextManager[None]:
+        """While the context lasts, ``model`` gives the logits to learn from; ``experts`` are those noted for its tokens."""
+        raise NotImplementedError
+
+
+class Probe(Part):
+    """Something a policy computes for each decision inside its forward pass; the column has the probe's ``name``.
+
+    The objective never sees a vocabulary: what takes logits, hidden states or the head is in here, on a chunk of decisions.
+    """
+
+    name: ClassVar[str]
+
+    def __call__(self, chunk: ProbeInputs) -> Tensor:
+        """The column ``[M]`` of the chunk's decisions."""
+        raise NotImplementedError
+
+
+class ProbeInputs(NamedTuple):
+    """What a probe sees: a chunk of ``M`` decisions inside a language model's forward pass."""
+
+    logits: Tensor
+    """``[M, V]`` float32, at the recorded temperature."""
+    hidden: Tensor
+    """``[M, D]``: what the head turned into logits."""
+    action: Tensor
+    """``[M]`` ids."""
+    advantage: Tensor
+    """``[M]``, zero where there is none yet."""
+
+
+class Reward(Part):
+    """Changes the reward after the task gave it: takes a batch, gives the batch with ``reward`` or ``step_reward`` changed."""
+
+    scope = "step"
+
+    def __call__(self, batch: Batch) -> Batch:
+        raise NotImplementedError
+
+
+class Filter(Part):
+    """Says which rows enter the update, as booleans ``[N]``. A dropped row is in no mean and no denominator.
+
+    One that is ``late`` runs after the advantage and reads it: what it drops did count in the group's statistics.
+    """
+
+    scope = "step"
+    late: ClassVar[bool] = False
+    refill: bool
+    """Sample other tasks in place of what was dropped."""
+    rounds: int
+    """The most times a step samples; what is there then has to do."""
+
+    def __call__(self, batch: Batch) -> Tensor:
+        raise NotImplementedError
+
+
+class Advantage(Part):
+    """How much better than expected each decision was, ``[N, T]``."""
+
+    scope = "step"
+
+    def __call__(self, batch: Batch) -> Tensor:
+        raise NotImplementedError
+
+    def signals(self, batch: Batch, advantage: Tensor) -> Mapping[str, Tensor]:
+        """Further columns that other parts read, such as the ``returns`` a value function learns."""
+        return {}
+
+
+class Shape(Part):
+    """Rescales ``batch.advantage``, giving a new one. Scope ``step`` runs once, ``update`` at the start of each update."""
+
+    def __call__(self, batch: Batch) -> Tensor:
+        raise NotImplementedError
+
+
+class Branch(NamedTuple):
+    """One reading of how far the policy has moved."""
+
+    name: str
+    log: Tensor
+    """Log-ratio ``[N, T]``, clamped."""
+    value: Tensor
+    """The ratio itself, with the gradient it should carry."""
+    weight: Tensor | float = 1.0
+    """Its share where branches are mixed; never carries gradient. The weights of a ratio's branches sum to one."""
+
+
+class Ratio(Part):
+    """How far the current policy has moved, as branches that a surrogate bounds one by one and mixes late."""
+
+    def branches(self) -> tuple[str, ...]:
+        """Names of the branches it gives."""
+        raise NotImplementedError
+
+    def __call__(self, batch: Batch) -> tuple[Branch, ...]:
+        raise NotImplementedError
+
+
+class Mix(Part):
+    """The token branch's share in a mix of two branches, ``[N, T]`` in [0, 1] or a number; never carries gradient.
+
+    One that must see the whole update computes it in `prepare`.
+    """
+
+    def __call__(self, batch: Batch) -> Tensor | float:
+        raise NotImplementedError
+
+
+class Surrogate(Part):
+    """The trust region: a loss per decision ``[N, T]`` (minimised) and notes."""
+
+    silent_without_advantage = True
+    """A decision with advantage zero has no gradient, so its row need not be computed."""
+
+    def takes(self, branches: tuple[str, ...]) -> bool:
+        """Whether it can bound these branches."""
+        return len(branches) == 1
+
+    def __call__(self, batch: Batch, branches: tuple[Branch, ...]) -> tuple[Tensor, Notes]:
+        raise NotImplementedError
+
+
+class Weight(Part):
+    """Which decisions matter: a detached factor ``[N, T]`` on the surrogate."""
+
+    def counts_dropped(self) -> bool:
+        """Whether a decision of weight zero still counts in the aggregate's denominators."""
+        return True
+
+    def __call__(self, batch: Batch) -> Tensor:
+        raise NotImplementedError
+
+
+class Aggregate(Part):
+    """How decisions are averaged: weights ``[N, T]`` for the whole update, so that the loss of any slice is a plain sum."""
+
+    scope = "update"
+
+    def __call__(self, batch: Batch) -> Tensor:
+        raise NotImplementedError
+
+
+class Regularizer(Part):
+    """A further loss per decision ``[N, T]``, aggregated as the surrogate is."""
+
+    aggregated: ClassVar[bool] = True
+    """False: the term is a share of a sum already (a loss per group spread over its decisions) and is added as it is."""
+
+    def __call__(self, batch: Batch) -> Tensor:
+        raise NotImplementedError
+
+
+class Model(Regularizer):
+    """Something learned beside the policy: an output on its trunk, and the loss that fits it. The column has the model's name."""
+
+    lr_scale: float
+    """Its learning rate as a multiple of the policy's."""
+
+    def head(self) -> Head:
+        return Head()
+
+
+class Controller(Part, Stateful):
+    """Moves knobs during the run, on a signal it remembers, and may end a step's passes early."""
+
+    scope = "step"
+
+    def init(self) -> State:
+        return {}
+
+    def update(self, state: State, batch: Batch, metrics: Metrics) -> State:
+        return state
+
+    def knobs(self, state: State, progress: float) -> dict[str, float]:
+        """Knobs by path to set for the coming step; ``progress`` is the share of the run's steps that are done."""
+        return {}
+
+    def snapshots(self, state: State, progress: float) -> tuple[str, ...]:
+        """References that become the policy as it is now, before the coming step."""
+        return ()
+
+    def ends_passes(self, metrics: Metrics) -> bool:
+        """Whether the update just made should be the step's last."""
+        return False
+
+
+class LossTerm(Part):
+    """A further loss, over rows of another source, with parts of its own: what a method's ``terms`` hold."""
+
+    scope = "step"
+    source: str
+    """Name of the rows that a data part put aside for it."""
+    when: Literal["before", "after"]
+    """Whether its update comes before the step's own or after them."""
+
+    def as_method(self, name: str, of: Method) -> Method:
+        """The method this term is on its rows."""
+        raise NotImplementedError
