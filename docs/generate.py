@@ -20,7 +20,7 @@ from checks import collect as _collect
 from upslope.cli import ABOUT, EXAMPLES, _parsers
 from upslope.methods import catalogue
 from upslope.objective import estimator
-from upslope.report.describe import WHEN, changes
+from upslope.report.describe import changes, when
 from upslope.types import Method, Part
 
 DOCS = Path(__file__).resolve().parent
@@ -115,8 +115,8 @@ def _differences(method: Method) -> list[str]:
 
 def _part(path: str, part: Part) -> str:
     body, meanings = _docstring(type(part))
-    runs = f"Runs {WHEN[part.seen_at_once()]}."
-    if needs := sorted(part.needs()):
+    runs = f"Runs {when(part)}."
+    if needs := sorted(part.all_needs()):
         runs += f" Reads {', '.join(f'`{need}`' for need in needs)}."
     lines = [f"### `{path}`: {type(part).__name__}", body, runs]
     knobs = [(f.name, getattr(part, f.name)) for f in dataclasses.fields(part)]

@@ -233,7 +233,7 @@ def test_a_bomb_is_stopped_while_it_unpacks(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(recordings, "MOST", 1_000_000)
     packed = gzip.compress(bytes(50_000_000), 1)
     tracemalloc.start()
-    with pytest.raises(recordings.inside.TooLarge):
+    with pytest.raises(recordings.safe_files.TooLarge):
         recordings._unpacked(packed, "x")
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -58,7 +58,7 @@ def test_micro_batches_do_not_change_the_step(method, monkeypatch):
     after = []
     for budget in (100_000, 40):
         made = learner(method, dataclasses.replace(SIZES, updates_per_step=2))
-        made.optimizer = torch.optim.SGD([{**group, "lr": 0.0} for group in made.optimizer.param_groups], lr=0.0)
+        made.optimizer_step.optimizer = torch.optim.SGD([{**group, "lr": 0.0} for group in made.optimizer.param_groups], lr=0.0)
         monkeypatch.setattr(type(made.policy), "token_budget", lambda self, budget=budget: budget)
         start = weights(made)
         made.step(1)

@@ -145,8 +145,13 @@ def test_a_finite_update_ends_a_series():
     from upslope.learners.metrics import MetricSums
 
     made.optimizer.zero_grad()
-    assert [made._move(norm, MetricSums()) for norm in (torch.nan, torch.inf, 1.0, torch.nan)] == [False, False, True, False]
-    assert made.skipped == 1 < IN_A_ROW and made.state()["skipped"] == 1
+    assert [made.optimizer_step.apply(norm, MetricSums()) for norm in (torch.nan, torch.inf, 1.0, torch.nan)] == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert made.optimizer_step.skipped == 1 < IN_A_ROW and made.state()["skipped"] == 1
 
 
 def test_of_many_such_updates_the_first_are_kept_and_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

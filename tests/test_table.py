@@ -116,13 +116,17 @@ def test_what_was_not_sampled_gets_no_gradient(method: Method):
 # -- edge cases ------------------------------------------------------------------------------------------------------------
 
 
+LEARNS_FROM_EQUAL_REWARDS = {"ngrpo"}
+"""Its virtual sample tells a group of failures from nothing."""
+
+
 @each_method
 def test_equal_rewards_are_finite_and_no_signal_for_groups(method: Method):
     batch = random_batch(seed=7, groups=3, samples=6)
     reward = torch.full_like(batch.reward, 0.1)  # six times 0.1 has a mean that is not 0.1: equality must not go through it
     found = gradient(method, batch.replace(reward=reward, components={"task": reward}))
     assert found.finite()
-    compares = "group" in method.advantage.needs() and method.advantage.silent_on_equal_rewards
+    compares = "group" in method.advantage.needs() and method.name not in LEARNS_FROM_EQUAL_REWARDS
     if compares and not method.regularize and not method.models:
         plain = method.derive(reward=())  # a penalty for length may well tell the rows apart
         assert not gradient(plain, batch.replace(reward=reward, components={"task": reward})).logp.any()
@@ -160,8 +164,9 @@ def test_rows_without_a_decision_are_finite_and_in_no_mean(method: Method):
 
 def _reached(method: Method, batch: Batch, rows: tuple[int, ...]) -> set[int]:
     """Rows whose gradient may depend on the log-probabilities of these: their own, their group's, or all of the update's."""
-    wide = [part for _, part in method.parts() if part.seen_at_once() == "update"]
-    if any(need.endswith(".logp") for part in wide for need in part.needs()):
+    wide = [part.needs() for _, part in method.parts() if part.seen_at_once() == "update"]
+    wide += [part.prepare_needs() for _, part in method.parts() if part.prepares()]
+    if any(need.endswith(".logp") for needs in wide for need in needs):
         return set(range(batch.rows))
     if slice_scope(method) == "group":
         return set(torch.isin(batch.group, batch.group[list(rows)]).nonzero().squeeze(1).tolist())

@@ -35,7 +35,7 @@ def rows(policy):
 @pytest.mark.parametrize(("layer", "final_norm"), [(1, False), (2, True), (-1, False), (-2, False), (9, True)])
 def test_log_probabilities_are_those_of_the_stream_behind_the_layer(policy, rows, layer: int, final_norm: bool):
     depth = {1: 1, 2: 2, -1: 3, -2: 2, 9: 3}[layer]
-    ours = policy.evaluate(rows, frozenset({"entropy"}), through=Layer(layer, final_norm))
+    ours = policy.evaluate(rows, frozenset({"entropy"}), view=Layer(layer, final_norm))
     ids = torch.cat([rows.inputs.prompt, rows.action[:, :-1]], 1)
     mask = torch.cat([rows.inputs.prompt_mask, torch.ones_like(rows.action[:, :-1])], 1)
     streams: list[torch.Tensor] = []
@@ -55,19 +55,19 @@ def test_log_probabilities_are_those_of_the_stream_behind_the_layer(policy, rows
 def test_the_last_layer_with_the_norm_and_layer_zero_are_the_model_itself(policy, rows):
     whole = policy.evaluate(rows).logp
     for through in (Layer(3, final_norm=True), Layer(-1, final_norm=True), Layer(0)):
-        assert torch.equal(policy.evaluate(rows, through=through).logp, whole)
-    assert not torch.equal(policy.evaluate(rows, through=Layer(-1)).logp, whole)
+        assert torch.equal(policy.evaluate(rows, view=through).logp, whole)
+    assert not torch.equal(policy.evaluate(rows, view=Layer(-1)).logp, whole)
 
 
 @pytest.mark.checks("identity", "bupo")
 def test_what_lies_above_gets_no_gradient_and_the_model_is_whole_again(policy, rows):
-    policy.evaluate(rows, through=Layer(2)).logp.sum().backward()
+    policy.evaluate(rows, view=Layer(2)).logp.sum().backward()
     inner = policy.model.model
     reached = [any(p.grad is not None and p.grad.any() for p in part.parameters()) for part in (*inner.layers, inner.norm)]
     assert reached == [True, True, False, False]
     assert policy.model.lm_head.weight.grad.any()
     assert len(inner.layers) == 3 and isinstance(inner.norm, type(inner.layers[0].input_layernorm))
-    with pytest.raises(RuntimeError, match="inside"), Layer(1).inside(policy.model):
+    with pytest.raises(RuntimeError, match="inside"), Layer(1).applied(policy.model):
         assert len(inner.layers) == 1
         raise RuntimeError("inside")
     assert len(inner.layers) == 3
@@ -125,5 +125,5 @@ def test_nonsense_is_refused(policy):
     with pytest.raises(MethodError, match="after is 2"):
         ThenWhole(2.0)
     policy.model.get_decoder = lambda: torch.nn.Linear(1, 1)
-    with pytest.raises(UserError, match="Linear keeps its layers"), Layer(1).inside(policy.model):
+    with pytest.raises(UserError, match="Linear keeps its layers"), Layer(1).applied(policy.model):
         pass

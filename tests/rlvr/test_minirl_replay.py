@@ -43,9 +43,9 @@ def test_replayed_at_once_nothing_changes(policy, rows):
     tokens = rows.inputs.prompt.shape[1] + rows.action.shape[1] - 1
     assert noted.inputs.experts.shape == (3, tokens, 2, 2)
     assert len(noted.inputs.experts.unique()) == 4, "a test in which all experts are used"
-    assert torch.equal(policy.evaluate(noted, through=REPLAY).logp, policy.evaluate(rows).logp)
+    assert torch.equal(policy.evaluate(noted, view=REPLAY).logp, policy.evaluate(rows).logp)
     some = noted.take_rows(torch.tensor([2, 0]))
-    torch.testing.assert_close(policy.evaluate(some, through=REPLAY).logp, policy.evaluate(rows).logp[[2, 0]])
+    torch.testing.assert_close(policy.evaluate(some, view=REPLAY).logp, policy.evaluate(rows).logp[[2, 0]])
 
 
 @pytest.mark.checks("oracle", "minirl-r2", by="the gate's formula, written out")
@@ -53,7 +53,7 @@ def test_the_gate_is_the_softmax_over_the_recorded_experts(policy):
     router = routers(policy.model)[0]
     hidden = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
     experts = torch.tensor([[0, 1], [3, 0], [2, 3], [1, 2], [0, 3]])
-    with REPLAY.inside(policy.model, experts.view(1, 5, 1, 2).expand(1, 5, 2, 2)):
+    with REPLAY.applied(policy.model, experts.view(1, 5, 1, 2).expand(1, 5, 2, 2)):
         logits, gate, taken = router(hidden)
     assert torch.equal(taken, experts)
     chosen = torch.zeros(5, 4).scatter_(1, experts, 1.0)
@@ -77,7 +77,7 @@ def test_replay_keeps_log_ratios_smaller_when_the_weights_move(policy):
         _move(policy, 0.01)
         now = REPLAY.noted(policy, rows).inputs.experts
         changed = (now.sort(-1).values != noted.inputs.experts.sort(-1).values).any(-1).float().mean()
-        free, replayed = policy.evaluate(rows).logp - old, policy.evaluate(noted, through=REPLAY).logp - old
+        free, replayed = policy.evaluate(rows).logp - old, policy.evaluate(noted, view=REPLAY).logp - old
     assert changed > 0.02, "some tokens would go elsewhere"
     assert replayed.abs().mean() < 0.9 * free.abs().mean() and replayed.abs().max() < 0.5 * free.abs().max()
 

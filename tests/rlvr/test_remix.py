@@ -142,7 +142,7 @@ def test_the_second_life_begins_from_the_policy_reached():
     made.step(2)
     reached = {name: tensor.clone() for name, tensor in made.policy.weights().items()}
     told = made.step(3)
-    assert all(tensor.equal(reached[name]) for name, tensor in made.sight.start.weights().items())
+    assert all(tensor.equal(reached[name]) for name, tensor in made.references.start.weights().items())
     assert told["kl_start"] == pytest.approx(0, abs=1e-5) and bool(made.last.fresh().all())
     assert made.states["data.0"] == {"steps": []}
 
@@ -159,7 +159,7 @@ def test_the_anchor_one_step_behind_is_the_policy_before_the_last_step():
     for step in (1, 2, 3):
         before.append({name: tensor.clone() for name, tensor in made.policy.weights().items()})
         made.step(step)
-    assert all(tensor.equal(before[1][name]) for name, tensor in made.sight.snapshots["previous"][0].weights().items())
+    assert all(tensor.equal(before[1][name]) for name, tensor in made.references.kept["previous"][0].weights().items())
     assert "previous" in made.last.reference
 
 

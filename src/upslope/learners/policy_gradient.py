@@ -81,7 +81,7 @@ class PolicyGradient:
         self.references = References(method, policy, start)
         self.views = PolicyViews(policy, self.references, bool(settings.watch_kl))
         self.states: dict[str, State] = {path: call(method, part, part.init) for path, part in _stateful(method)}
-        self.optimizer = OptimizerStep(method, policy, self.views, settings)
+        self.optimizer_step = OptimizerStep(method, policy, self.views, settings)
         self.last: Trajectories | None = None
         """The rows the last step learned from, annotated: for logs."""
         self.traced: TracedStep | None = None
@@ -98,15 +98,19 @@ class PolicyGradient:
         return cast(TaskRollout, self.rollout)
 
     @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self.optimizer_step.optimizer
+
+    @property
     def offence(self) -> Offence | None:
         """Rows of the last step whose gradient was not finite, if they are worth keeping."""
-        return self.optimizer.offence
+        return self.optimizer_step.offence
 
     # -- one step ------------------------------------------------------------------------------------------------------
 
     def step(self, step: int) -> Metrics:
         """Samples, learns, remembers; the metrics of the step."""
-        self.optimizer.begin(step)
+        self.optimizer_step.begin(step)
         progress = (step - 1) / max(self.settings.steps or 1, 1)
         method = self.method.with_knobs(self._knobs(progress))
         self.references.renew(method, self.states, step, progress)
@@ -145,7 +149,7 @@ class PolicyGradient:
         metrics = self.views.kl_to_start(rows, method)
         trace = TokenTrace(rows) if traced else None
         metrics |= self._learn(method, rows, step, trace)
-        self.optimizer.check_weights(rows)
+        self.optimizer_step.check_weights(rows)
         return rows, trace, metrics
 
     def _moves(self, method: Method, rows: Trajectories) -> bool:
@@ -221,12 +225,12 @@ class PolicyGradient:
         """
         if self.policy.independent_decisions and estimator.slice_scope(method) == "decision":
             policy = cast(DecisionPolicy, self.policy)
-            return DecisionUpdater(method, policy, self.views, self.optimizer, self.settings)
-        return RowUpdater(method, self.views, self.optimizer, self.settings)
+            return DecisionUpdater(method, policy, self.views, self.optimizer_step, self.settings)
+        return RowUpdater(method, self.views, self.optimizer_step, self.settings)
 
     def _learn(self, method: Method, rows: Trajectories, step: int, trace: TokenTrace | None) -> Metrics:
         """All updates of a step."""
-        lr = self.optimizer.set_learning_rate()
+        lr = self.optimizer_step.set_learning_rate()
         metrics = self._learn_terms(method, rows, "before")
         sums, updates = self._passes(method, trace.rows if trace else rows, step, trace)
         metrics |= self._learn_terms(method, rows, "after")
@@ -256,7 +260,7 @@ class PolicyGradient:
                 continue
             own, sums = term.as_method(name, method), MetricSums()
             aside = estimator.annotate(own, aside.replace(state=rows.state, memory=rows.memory))
-            RowUpdater(own, self.views, self.optimizer, self.settings).update(aside, aside.draw, sums)
+            RowUpdater(own, self.views, self.optimizer_step, self.settings).update(aside, aside.draw, sums)
             metrics |= {f"{name}_{key}": value for key, value in sums.means().items()}
         return metrics
 
@@ -264,18 +268,18 @@ class PolicyGradient:
 
     def state(self) -> State:
         """Optimiser, part states and the rollout's own: all but the policy's weights."""
-        kept = {"optimizer": self.optimizer.state(), "parts": self.states, "rollout": self.rollout.state()}
-        return kept | {"references": self.references.state(), "skipped": self.optimizer.skipped}
+        kept = {"optimizer": self.optimizer_step.state(), "parts": self.states, "rollout": self.rollout.state()}
+        return kept | {"references": self.references.state(), "skipped": self.optimizer_step.skipped}
 
     def load_state(self, state: State) -> None:
-        self.optimizer.load_state(state["optimizer"])
+        self.optimizer_step.load_state(state["optimizer"])
         missing = set(self.states) - set(state["parts"])
         if missing:
             raise UserError(f"the checkpoint holds no state for {', '.join(sorted(missing))}; it belongs to another method.")
         self.states = {path: state["parts"][path] for path in self.states}
         self.rollout.load_state(state["rollout"])
         self.references.load_state(state["references"] if "references" in state else of_older_checkpoint(state["sight"]))
-        self.optimizer.skipped = state.get("skipped", 0)
+        self.optimizer_step.skipped = state.get("skipped", 0)
 
 
 def _check_tasks(method: Method, rollout: Rollout) -> None:

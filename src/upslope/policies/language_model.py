@@ -326,9 +326,10 @@ class LanguageModel:
         return frozen
 
     def weights(self) -> dict[str, Tensor]:
-        """All weights by name, for a checkpoint."""
+        """All weights by name, tied ones once: whoever changes each of them in place changes none twice."""
         heads = {f"heads.{name}.{key}": value for name, head in self.heads.items() for key, value in head.state_dict().items()}
-        return {**{f"model.{key}": value for key, value in self.model.state_dict().items()}, **heads}
+        own = {(value.data_ptr(), value.shape): (key, value) for key, value in reversed(self.model.state_dict().items())}
+        return {**{f"model.{key}": value for key, value in reversed(own.values())}, **heads}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Takes what `weights` gave, in place."""

@@ -21,8 +21,16 @@ WHEN = {
     "update": "once an update",
     "group": "per group",
     "sequence": "per sequence",
+    "segment": "per segment",
     "decision": "per decision",
 }
+
+
+def when(part: Part) -> str:
+    """When a part runs, in words."""
+    return WHEN[part.seen_at_once()] + (", prepared once an update" if part.prepares() else "")
+
+
 _INDENT = " " * 4
 UNCHECKED = {"checks": "none", "claim": "not measured"}
 
@@ -138,10 +146,10 @@ def _part_record(path: str, part: Part) -> dict[str, Any]:
     return {
         "path": path,
         "part": type(part).__name__,
-        "when": WHEN[part.seen_at_once()],
+        "when": when(part),
         "about": about,
         "formula": formulas,
-        "needs": sorted(part.needs()),
+        "needs": sorted(part.all_needs()),
         "knobs": {
             name: {"value": value, "about": meanings.get(name, "")}
             for name, value in knobs.items()

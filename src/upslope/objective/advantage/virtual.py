@@ -30,7 +30,6 @@ class VirtualSamples(Advantage):
         eps: added to the divisor.
     """
 
-    silent_on_equal_rewards = False
     ranges: ClassVar = {"ddof": "[0, 1]", "eps": "[0, inf)"}
 
     virtual: int = 1
