@@ -44,6 +44,12 @@ def test_derive_names_its_parent_and_starts_with_no_notes():
     assert grpo.derive(aggregate=TokenMean()).parent == grpo.parent and grpo.aggregate == SequenceMeanTokenMean()
 
 
+def test_derive_keeps_the_knobs_of_each_domain_unless_told_otherwise():
+    ppo = find("ppo")
+    assert ppo.on and ppo.derive(name="mine").on == ppo.on
+    assert not ppo.derive(name="mine", on={}).on
+
+
 def test_diff_shows_the_slots_of_dapo():
     changed = dapo.diff(grpo)
     assert set(changed) == {"surrogate", "aggregate", "regularize", "filter", "reward"}
