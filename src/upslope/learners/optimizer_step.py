@@ -109,7 +109,7 @@ def make_optimizer(method: Method, policy: Policy, settings: Settings) -> torch.
     beta2, eps = settings.adam_beta2, settings.adam_eps
     betas, eps = (0.9, 0.999 if beta2 is None else float(beta2)), 1e-8 if eps is None else float(eps)
     # Updates on single decisions are many and small, and torch's own step costs more than its kernel there.
-    make = Adam if policy.independent_decisions else torch.optim.AdamW
+    make = Adam if policy.independent_decisions and not policy.plain else torch.optim.AdamW
     return make(groups, lr=0.0, betas=betas, eps=eps, weight_decay=settings.weight_decay, fused=True)
 
 

@@ -56,6 +56,8 @@ class Settings:
     """Added to Adam's divisor. (text 1e-8; control 1e-5)"""
     weight_decay: float = 0.0
     """Pull of the weights towards zero, per unit of learning rate."""
+    plain: bool = False
+    """Take no fast path: `transformers` computes and samples, torch's own operations learn. Slower; the same run to rounding."""
     tasks_per_step: int = text_only(32)
     """Text: different problems sampled in a step. More lowers the variance between tasks; groups stay the same size."""
     samples_per_task: int = text_only(8)

@@ -26,6 +26,9 @@ class Policy(Protocol):
     independent_decisions: bool
     """Whether a decision's columns depend on no other decision of its row: then it is a `DecisionPolicy`."""
 
+    plain: bool
+    """Take no fast path of ours: whatever is slower and surely right."""
+
     @property
     def pads(self) -> bool:
         """Whether a slice costs as much as its longest row in each row."""
