@@ -152,7 +152,8 @@ class Method:
     def derive(self, **changes: Any) -> Method:
         """This method with some slots changed; its name becomes the parent unless the name stays.
 
-        A new name starts with no notes, formula or per-domain knobs of its own unless they are given: those were about the parent.
+        A new name starts without notes, formula, differences and advice unless they are given: those were about the parent. Its
+        knobs per domain (``on``) stay, as all slots do; give ``on={}`` to drop them.
         """
         if changes.get("name", self.name) != self.name:
             changes = {"parent": self.name, "notes": "", "formula": "", "differs": "", "use_when": "", **changes}

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from upslope.runtime import torch_private
 
 
 class Program(NamedTuple):
@@ -37,7 +38,7 @@ class Program(NamedTuple):
             return self.run(*arrays)
 
 
-class Tape(TorchDispatchMode):
+class Tape(torch_private.DispatchMode):  # type: ignore[misc,name-defined]
     """Remembers every operation while it is entered."""
 
     def __init__(self) -> None:
@@ -47,11 +48,13 @@ class Tape(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.done.append((f"{func._schema.name.removeprefix('aten::')}.{func._overloadname}", args, kwargs or {}, result))
+        self.done.append((func.name().removeprefix("aten::"), args, kwargs or {}, result))
         return result
 
     def program(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Program | None:
         """The run as a function of these inputs, or ``None`` where that is not certain."""
+        if isinstance(self, torch_private.NoDispatchMode):
+            return None
         try:
             return _Writer(inputs).write(self.done, outputs)
         except _Uncertain:
