@@ -188,6 +188,22 @@ def test_concepts_name_every_slot_in_its_order() -> None:
     assert tuple(re.findall(r"^\| `(\w+)` \| [^|]*\? \|", text, re.M)) == SLOTS
 
 
+def test_the_page_on_your_own_method_names_every_slot_with_its_class() -> None:
+    from upslope.types import SLOT_CLASSES
+
+    text = (ROOT / "docs" / "your-own-method.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|`]+ \| `(\w+)` \| `(\w+)` \| [^|]+ \|$", text, re.M)
+    assert rows == [(slot, kind.__name__) for slot, kind in SLOT_CLASSES.items()]
+
+
+def test_files_that_pages_name_are_there() -> None:
+    for page in (ROOT / "docs" / "your-own-method.md", ROOT / "docs" / "concepts.md"):
+        for named in re.findall(
+            r"`((?:objective|policies|rollout|types|learners)/[\w/]*(?:\.py)?)`", page.read_text(encoding="utf-8")
+        ):
+            assert (ROOT / "src" / "upslope" / named).exists(), f"{page.name}: {named}"
+
+
 # -- links and generated pages ---------------------------------------------------------------------------------------------
 
 

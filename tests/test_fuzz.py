@@ -327,8 +327,8 @@ def test_the_checkpoints_of_a_run(data, verified: bool, run: Path):
 
 def test_the_flags_are_those_of_the_settings():
     """The fuzz above names flags by fields; this holds that they are flags."""
-    from upslope.cli import _parsers
+    from upslope.cli.parsers import parsers
 
-    parser, _ = _parsers()
+    parser, _ = parsers()
     flags = parser.parse_args(["train", "grpo", *(f"--{name.replace('_', '-')}=1" for name in ("seed", "lr"))])
     assert given_settings(flags) == {"seed": 1, "lr": 1.0}

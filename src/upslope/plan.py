@@ -17,7 +17,8 @@ from upslope.plugins import changed_versions
 from upslope.runtime import trust, user_code
 from upslope.runtime.method_file import method_from_table, method_table, modern_table, packages_of
 from upslope.runtime.run_folder import FORMAT, RunFolder
-from upslope.runtime.settings import Settings
+from upslope.runtime.settings import Domain, Settings
+from upslope.tasks.kinds import domain_of, with_domain
 from upslope.types import Method
 
 KINDS = {
@@ -38,6 +39,11 @@ class Plan:
     reward: str = ""
     test_data: str = ""
     trackers: tuple[str, ...] = ()
+    domain: Domain = field(init=False)
+    """Whether the task is text or an environment."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "domain", domain_of(self.task))
 
     def table(self) -> dict[str, Any]:
         """As it stands in ``run.toml``."""
@@ -46,6 +52,7 @@ class Plan:
         return {
             "upslope": __version__,
             "format": FORMAT,
+            "domain": self.domain,
             "task": self.task,
             "model": self.model,
             "reward": self.reward,
@@ -102,6 +109,12 @@ def checked_table(folder: RunFolder) -> dict[str, Any]:
     known = {f.name for f in dataclasses.fields(Settings)}
     if unknown := sorted(set(table["settings"]) - known):
         raise UserError(f"{folder.path / 'run.toml'} has settings that this version does not know: {', '.join(unknown)}.")
+    try:
+        table = with_domain(table)
+        if table["domain"] != (own := domain_of(table["task"])):
+            raise ValueError(f"its domain is {table['domain']!r}, and {table['task'][:40]!r} is {own}")
+    except ValueError as problem:
+        raise UserError(f"{folder.path / 'run.toml'} is not as a run writes it: {problem}. Put the old one back.") from None
     table["method"] = modern_table(table["method"])
     return table
 

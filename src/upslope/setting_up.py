@@ -198,7 +198,7 @@ class ControlBench(Bench):
             if getattr(method, slot):
                 raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")
         super().__init__(method, settings)
-        self.policy = MLPPolicy(task.observation_size, task.action_size, task.continuous, seed=mix(settings.seed, "policy"))
+        self.policy = MLPPolicy.for_task(task, seed=mix(settings.seed, "policy"))
         self.policy.plain = settings.plain
         self.give_heads()
         self.rollout = EnvRollout(

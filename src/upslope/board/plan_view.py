@@ -35,10 +35,6 @@ def read_whole_plan(root: Path, parts: tuple[str, ...]) -> dict[str, Any]:
     return plan | {"method": modern_table(plan["method"])}
 
 
-def domain_of(plan: dict[str, Any]) -> str:
-    return "control" if str(plan.get("task", "")).startswith("gym:") else "text"
-
-
 # -- the method ------------------------------------------------------------------------------------------------------------
 
 
@@ -141,7 +137,7 @@ def changed_knobs(plan: dict[str, Any]) -> dict[str, Any]:
 
 def _domains(plan: dict[str, Any]) -> list[tuple[str, ...]]:
     """Kinds of task a plan may be for; whether a controller's actions are continuous does not stand in it."""
-    if domain_of(plan) == "text":
+    if plan["domain"] == "text":
         return [("text",)]
     return [("control", "control-continuous"), ("control", "control-discrete")]
 
@@ -187,7 +183,7 @@ def settings_view(plan: dict[str, Any]) -> dict[str, Any]:
 def command(plan: dict[str, Any]) -> str:
     """The run as one would type it: what it would be anyway is left out."""
     words = ["upslope", "train", _text(plan["method"].get("name")), "--task", _text(plan.get("task"))]
-    if domain_of(plan) == "text" and plan.get("model") != "tiny":
+    if plan["domain"] == "text" and plan.get("model") != "tiny":
         words += ["--model", _text(plan.get("model"))]
     for flag, key in (("--reward", "reward"), ("--test-data", "test_data")):
         if plan.get(key):
@@ -243,12 +239,12 @@ def _set_text(value: Any) -> str:
 def _is_usual(plan: dict[str, Any], name: str, value: Any) -> bool:
     """Whether a setting would be the same if nobody had said it."""
     if name == "device":
-        return value == "auto" or domain_of(plan) == "control" or (value == "cpu" and _is_tiny(plan))
+        return value == "auto" or plan["domain"] == "control" or (value == "cpu" and _is_tiny(plan))
     if name == "max_tokens":
-        return domain_of(plan) == "control" or value == _tokens_of(_text(plan.get("task")))
+        return plan["domain"] == "control" or value == _tokens_of(_text(plan.get("task")))
     usual = [
-        getattr(Settings().resolved(domain_of(plan), _text(plan.get("model")), continuous=continuous), name, None)
-        for continuous in ((False,) if domain_of(plan) == "text" else (False, True))
+        getattr(Settings().resolved(plan["domain"], _text(plan.get("model")), continuous=continuous), name, None)
+        for continuous in ((False,) if plan["domain"] == "text" else (False, True))
     ]
     return all(each == value for each in usual)
 

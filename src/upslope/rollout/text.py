@@ -13,6 +13,7 @@ from torch import Tensor
 
 from upslope.errors import UserError
 from upslope.objective.base import State
+from upslope.objective.functional.last_decision import last_decision
 from upslope.policies.language_model import LanguageModel, TextInputs
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime.seeding import numpy_generator, stable_hash, uniforms
@@ -171,15 +172,18 @@ def item_numbers(policy: LanguageModel, tokens: Tensor, separator: str) -> Tenso
 
 
 def item_ends(policy: LanguageModel, tokens: Tensor, separator: str) -> Tensor:
-    """1 at tokens ``[N, T]`` that end an item."""
+    """How many items each token ``[N, T]`` ends: a token may hold several separators, with nothing between them."""
     if not separator:
         return torch.zeros_like(tokens)
     ids, where = torch.unique(tokens, return_inverse=True)
-    return torch.tensor([separator in policy.decode([token]) for token in ids.tolist()], device=tokens.device)[where].long()
+    return torch.tensor([policy.decode([token]).count(separator) for token in ids.tolist()], device=tokens.device)[where]
 
 
 def pay_items(rows: Trajectories, items: list[list[float]]) -> Trajectories:
-    """The rows with what each of their items is worth at the item's last token, and how many were asked for; none: unchanged."""
+    """The rows with what each of their items is worth at the item's last token, and how many were asked for; none: unchanged.
+
+    Items without a token of their own, between two separators in one token, are paid at that token.
+    """
     if not items:
         return rows
     item, on = rows.segment["item"], rows.sampled > 0
@@ -187,10 +191,12 @@ def pay_items(rows: Trajectories, items: list[list[float]]) -> Trajectories:
     for row, values in enumerate(items):
         worth[row, : len(values)] = torch.tensor(values)
     asked = torch.tensor([len(values) for values in items], device=item.device)
-    following = torch.cat([item[:, 1:], item[:, -1:] + 1], 1)  # the last position ends whatever it belongs to
-    goes_on = torch.cat([on[:, 1:], torch.zeros_like(on[:, :1])], 1) & (following == item)
-    ends = on & ~goes_on & (item < asked.unsqueeze(1))
-    paid = torch.where(ends, worth.gather(1, item.clamp_max(worth.shape[1] - 1)), 0.0)
+    more = torch.cat([on[:, 1:], torch.zeros_like(on[:, :1])], 1)
+    following = torch.where(more, torch.cat([item[:, 1:], item[:, -1:]], 1), item + 1)  # the last token ends whatever it belongs to
+    paid = torch.zeros_like(rows.sampled)
+    for empty in range(int((following - item).masked_fill(~on, 0).max())):
+        ends = on & (item + empty < following) & (item + empty < asked.unsqueeze(1))
+        paid += torch.where(ends, worth.gather(1, (item + empty).clamp_max(worth.shape[1] - 1)), 0.0)
     return rows.replace(step_reward=paid, label={**rows.label, "items": asked})
 
 
@@ -217,7 +223,7 @@ def sampled_rows(
 ) -> Trajectories:
     """Completions as rows, ``samples`` to a prompt; what they earn, and whose they are, comes later."""
     sampled = completions.sampled
-    last = _last(sampled)
+    last = last_decision(sampled)
     ends = [ENDS[finish] for finish in completions.finish]
     how = torch.tensor(ends, dtype=torch.int8, device=sampled.device)
     inputs = left_padded(prompts, policy.pad_id).take(lambda column: column.repeat_interleave(samples, 0))
@@ -238,11 +244,6 @@ def sampled_rows(
     )
 
 
-def _last(sampled: Tensor) -> Tensor:
-    """The last sampled decision of each row."""
-    return (sampled > 0) & (sampled.flip(1).cumsum(1).flip(1) == 1)
-
-
 def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajectories:
     """The reference answers as if they had been sampled, for supervised learning; nobody sampled them, so `behavior` is NaN."""
     prompts = policy.encode_all([problem.prompt for problem in problems])
@@ -259,7 +260,7 @@ def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajecto
         behavior=View(torch.full_like(sampled, torch.nan), torch.full_like(sampled, torch.nan)),
         action=tokens,
         temperature=torch.ones_like(sampled),
-        ended=(_last(sampled) * int(Ended.TERMINATED)).to(torch.int8),
+        ended=(last_decision(sampled) * int(Ended.TERMINATED)).to(torch.int8),
         bootstrap=torch.zeros_like(sampled),
         horizon=width,
         inputs=left_padded(prompts, policy.pad_id),

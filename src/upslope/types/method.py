@@ -153,7 +153,8 @@ class Method:
     def derive(self, **changes: Any) -> Method:
         """This method with some slots changed; its name becomes the parent unless the name stays.
 
-        A new name starts with no notes, formula or per-domain knobs of its own unless they are given: those were about the parent.
+        A new name starts without notes, formula, differences and advice unless they are given: those were about the parent. Its
+        knobs per domain (``on``) stay, as all slots do; give ``on={}`` to drop them.
         """
         if changes.get("name", self.name) != self.name:
             changes = {"parent": self.name, "notes": "", "formula": "", "differs": "", "use_when": "", **changes}
@@ -226,9 +227,9 @@ def _belongs(part: Part) -> str:
 
 
 def _loaded(kind: type[Part]) -> Iterator[type[Part]]:
-    """The public parts of a kind that have been imported so far."""
+    """Parts of ours of that kind that have been imported so far."""
     for below in kind.__subclasses__():
-        if "__dataclass_params__" in vars(below) and not below.__name__.startswith("_"):
+        if "__dataclass_params__" in vars(below) and below.__module__.startswith("upslope."):
             yield below
         yield from _loaded(below)
 

@@ -18,7 +18,7 @@ from upslope.plan import checked_table
 from upslope.runtime.files import write_text
 from upslope.runtime.method_file import method_table
 from upslope.runtime.run_folder import RunFolder
-from upslope.runtime.settings import Settings
+from upslope.runtime.settings import Settings, check_names
 from upslope.runtime.toml_files import parse_toml
 from upslope.setting_up import set_up
 from upslope.types import Method
@@ -58,10 +58,7 @@ class Question:
                     raise UserError(f"the {kind} {name!r} is given twice; another copy of it would only repeat its runs.")
         if not isinstance(self.seeds, int) or self.seeds < 1:
             raise UserError(f"--seeds is {self.seeds!r}; it must be a whole number, at least 1. Five tell something, ten more.")
-        known = [f.name for f in dataclasses.fields(Settings)]
-        for name in self.settings:
-            if name not in known:
-                raise UserError(f"no setting named {name!r}.{did_you_mean(name, known)}")
+        check_names(self.settings)
         Settings(**self.settings)
         for path in (*self.knobs, *self.grid):
             owner = path.rpartition(":")[0]
