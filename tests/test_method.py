@@ -20,7 +20,7 @@ from upslope.objective.regularize import EntropyBonus, ReferenceKL
 from upslope.objective.weight import TopEntropy
 from upslope.runtime.method_file import dump_method, load_method, user_bundles
 from upslope.runtime.user_code import keep, load_file
-from upslope.types import Method, Part
+from upslope.types import Method, Weight
 
 grpo, dapo, dhpo, ppo = (find(name) for name in ("grpo", "dapo", "dhpo", "ppo"))
 PLAIN = grpo.derive(regularize=None)
@@ -262,7 +262,7 @@ def test_unknown_fields_in_a_file_are_refused():
 
 def test_what_toml_cannot_hold_is_refused():
     @dataclasses.dataclass(frozen=True)
-    class Odd(Part):
+    class Odd(Weight):
         knob: object = None
 
     with pytest.raises(MethodError, match="write 'no bound' as inf"):

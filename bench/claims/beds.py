@@ -48,6 +48,7 @@ class TableRollout:
     domain = "text"
     provides = frozenset({"group", "label.answer", "segment.item", "ended"})
     resumes_anywhere = True
+    traced = True
 
     def __init__(self, policy: TablePolicy, tasks: int, samples: int, seed: int):
         self.policy, self.bed, self.tasks, self.samples, self.seed = policy, policy.bed, tasks, samples, seed

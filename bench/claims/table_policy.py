@@ -101,7 +101,7 @@ class TablePolicy(nn.Module):
     """Logits by context and position, and on request a value for each: what the learner asks of a policy, and exact sums."""
 
     domain = "text"
-    cut = "row"
+    independent_decisions = False
     pads = True
 
     def __init__(self, bed: TableBed, seed: int):
@@ -138,10 +138,10 @@ class TablePolicy(nn.Module):
 
     # -- what the learner asks -----------------------------------------------------------------------------------------
 
-    def evaluate(self, rows: Trajectories, needs: frozenset[str] = frozenset(), *, through: Any = None, probes: Any = ()) -> View:
+    def evaluate(self, rows: Trajectories, needs: frozenset[str] = frozenset(), *, view: Any = None, probes: Any = ()) -> View:
         """Columns ``[N, T]`` of the recorded tokens."""
         known = {"entropy", *self.heads, *(probe.name for probe in probes)}
-        if through is not None or needs - known:
+        if view is not None or needs - known:
             lacks = f"column {min(needs - known)!r}" if needs - known else "layers to look through"
             raise UserError(f"a table has no {lacks}; it has the columns {', '.join(sorted({'logp', *known}))}.")
         table, context, action = self.log_probability(), rows.inputs.context, rows.action

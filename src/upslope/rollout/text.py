@@ -13,6 +13,7 @@ from torch import Tensor
 
 from upslope.errors import UserError
 from upslope.objective.base import State
+from upslope.objective.functional.last_decision import last_decision
 from upslope.policies.language_model import LanguageModel, TextInputs
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime.seeding import numpy_generator, stable_hash, uniforms
@@ -222,7 +223,7 @@ def sampled_rows(
 ) -> Trajectories:
     """Completions as rows, ``samples`` to a prompt; what they earn, and whose they are, comes later."""
     sampled = completions.sampled
-    last = _last(sampled)
+    last = last_decision(sampled)
     ends = [ENDS[finish] for finish in completions.finish]
     how = torch.tensor(ends, dtype=torch.int8, device=sampled.device)
     inputs = left_padded(prompts, policy.pad_id).take(lambda column: column.repeat_interleave(samples, 0))
@@ -243,11 +244,6 @@ def sampled_rows(
     )
 
 
-def _last(sampled: Tensor) -> Tensor:
-    """The last sampled decision of each row."""
-    return (sampled > 0) & (sampled.flip(1).cumsum(1).flip(1) == 1)
-
-
 def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajectories:
     """The reference answers as if they had been sampled, for supervised learning; nobody sampled them, so `behavior` is NaN."""
     prompts = policy.encode_all([problem.prompt for problem in problems])
@@ -264,7 +260,7 @@ def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajecto
         behavior=View(torch.full_like(sampled, torch.nan), torch.full_like(sampled, torch.nan)),
         action=tokens,
         temperature=torch.ones_like(sampled),
-        ended=(_last(sampled) * int(Ended.TERMINATED)).to(torch.int8),
+        ended=(last_decision(sampled) * int(Ended.TERMINATED)).to(torch.int8),
         bootstrap=torch.zeros_like(sampled),
         horizon=width,
         inputs=left_padded(prompts, policy.pad_id),

@@ -7,7 +7,7 @@ can do is an interface of its own (`DecisionPolicy`, `TaskRollout`); a method th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from torch import Tensor, nn
@@ -112,7 +112,6 @@ class Rollout(Protocol):
         """Go on from a saved state; `restart` must follow."""
 
 
-@runtime_checkable
 class TaskRollout(Rollout, Protocol):
     """A rollout over many tasks, which can be asked for certain ones: what filters that refill, curricula and data parts need."""
 

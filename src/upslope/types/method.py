@@ -216,9 +216,9 @@ def _belongs(part: Part) -> str:
 
 
 def _loaded(kind: type[Part]) -> Iterator[type[Part]]:
-    """The public parts of a kind that have been imported so far."""
+    """Parts of ours of that kind that have been imported so far."""
     for below in kind.__subclasses__():
-        if "__dataclass_params__" in vars(below) and not below.__name__.startswith("_"):
+        if "__dataclass_params__" in vars(below) and below.__module__.startswith("upslope."):
             yield below
         yield from _loaded(below)
 

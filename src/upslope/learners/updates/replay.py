@@ -7,6 +7,10 @@ computed once, what is computed twice or never read is left out.
 
 Only what is certain is repeated. An operation that is not in `KERNELS`, one that reads a value into Python (a branch on data) or
 that changes what something else still looks at makes the program ``None``, and the caller goes on as the method is written.
+
+The line of calls is compiled by `exec`, since a loop over it in Python would cost as much again as the calls. What is compiled is
+made here of generated names (``x0``, ``c3``, ``v7``), brackets and ``.astype``; no text of a method, a knob or a file enters it.
+``--plain`` does without.
 """
 
 from __future__ import annotations

@@ -20,7 +20,9 @@ dmpo = grpo.derive(
     regularize=GroupMatching(),
     notes="β is 1 here and 2 in a released script, whose code ignores it in this mode. The paper argues by the forward KL "
     "(regularize.divergence=forward-kl) and its code takes the squared distance. regularize.skip_flat leaves out groups without "
-    "signal, which are otherwise pushed towards uniform.",
+    "signal, which are otherwise pushed towards uniform. Here the term is a mean over groups, those left out counted as matched. "
+    "The released code averages the squares over the answers that are kept, and the Jensen-Shannon divergence over the groups that "
+    "are kept: regularize.mean_over=kept. The two agree for groups of one size without skip_flat.",
 )
 
 dmpo_pure = dmpo.derive(

@@ -16,5 +16,6 @@ gbpo = grpo.derive(
     surrogate=BoundedRatio(low=0.2, high=0.2, temperature=1e-4),
     regularize=None,
     notes="In a group of right and wrong answers the majority's target is 1, so only the minority moves. The paper uses 5 to 10 "
-    "passes and bounds of 0.2 to 0.3.",
+    "passes and bounds of 0.2 to 0.3. The released scripts add a KL to the starting policy (k3, weight 0.001) and average over all "
+    "tokens of the update instead of over answers: regularize=ReferenceKL(weight=0.001), aggregate=TokenMean.",
 )

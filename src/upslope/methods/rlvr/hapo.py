@@ -18,6 +18,8 @@ hapo = dapo.derive(
     surrogate=EntropyAdaptiveClip(low=0.2, high=0.2, dual=10.0),
     notes="The sampling part (a temperature by entropy) is not in this method. The released code scores confident tokens positive "
     "too (surrogate.unsigned) and takes the band from the adapted bounds (surrogate.adapted_band); its fall-back to the baseline "
-    "per answer also looks at padding and so triggers more often. With surrogate.widen and surrogate.redistribute at 0 and answers "
-    "of equal length it is DAPO with the population's spread.",
+    "per answer also looks at padding and so triggers more often. It takes the nearest token's entropy as the quantile "
+    "(surrogate.interpolation=nearest) and the entropy of the policy that learns (surrogate.source=current); its quantile and "
+    "spread are those of a micro-batch, here those of the whole update. With surrogate.widen and surrogate.redistribute at 0 and "
+    "answers of equal length it is DAPO with the population's spread.",
 )

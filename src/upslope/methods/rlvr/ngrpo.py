@@ -18,5 +18,6 @@ ngrpo = grpo.derive(
     regularize=None,
     notes="The released script also resamples groups that are all right; their advantage is zero here anyway, and add "
     "DropConstantGroups only where it tells right from wrong. advantage.best must be the most a sample can earn: a smaller one "
-    "punishes what was right.",
+    "punishes what was right. The released code adds no virtual sample to a group of one, whose advantage there is its reward: "
+    "advantage.alone=reward.",
 )

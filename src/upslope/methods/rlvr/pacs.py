@@ -15,5 +15,6 @@ pacs = grpo.derive(
     surrogate=LabelFromRatio(),
     regularize=None,
     notes="Rewards must lie between 0 and 1. The paper's code sums the log-ratio over padding too and relies on its being zero; "
-    "here only sampled tokens count. A group is one term of the loss, so slices hold whole groups.",
+    "here only sampled tokens count. Where scores are standardised (surrogate.centre=standard) it differentiates their spread as "
+    "well: surrogate.spread_gradient. A group is one term of the loss, so slices hold whole groups.",
 )

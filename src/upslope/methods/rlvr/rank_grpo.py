@@ -24,7 +24,9 @@ rank_grpo = gspo.derive(
     regularize=ReferenceKL(weight=1e-3, estimator="k3"),
     notes="Items are what the task's separator ends, and hits come from the task (Scores.items); on other tasks every item gets "
     "the answer's reward. In the released code the end of a list behind a closing separator counts as overflow and gets no bonus, "
-    "and its ratio enters its item's mean: advantage.ending=within, ratio.ending=within. The mean over answers of the mean over "
-    "tokens is GSPO's; the released trainer leaves that to its library's default. A task that pays items pays a value "
+    "and its ratio enters its item's mean: advantage.ending=within, ratio.ending=within. Its gradient is that of the item's mean "
+    "itself, ratio.gradient=segment: the same as here while an item's tokens share an advantage, another where the list's end "
+    "stands within an item. Its option not to divide by the spread is advantage.scale=none. The mean over answers of the mean "
+    "over tokens is GSPO's; the released trainer leaves that to its library's default. A task that pays items pays a value "
     "function twice, by item and by list.",
 )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Advantage
+from upslope.objective.functional.last_decision import last_decision
 from upslope.types import Batch, Ended
 
 
@@ -71,7 +72,5 @@ def backward_scan(decay: Tensor, added: Tensor) -> Tensor:
 
 def paid(batch: Batch) -> Tensor:
     """Reward per decision ``[N, T]``: the step rewards, and the row's reward at its last sampled decision."""
-    on = batch.sampled > 0
-    last = on & (on.flip(1).cumsum(1).flip(1) == 1)
     steps = torch.zeros_like(batch.sampled) if batch.step_reward is None else batch.step_reward
-    return steps + last * batch.reward.unsqueeze(1)
+    return steps + last_decision(batch.sampled) * batch.reward.unsqueeze(1)

@@ -28,6 +28,8 @@ class RankBaseline(Advantage):
     Fields:
         credit: ``"to_go"`` as above, nothing for what came before; ``"own"`` the item's own hit alone, which says nothing about
             what an item makes harder later.
+        scale: ``"std"`` divides by the spread of the rank's rewards, as above; ``"none"`` only centres, so that a rank at which
+            lists differ little counts little.
         ddof, eps: as in `GroupBaseline`.
         overflow: for every decision beyond the last item asked for.
         complete: for ending a list of exactly as many items as asked for.
@@ -45,6 +47,7 @@ class RankBaseline(Advantage):
     complete: float = 0.1
     early: float = -0.1
     ending: Ending = "apart"
+    scale: Literal["std", "none"] = "std"
 
     def needs(self) -> frozenset[str]:
         return frozenset({"group", "segment.item"})
@@ -80,10 +83,12 @@ class RankBaseline(Advantage):
         count = torch.bincount(index, minlength=groups).to(worth.dtype).unsqueeze(1)
         mean = empty.index_add(0, index, worth) / count
         centred = worth - mean[index]
-        spread = (empty.index_add(0, index, centred.square()) / (count - self.ddof).clamp_min(1)).sqrt()
         low = torch.full_like(empty, torch.inf).scatter_reduce_(0, place, worth, "amin")
         high = torch.full_like(empty, -torch.inf).scatter_reduce_(0, place, worth, "amax")
-        return torch.where((low == high)[index], 0.0, centred / (spread[index] + self.eps))
+        if self.scale == "std":
+            spread = (empty.index_add(0, index, centred.square()) / (count - self.ddof).clamp_min(1)).sqrt()
+            centred = centred / (spread[index] + self.eps)
+        return torch.where((low == high)[index], 0.0, centred)
 
     def _with_ending(self, batch: Batch, item: Tensor, advantage: Tensor) -> Tensor:
         """The advantage with what lies beyond the list, and its end, judged by themselves."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from upslope.errors import MethodError
 from upslope.objective.advantage.gae import paid
 from upslope.objective.base import Advantage
+from upslope.objective.functional.last_decision import last_decision
 from upslope.types import Batch
 
 
@@ -34,7 +35,7 @@ class ValueBaseline(Advantage):
             raise MethodError("ValueBaseline needs a value function: give the method models={'value': PessimisticValue()}.")
         value = torch.where(batch.sampled > 0, batch.proximal.value, 0.0)
         if self.at == "last":
-            value = batch.per_decision((value * last_decision(batch)).sum(1))
+            value = batch.per_decision((value * last_decision(batch.sampled)).sum(1))
         return (self._returns(batch) - value) * batch.sampled
 
     def signals(self, batch: Batch, advantage: Tensor) -> Mapping[str, Tensor]:
@@ -42,9 +43,3 @@ class ValueBaseline(Advantage):
 
     def _returns(self, batch: Batch) -> Tensor:
         return batch.per_decision(torch.where(batch.sampled > 0, paid(batch), 0.0).sum(1))
-
-
-def last_decision(batch: Batch) -> Tensor:
-    """1 on the last sampled decision of each row ``[N, T]``."""
-    on = batch.sampled > 0
-    return (on & (on.flip(1).cumsum(1).flip(1) == 1)).to(batch.sampled.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ class VirtualSamples(Advantage):
         best: their reward, the most a sample can earn.
         ddof: 1 is the unbiased spread that libraries use, 0 the population's.
         eps: added to the divisor.
+        alone: what a group of one gets: ``"compared"`` with the virtual samples like any other; ``"reward"`` its own reward, as
+            in the released code, which adds no virtual sample there.
     """
 
     ranges: ClassVar = {"ddof": "[0, 1]", "eps": "[0, inf)"}
@@ -36,6 +38,7 @@ class VirtualSamples(Advantage):
     best: float = 1.0
     ddof: int = 1
     eps: float = 1e-6
+    alone: Literal["compared", "reward"] = "compared"
 
     def __post_init__(self) -> None:
         if self.virtual < 0:
@@ -53,4 +56,7 @@ class VirtualSamples(Advantage):
         spread = ((own + self.virtual * (self.best - mean) ** 2) / (size - self.ddof).clamp_min(1)).sqrt()
         # Decided on the rewards themselves: a mean of equal floats can differ from them in the last bit.
         silent = stats.constant & (batch.reward == self.best) if self.virtual else stats.constant
-        return batch.per_decision(((batch.reward - mean) / (spread + self.eps)).masked_fill(silent, 0.0))
+        advantage = ((batch.reward - mean) / (spread + self.eps)).masked_fill(silent, 0.0)
+        if self.alone == "reward":
+            advantage = torch.where(stats.size == 1, batch.reward / (1 + self.eps), advantage)
+        return batch.per_decision(advantage)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
+from upslope.objective.functional.last_decision import last_decision
 from upslope.types import Batch, Ended
 
 Ending = Literal["apart", "within"]
@@ -29,10 +30,9 @@ def asked_items(batch: Batch) -> Tensor | None:
 
 def closing(batch: Batch) -> Tensor:
     """The decision ``[N, T]`` by which a row ended itself."""
-    on = batch.sampled > 0
     if batch.ended is None:
-        return torch.zeros_like(on)
-    return on & (on.flip(1).cumsum(1).flip(1) == 1) & (batch.ended == Ended.TERMINATED)
+        return torch.zeros_like(batch.sampled, dtype=torch.bool)
+    return last_decision(batch.sampled) & (batch.ended == Ended.TERMINATED)
 
 
 def units(batch: Batch, ending: Ending) -> Tensor:

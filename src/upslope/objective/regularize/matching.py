@@ -33,6 +33,9 @@ class GroupMatching(Regularizer):
         divergence: ``"square"`` as above (the paper's code); ``"jensen-shannon"``; ``"forward-kl"`` is
             :math:`\sum_i Q_i \log Q_i/P_i`, which the paper starts from.
         skip_flat: leave out groups whose advantages are all within 1e-5. Otherwise such a group is pushed towards uniform.
+        mean_over: ``"groups"``: all groups of the update, so that one that is left out counts as matched. ``"kept"``, as in the
+            paper's code: what ``skip_flat`` leaves over, and for ``"square"`` its answers instead of its groups, so that larger
+            groups count more.
     """
 
     scope = "group"
@@ -43,6 +46,7 @@ class GroupMatching(Regularizer):
     temperature: float = 1 / 15
     divergence: Divergence = "square"
     skip_flat: bool = False
+    mean_over: Literal["groups", "kept"] = "groups"
 
     def __post_init__(self) -> None:
         if not self.weight >= 0:
@@ -54,9 +58,15 @@ class GroupMatching(Regularizer):
         return frozenset({"group"})
 
     def prepare(self, batch: Batch) -> Tensor:
-        """One over the number of groups with a decision ``[N]``."""
-        groups = batch.group[batch.lengths() > 0].unique().numel()
-        return torch.full_like(batch.reward, 1 / max(groups, 1))
+        """What a group's distance counts ``[N]``: one over the number of groups with a decision, or as ``mean_over`` says."""
+        counted = batch.lengths() > 0
+        if self.mean_over == "kept" and self.skip_flat:
+            index, groups = batch.group_index()
+            counted = counted & ~self._flat(batch.row_mean(advantage_of(batch)), counted, index, groups)
+        groups = batch.group[counted].unique().numel()
+        if self.mean_over == "groups" or self.divergence != "square":
+            return torch.full_like(batch.reward, 1 / max(groups, 1))
+        return self._size(batch, batch.reward.dtype) / counted.sum().clamp_min(1)
 
     def __call__(self, batch: Batch) -> Tensor:
         there = batch.lengths() > 0
@@ -64,12 +74,22 @@ class GroupMatching(Regularizer):
         likelihood, advantage = batch.row_mean(finite_logp(batch)), batch.row_mean(advantage_of(batch)).detach()
         log_policy = _log_softmax(likelihood, there, index, groups)
         log_target = _log_softmax(advantage / self.temperature, there, index, groups)
-        size = likelihood.new_zeros(groups).index_add_(0, index, there.to(likelihood.dtype))[index]
+        size = self._size(batch, likelihood.dtype)
         loss = self._divergence(log_policy, log_target, size) * batch.prepared[self] * there
         if self.skip_flat:
-            spread = _extreme(advantage, there, index, groups, "amax") - _extreme(advantage, there, index, groups, "amin")
-            loss = torch.where(spread > 1e-5, loss, 0.0)
+            loss = torch.where(self._flat(advantage, there, index, groups), 0.0, loss)
         return self.weight * batch.per_decision(loss / batch.lengths().clamp_min(1))
+
+    def _flat(self, advantage: Tensor, there: Tensor, index: Tensor, groups: int) -> Tensor:
+        """Rows ``[N]`` of groups whose advantages are all the same."""
+        spread = _extreme(advantage, there, index, groups, "amax") - _extreme(advantage, there, index, groups, "amin")
+        return ~(spread > 1e-5)
+
+    def _size(self, batch: Batch, dtype: torch.dtype) -> Tensor:
+        """How many rows of each row's group have a decision ``[N]``."""
+        index, groups = batch.group_index()
+        there = (batch.lengths() > 0).to(dtype)
+        return there.new_zeros(groups).index_add_(0, index, there)[index]
 
     def _divergence(self, log_policy: Tensor, log_target: Tensor, size: Tensor) -> Tensor:
         """Each row's share of its group's distance ``[N]``."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Shape
+from upslope.objective.functional.last_decision import last_decision
 from upslope.types import Batch, Ended
 
 
@@ -88,6 +89,4 @@ def cut_off(batch: Batch) -> Tensor:
     """Rows ``[N]`` that a limit ended."""
     if batch.ended is None:
         return torch.zeros(batch.rows, dtype=torch.bool, device=batch.sampled.device)
-    on = batch.sampled > 0
-    last = on & (on.flip(1).cumsum(1).flip(1) == 1)
-    return (last & (batch.ended == Ended.TRUNCATED)).any(1)
+    return (last_decision(batch.sampled) & (batch.ended == Ended.TRUNCATED)).any(1)

@@ -16,6 +16,7 @@ from upslope.objective.surrogate.clip import (
     clip_notes,
     finite_logp,
     mixed,
+    pessimistic,
 )
 
 __all__ = [
@@ -31,4 +32,5 @@ __all__ = [
     "clip_notes",
     "finite_logp",
     "mixed",
+    "pessimistic",
 ]

@@ -12,7 +12,7 @@ from torch import Tensor
 from upslope.errors import MethodError
 from upslope.objective.base import Branch, Notes, Surrogate
 from upslope.objective.ratio import LOG_LIMIT, log_ratio, raw_log_ratio
-from upslope.objective.surrogate.clip import advantage_of, clip_notes
+from upslope.objective.surrogate.clip import advantage_of, pessimistic
 from upslope.types import Batch
 
 
@@ -114,14 +114,8 @@ class BalancedClip(Surrogate):
         number = batch.prepared[self] if self.target else torch.zeros_like(batch.group)
         low, high = advantage.new_tensor(self.bounds())[number].unbind(1)
         bounded = torch.maximum(torch.minimum(branch.value, high.unsqueeze(1)), low.unsqueeze(1)) * advantage
-        gain = torch.minimum(free, bounded)
-        notes = clip_notes(free, bounded, advantage)
-        if math.isfinite(self.dual):
-            floor = torch.where(advantage < 0, self.dual * advantage, -torch.inf)
-            notes["clipped_dual"] = floor > gain
-            gain = torch.maximum(gain, floor)
-        moved = (number > 0).unsqueeze(1)
-        return -gain, notes | {"bounds_moved": moved.expand_as(gain)}
+        loss, notes = pessimistic(free, bounded, advantage, self.dual)
+        return loss, notes | {"bounds_moved": (number > 0).unsqueeze(1).expand_as(loss)}
 
 
 def _ladder(start: float, limit: float, step: float) -> list[float]:

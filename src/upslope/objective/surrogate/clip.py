@@ -34,6 +34,19 @@ def clip_notes(free: Tensor, bounded: Tensor, advantage: Tensor) -> Notes:
     return {"clipped_high": clipped & (advantage > 0), "clipped_low": clipped & (advantage < 0)}
 
 
+def pessimistic(free: Tensor, bounded: Tensor, advantage: Tensor, dual: float = math.inf) -> tuple[Tensor, Notes]:
+    r"""Loss and notes of a clip that takes the worse of two gains ``[N, T]``: :math:`-\max(\min(free, bounded),\ dual \cdot A)`.
+
+    ``dual`` bounds what is lost where A < 0 and nowhere else; infinite, it bounds nothing.
+    """
+    gain, notes = torch.minimum(free, bounded), clip_notes(free, bounded, advantage)
+    if math.isfinite(dual):
+        floor = torch.where(advantage < 0, dual * advantage, -torch.inf)
+        notes["clipped_dual"] = floor > gain
+        gain = torch.maximum(gain, floor)
+    return -gain, notes
+
+
 @dataclass(frozen=True)
 class LogLikelihood(Surrogate):
     r"""The score function itself: :math:`-A \log\pi_\theta`. Right for data of the current policy only."""
@@ -108,13 +121,7 @@ class PessimisticClip(Surrogate):
         (branch,), advantage = branches, advantage_of(batch)
         free = branch.value * advantage
         bounded = branch.value.clamp(1 - self.low, 1 + self.high) * advantage
-        gain = torch.minimum(free, bounded)
-        notes = clip_notes(free, bounded, advantage)
-        if math.isfinite(self.dual):
-            floor = torch.where(advantage < 0, self.dual * advantage, -torch.inf)
-            notes["clipped_dual"] = floor > gain
-            gain = torch.maximum(gain, floor)
-        return -gain, notes
+        return pessimistic(free, bounded, advantage, self.dual)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from upslope.errors import MethodError
 from upslope.objective.base import Branch, Notes, Surrogate
 from upslope.objective.functional.covariance import Source, covariance, covariance_needs, share_count
 from upslope.objective.ratio import log_ratio
-from upslope.objective.surrogate.clip import advantage_of, check_region, clip_notes
+from upslope.objective.surrogate.clip import advantage_of, check_region, pessimistic
 from upslope.types import Batch
 
 
@@ -73,7 +73,7 @@ class CovarianceClip(Surrogate):
         (branch,), advantage = branches, advantage_of(batch)
         free = branch.value * advantage
         bounded = branch.value.clamp(1 - self.low, 1 + self.high) * advantage
-        loss, notes = -torch.minimum(free, bounded), clip_notes(free, bounded, advantage)
+        loss, notes = pessimistic(free, bounded, advantage)
         if not self.fraction:
             return loss, notes
         chosen = batch.prepared[self]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Branch, Notes, Surrogate
-from upslope.objective.surrogate.clip import advantage_of, check_region, clip_notes
+from upslope.objective.surrogate.clip import advantage_of, check_region, pessimistic
 from upslope.types import Batch
+
+Interpolation = Literal["linear", "nearest"]
+"""Where a quantile falls between two values: a point between them, or the nearest of the two."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,10 @@ class EntropyAdaptiveClip(Surrogate):
         dual: where A < 0, the loss is no larger than :math:`-dual \cdot A`. Infinite: none.
         adapted_band: the band is half of the *adapted* bounds, as in the paper's code, instead of half of ``low`` and ``high``.
         unsigned: confident tokens get positive scores too, as in the paper's code, which divides them by their signed minimum.
+        interpolation: the quantile that falls between two tokens: ``"linear"`` between both, or the ``"nearest"``, as in the
+            paper's code.
+        source: whose entropy: ``"proximal"``, the same for all updates of a step, or ``"current"``, as in the paper's code:
+            measured anew for every update, at the price of a forward pass. At a step's first update the two agree.
     """
 
     ranges: ClassVar = {"dual": "(1, inf]"}
@@ -49,6 +56,8 @@ class EntropyAdaptiveClip(Surrogate):
     dual: float = math.inf
     adapted_band: bool = False
     unsigned: bool = False
+    interpolation: Interpolation = "linear"
+    source: Literal["proximal", "current"] = "proximal"
 
     def __post_init__(self) -> None:
         check_region(self)
@@ -59,14 +68,15 @@ class EntropyAdaptiveClip(Surrogate):
                               "0 or above, the second from 0 to 1 (above, confident tokens would learn the opposite).")  # fmt: skip
 
     def prepare_needs(self) -> frozenset[str]:
-        return frozenset({"proximal.entropy"})
+        return frozenset({f"{self.source}.entropy"})
 
     def prepare(self, batch: Batch) -> Tensor:
         """The score of each token of the update ``[N, T]``."""
-        if batch.proximal is None or batch.proximal.entropy is None:
-            raise MethodError("EntropyAdaptiveClip needs the entropy of the proximal policy, and this batch has none.")
-        on = (batch.sampled > 0) & batch.proximal.entropy.isfinite()
-        score = entropy_score(batch.proximal.entropy, on, self.quantile)
+        view = batch.current if self.source == "current" else batch.proximal
+        if view is None or view.entropy is None:
+            raise MethodError(f"EntropyAdaptiveClip needs the entropy of the {self.source} policy, and this batch has none.")
+        entropy = view.entropy.detach()
+        score = entropy_score(entropy, (batch.sampled > 0) & entropy.isfinite(), self.quantile, self.interpolation)
         return score.abs() if self.unsigned else score
 
     def __call__(self, batch: Batch, branches: tuple[Branch, ...]) -> tuple[Tensor, Notes]:
@@ -82,22 +92,18 @@ class EntropyAdaptiveClip(Surrogate):
         advantage = advantage_of(batch) * torch.where(inside ^ uncertain, 1 + self.redistribute * score, 1.0)
         free = branch.value * advantage
         bounded = torch.minimum(torch.maximum(branch.value, 1 - low), 1 + high) * advantage
-        gain = torch.minimum(free, bounded)
-        notes = clip_notes(free, bounded, advantage)
-        if math.isfinite(self.dual):
-            floor = torch.where(advantage < 0, self.dual * advantage, -torch.inf)
-            notes["clipped_dual"] = floor > gain
-            gain = torch.maximum(gain, floor)
-        return -gain, notes
+        return pessimistic(free, bounded, advantage, self.dual)
 
 
-def entropy_score(entropy: Tensor, on: Tensor, quantile: float) -> Tensor:
+def entropy_score(entropy: Tensor, on: Tensor, quantile: float, interpolation: Interpolation = "linear") -> Tensor:
     r"""Score in [-1, 1] of each decision where ``on`` is true, zero elsewhere: 0 at the quantile, ±1 at the two extremes."""
     log = entropy.clamp_min(1e-8).log()
     values = log[on].sort().values
     if not len(values):
         return torch.zeros_like(entropy)
-    place = quantile * (len(values) - 1)
+    place: float = quantile * (len(values) - 1)
+    if interpolation == "nearest":
+        place = round(place)
     before = math.floor(place)
     after = min(before + 1, len(values) - 1)
     middle = values[before] + (place - before) * (values[after] - values[before])

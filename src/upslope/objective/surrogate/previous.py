@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from upslope.objective.base import Branch, Notes, Surrogate
-from upslope.objective.surrogate.clip import advantage_of, check_region, clip_notes
+from upslope.objective.surrogate.clip import advantage_of, check_region, pessimistic
 from upslope.types import Batch
 
 
@@ -36,4 +35,4 @@ class PreviousClip(Surrogate):
             return -branch.value.clamp(max=1 + self.high) * advantage, {"clipped_high": branch.value > 1 + self.high}
         free = branch.value * advantage
         bounded = branch.value.clamp(1 - self.low, 1 + self.high) * advantage
-        return -torch.minimum(free, bounded), clip_notes(free, bounded, advantage)
+        return pessimistic(free, bounded, advantage)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Branch, Notes, Surrogate
-from upslope.objective.surrogate.clip import advantage_of, check_region, clip_notes
+from upslope.objective.surrogate.clip import advantage_of, check_region, pessimistic
 from upslope.types import Batch
 
 
@@ -61,10 +59,4 @@ class ProbabilityClip(Surrogate):
         low, high = self.bounds(batch.proximal.logp.detach())
         free = branch.value * advantage
         bounded = branch.value.clamp(low, high) * advantage
-        gain = torch.minimum(free, bounded)
-        notes = clip_notes(free, bounded, advantage)
-        if math.isfinite(self.dual):
-            floor = torch.where(advantage < 0, self.dual * advantage, -torch.inf)
-            notes["clipped_dual"] = floor > gain
-            gain = torch.maximum(gain, floor)
-        return -gain, notes
+        return pessimistic(free, bounded, advantage, self.dual)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from upslope.objective.base import Branch, Notes, Surrogate
-from upslope.objective.surrogate.clip import advantage_of, check_region, clip_notes
+from upslope.objective.surrogate.clip import advantage_of, check_region, pessimistic
 from upslope.types import Batch
 
 
@@ -36,4 +36,4 @@ class ShiftedClip(Surrogate):
         (branch, centre), advantage = branches, advantage_of(batch)
         free = branch.value * advantage
         bounded = torch.minimum(torch.maximum(branch.value, centre.value - self.low), centre.value + self.high) * advantage
-        return -torch.minimum(free, bounded), clip_notes(free, bounded, advantage)
+        return pessimistic(free, bounded, advantage)

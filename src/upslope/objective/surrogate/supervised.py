@@ -31,9 +31,11 @@ class LabelFromRatio(Surrogate):
         scale: larger tells right from wrong after a smaller change of the policy, so that learning stops sooner.
         score: ``"log-ratio"`` as above; ``"likelihood"`` is the mean log-probability instead of the summed log-ratio.
         centre: :math:`\psi`: ``"siblings"`` as above; ``"standard"`` subtracts the group's mean and divides by its spread (held
-            constant); ``"none"`` is the score itself.
+            constant unless ``spread_gradient``); ``"none"`` is the score itself.
         balance: weigh right and wrong answers of a group so that each class counts half.
         eps: added to the spread of ``"standard"``. At a step's first update all scores are 0, so it alone divides.
+        spread_gradient: differentiate the spread of ``"standard"`` too, as in the released code: scaling all scores of a group
+            then changes nothing, and only their pattern learns. A spread of zero has no gradient.
     """
 
     scope = "group"
@@ -45,6 +47,7 @@ class LabelFromRatio(Surrogate):
     centre: Literal["siblings", "standard", "none"] = "siblings"
     balance: bool = True
     eps: float = 1e-6
+    spread_gradient: bool = False
 
     def __post_init__(self) -> None:
         if not self.scale > 0:
@@ -83,5 +86,9 @@ class LabelFromRatio(Surrogate):
         centred = score - total(score) / size.clamp_min(1)
         if self.centre == "siblings":
             return centred * size / (size - 1).clamp_min(1)
-        spread = (total(centred.square()) / (size - 1).clamp_min(1)).sqrt().detach()
+        variance = total(centred.square()) / (size - 1).clamp_min(1)
+        if not self.spread_gradient:
+            return centred / (variance.sqrt().detach() + self.eps)
+        apart = variance > 0  # the root's derivative is infinite at zero
+        spread = torch.where(apart, torch.where(apart, variance, 1.0).sqrt(), 0.0)
         return centred / (spread + self.eps)

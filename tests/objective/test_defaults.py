@@ -1,0 +1,57 @@
+"""The defaults of every part are what they were: a run's file leaves defaults out, so another default is another run.
+
+A field that a part gains is added to ``part_defaults.json`` with the default that does what the part did without it:
+``python tests/objective/test_defaults.py`` adds what is new and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import upslope.objective
+from upslope.types import Part
+
+PINNED = Path(__file__).parent / "part_defaults.json"
+
+
+def part_classes() -> dict[str, type[Part]]:
+    """Every part with fields, by its class's name."""
+    for module in pkgutil.walk_packages(upslope.objective.__path__, "upslope.objective."):
+        importlib.import_module(module.name)
+    found, open_classes = {}, [Part]
+    while open_classes:
+        kind = open_classes.pop()
+        open_classes += kind.__subclasses__()
+        if kind.__module__.startswith("upslope.objective.") and dataclasses.is_dataclass(kind) and dataclasses.fields(kind):
+            found[kind.__name__] = kind
+    return dict(sorted(found.items()))
+
+
+def defaults(kind: type[Part]) -> dict[str, str]:
+    """Default of each field as Python writes it; a field without one is named, too."""
+    return {f.name: "required" if f.default is dataclasses.MISSING else repr(f.default) for f in dataclasses.fields(kind)}
+
+
+def pinned() -> dict[str, dict[str, str]]:
+    return json.loads(PINNED.read_text())
+
+
+@pytest.mark.parametrize("name", sorted(pinned()))
+def test_the_defaults_of_a_part_are_what_they_were(name: str):
+    assert defaults(part_classes()[name]) == pinned()[name]
+
+
+def test_every_part_is_listed():
+    assert part_classes().keys() == pinned().keys(), "python tests/objective/test_defaults.py adds what is new"
+
+
+if __name__ == "__main__":
+    old = pinned() if PINNED.exists() else {}
+    now = {name: {**defaults(kind), **old.get(name, {})} for name, kind in part_classes().items()}
+    PINNED.write_text(json.dumps(now, indent=1) + "\n")

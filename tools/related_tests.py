@@ -1,0 +1,125 @@
+"""Which fast tests look at a source file: those that import from it, those of the methods that use it, and their rows of the table.
+
+The map follows names, not places: a test belongs to a file if it imports something that is defined there, or if it is marked as a
+check of a method that has a part from there.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE, TESTS = ROOT / "src" / "upslope", ROOT / "tests"
+TABLE = "test_table.py"
+LEARNER = ("test_learner.py", "test_nonfinite.py", "test_pinned_runs.py")
+"""What goes through the whole learner; tried last, as these take longest."""
+NOT_RELATED = re.compile(r"test_(board|cli|docs|fuzz|gpu|claims|bench|compare|serv|copying|run_safety|layering|resume|learning)")
+DEFAULTS = TESTS / "objective" / "test_defaults.py"
+"""Looks at every part."""
+MOST_FILES, MOST_METHODS = 4, 2
+"""Of the tests of methods that use a file: with more, what many methods share would be tried on all of them."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """One call of pytest."""
+
+    files: tuple[Path, ...]
+    only: str = ""
+    """An expression for ``-k``."""
+
+
+class Related:
+    """The map for one source tree.
+
+    Args:
+        parts: modules of each method's parts, by the method's name.
+    """
+
+    def __init__(self, parts: dict[str, set[str]]):
+        self.parts = parts
+        self.tests = [file for file in sorted(TESTS.rglob("test_*.py")) if not NOT_RELATED.match(file.name)]
+
+    def selections(self, file: Path) -> list[Selection]:
+        """Calls of pytest for a changed file, the nearest tests first; what fails in one needs no other."""
+        methods = self.methods(file)
+        near = [test for test in self.tests if _imports(test) & _defined(file) and test.name not in (TABLE, *LEARNER)]
+        near.sort(key=lambda test: (test.stem != f"test_{file.stem}", -len(_imports(test) & _defined(file)), test.name))
+        own = [test for test in self.tests if test not in near and _checked(test) & set(methods)]
+        own.sort(key=lambda test: (-len(_checked(test) & set(methods)) / len(_checked(test)), test.name))
+        near = [*([DEFAULTS] if "objective" in file.parts else []), *near[:MOST_FILES]]
+        found = [Selection(tuple(each)) for each in (near, own[:MOST_FILES]) if each]
+        if methods and "learners" not in file.parts:
+            names = " or ".join(f"{name}]" for name in methods[:MOST_METHODS])
+            found.append(Selection((TESTS / TABLE,), f"({names}) or aggregates or scopes"))
+        if "learners" in file.parts or not methods:
+            found.append(Selection(tuple((TESTS / "learners").glob("test_*.py"))))
+            found.append(Selection(tuple(TESTS / name for name in LEARNER if (TESTS / name).exists())))
+        return found
+
+    def methods(self, file: Path) -> list[str]:
+        """Methods with a part from this file, or from one that uses it; those with fewest parts of others' first."""
+        module = _module(file)
+        users = {name for name, modules in self.parts.items() if module in modules}
+        if not users:
+            above = {_module(other) for other in SOURCE.rglob("*.py") if module in _imported_modules(other)}
+            users = {name for name, modules in self.parts.items() if modules & above}
+        rarity = defaultdict(int)
+        for modules in self.parts.values():
+            for each in modules:
+                rarity[each] += 1
+        return sorted(users, key=lambda name: (-sum(1 / rarity[each] for each in self.parts[name]), name))
+
+
+def method_parts() -> dict[str, set[str]]:
+    """Modules of the parts of every method of the catalogue, with those of the classes they derive from."""
+    from upslope.methods import catalogue
+
+    return {
+        name: {
+            kind.__module__ for _, part in method.parts() for kind in type(part).__mro__ if kind.__module__.startswith("upslope.")
+        }
+        for name, method in catalogue().items()
+    }
+
+
+def _module(file: Path) -> str:
+    names = file.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(names[:-1] if names[-1] == "__init__" else names)
+
+
+@cache
+def _defined(file: Path) -> frozenset[str]:
+    """Classes and functions of a source file, and constants in capitals."""
+    found = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name) and target.id.isupper()}
+    return frozenset(found)
+
+
+@cache
+def _imports(file: Path) -> frozenset[str]:
+    """Names that a test imports from upslope."""
+    nodes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)]
+    return frozenset(alias.name for node in nodes if (node.module or "").startswith("upslope") for alias in node.names)
+
+
+@cache
+def _imported_modules(file: Path) -> frozenset[str]:
+    nodes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)]
+    return frozenset(node.module or "" for node in nodes)
+
+
+@cache
+def _checked(file: Path) -> frozenset[str]:
+    """Methods that a test file says it checks."""
+    marks = re.findall(r"mark\.checks\(([^)]*)\)", file.read_text())
+    return frozenset(name for mark in marks for name in re.findall(r'"([\w.-]+)"', mark.split("by=")[0])) or frozenset({""})
