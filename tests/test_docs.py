@@ -22,6 +22,7 @@ import torch
 
 from upslope.cli import main
 from upslope.methods import catalogue
+from upslope.tasks import domain_of
 
 torch.set_num_threads(1)
 
@@ -76,7 +77,7 @@ def run_command(line: str) -> str:
     words = shlex.split(line, comments=True)
     assert words[0] == "upslope", f"only upslope is run here; say why {words[0]!r} is not"
     if words[1] == "train" or (words[1] == "compare" and "--task" in words):
-        words += shlex.split(SMALL["control" if any(word.startswith("gym:") for word in words) else "text"])
+        words += shlex.split(SMALL["control" if any(domain_of(word) == "control" for word in words) else "text"])
     if words[1] == "compare" and "--task" in words:
         words.append("--dry-run")  # all that is checked before the first run; tests/test_compare_running.py has whole ones
     if words[1] == "eval":

@@ -43,7 +43,8 @@ def test_a_task_has_the_domain_that_its_name_says(spec):
 
 
 def test_the_list_of_tasks_says_the_domain_of_each():
-    assert {each.name: each.domain for each in list_tasks()} == {each.name: domain_of(each.name) for each in list_tasks()}
+    said = {each.name: each.domain for each in list_tasks()}
+    assert said.pop("gym:ID") == "control" and set(said.values()) == {"text"} and {"reverse", "FILE.jsonl"} <= set(said)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import ast
 import copy
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,9 @@ def test_names_that_are_gone_are_noted_and_replaced(monkeypatch):
                                  "_scaled_dot_product_flash_attention_for_cpu"}  # fmt: skip
     assert bare.foreach_copy_ is bare.copy_each_ and bare.foreach_norm is bare.norm_each
     assert bare.fused_adamw_ is bare.adamw_init_group is None and bare.flash_attention_for_cpu is bare.plain_attention
+
+
+def test_the_installer_keeps_to_the_bound_on_torch():
+    root = SOURCE.parent.parent
+    (bound,) = re.findall(r'"torch(?:>=[\d.]+,)(<[\d.]+)"', (root / "pyproject.toml").read_text())
+    assert f"torch{bound}" in (root / "constraints.txt").read_text().splitlines()

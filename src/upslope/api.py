@@ -83,7 +83,7 @@ def train(
     watcher: Watcher | None = None,
     **settings: Any,
 ) -> Run:
-    """Trains a policy and returns the finished run.
+    """Trains a policy and returns the finished run. Torch's threads are then what they were before.
 
     Args:
         method: A method, its name, a composition of names or a file. `list_methods` lists the names.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from upslope.errors import TaskError, did_you_mean
 from upslope.runtime import user_code
+from upslope.runtime.settings import Domain
 from upslope.tasks.copying import Copy
 from upslope.tasks.embedded import FAMILY as SMALL
 from upslope.tasks.embedded import EmbeddedTask
@@ -40,25 +41,23 @@ class TaskInfo:
     """A line of ``upslope tasks``."""
 
     name: str
-    domain: str
+    domain: Domain
     description: str
 
 
 def list_tasks(all: bool = False) -> list[TaskInfo]:
     """What `load_task` takes. With ``all`` also every dataset of reasoning-gym, which takes seconds to load."""
-    found = [TaskInfo(name, "text", task.about) for name, task in FAMILY.items()]
+    found = {name: task.about for name, task in FAMILY.items()}
     if all:
         from upslope.tasks.reasoning_gym import dataset_names
 
-        found += [TaskInfo(f"reasoning-gym:{name}", "text", f"reasoning-gym's {name}.") for name in dataset_names()]
+        found |= {f"reasoning-gym:{name}": f"reasoning-gym's {name}." for name in dataset_names()}
     else:
-        found.append(TaskInfo("reasoning-gym:NAME", "text", "A dataset of reasoning-gym, about a hundred: 'upslope tasks --all'."))
-    found.append(
-        TaskInfo("FILE.jsonl", "text", 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Needs a reward.')
-    )
-    found.append(TaskInfo("FILE.py:CLASS", "text", "A TextTask of your own: a sampler and a scorer."))
-    found.append(TaskInfo("gym:ID", "control", "Any environment gymnasium knows, such as gym:CartPole-v1 or gym:HalfCheetah-v5."))
-    return found
+        found["reasoning-gym:NAME"] = "A dataset of reasoning-gym, about a hundred: 'upslope tasks --all'."
+    found["FILE.jsonl"] = 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Needs a reward.'
+    found["FILE.py:CLASS"] = "A TextTask of your own: a sampler and a scorer."
+    found["gym:ID"] = "Any environment gymnasium knows, such as gym:CartPole-v1 or gym:HalfCheetah-v5."
+    return [TaskInfo(name, domain_of(name), about) for name, about in found.items()]
 
 
 def load_task(spec: str, *, reward: Reward | None = None, test_data: str | None = None) -> TextTask | GymTask:
