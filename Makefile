@@ -16,7 +16,7 @@ BENCH := grpo_short grpo_long_prompt grpo_early_stop ppo_cartpole ppo_halfcheeta
 # One thread per process: two test workers share two cores, and small models gain nothing from more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo browser test test-fast fuzz torture lint format install claims claims-fast claims-all bench docs clean
+.PHONY: help demo browser test test-fast fuzz torture mutate lint format install claims claims-fast claims-all bench docs clean
 
 help:
 	@echo "make demo       install the core and train the embedded model with DHPO (minutes; SEED=1 for another run)"
@@ -24,6 +24,7 @@ help:
 	@echo "make test-fast  the tests that take seconds"
 	@echo "make fuzz       random nonsense in settings, data and run folders for ten minutes (FUZZ_SECONDS=60 for less)"
 	@echo "make torture    kills runs a hundred times at random moments; each must end as if undisturbed (ARGS='--kills 20')"
+	@echo "make mutate     puts 200 small faults into the objective and the learners, one at a time; tests must notice (ARGS='--count 20')"
 	@echo "make lint       ruff and mypy            make format   ruff, rewriting files"
 	@echo "make install    the environment with every extra (TORCH=torch for the CUDA build)"
 	@echo "make claims METHOD=dhpo   run a method's claim and write docs/claims/<method>.md"
@@ -80,6 +81,9 @@ fuzz: $(ALL)
 
 torture: $(ALL)
 	@cd tests && ../$(BIN)/python torture.py $(ARGS)
+
+mutate: $(ALL)
+	@$(BIN)/python tools/mutate.py $(ARGS)
 
 lint: $(ALL)
 	@$(BIN)/ruff check .

@@ -1,7 +1,7 @@
-"""The defaults of every part are what they were: a run's file leaves defaults out, so another default is another run.
+"""The defaults of every part are what they were: methods are made of them, and another default is another method of the same name.
 
-A field that a part gains is added to ``part_defaults.json`` with the default that does what the part did without it:
-``python tests/objective/test_defaults.py`` adds what is new and changes nothing else.
+A field that a part gains later is missing in the files of older runs, so its default does what the part did without it.
+``python tests/objective/test_defaults.py`` adds what is new to ``part_defaults.json`` and changes nothing else.
 """
 
 from __future__ import annotations
