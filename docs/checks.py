@@ -33,16 +33,16 @@ FOUNDING = {
     "dhpo": f"loss and gradient worked out by hand; {ENUMERATED} its gradient at either end of the mix is GRPO's or GSPO's",
     "dhpo-entropy": f"mixing weights worked out by hand; {ENUMERATED} its gradient at the first update is GRPO's",
 }
-"""What the methods checked in tests/test_oracles.py and tests/test_identities.py were compared with."""
+"""What the methods checked in tests/methods/test_oracles.py and tests/methods/test_identities.py were compared with."""
 
 
 def collect() -> dict[str, dict[str, Any]]:
     """For each method: ``identity`` and ``oracle`` (where, against what), ``claim`` (verdicts by page) and ``cost``."""
     found: dict[str, dict[str, Any]] = {}
     for name, text in FOUNDING.items():
-        of(found, name)["identity"] = ["tests/test_identities.py"]
-        of(found, name)["oracle"] = {"tests/test_oracles.py": [text]}
-    for file in sorted((TESTS / "rlvr").glob("test_*.py")):
+        of(found, name)["identity"] = ["tests/methods/test_identities.py"]
+        of(found, name)["oracle"] = {"tests/methods/test_oracles.py": [text]}
+    for file in sorted((TESTS / "methods").rglob("test_*.py")):
         _read_markers(file, found)
     for page in sorted((DOCS / "claims").glob("*.md")):
         for line in JUDGED.finditer(page.read_text(encoding="utf-8")):
@@ -61,7 +61,7 @@ def of(found: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
 
 def _read_markers(file: Path, found: dict[str, dict[str, Any]]) -> None:
     """``@pytest.mark.checks("oracle", "bnpo", by="verl")`` above a test."""
-    where = f"tests/rlvr/{file.name}"
+    where = file.relative_to(TESTS.parent).as_posix()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "checks"):
             continue

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from batches import assert_same, gradient, random_batch
 from carried import assert_carries_over
-from test_learner import SIZES, learner, weights
+from places import ROOT
+from small_learner import SIZES, learner, weights
 
 from upslope.errors import MethodError
 from upslope.methods import find
@@ -147,7 +147,7 @@ def test_nonsense_is_refused():
 
 
 def test_the_steps_own_ratio_is_to_the_policy_before_the_repeated_update():
-    sys.path.insert(0, str(Path(__file__).parents[2] / "bench" / "claims"))
+    sys.path.insert(0, str(ROOT / "bench" / "claims"))
     from beds import GoodArms, TableBed, train_table
 
     run = train_table("pipo", TableBed(GoodArms(), known=0.2), steps=12, lr=0.1, seed=0, knobs={"data.window": 2})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_runs import fake_run
-from test_report import Checker
+from html_checker import Checker
 
 from upslope.report.compare.charts import Plot, series, shortened
 from upslope.report.compare.comparing import Options, compare_runs

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
+
+from places import ROOT
 
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.runtime.settings import Settings
 from upslope.types import Method
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench" / "claims"))
+sys.path.insert(0, str(ROOT / "bench" / "claims"))
 
 from beds import GoodArms, TableBed, TablePolicy, TableRollout
 

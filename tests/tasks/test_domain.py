@@ -3,12 +3,12 @@
 import ast
 import dataclasses
 import tomllib
-from pathlib import Path
 
 import pytest
 import tomli_w
 from board_folders import client, plan, write_run
 from fake_runs import fake_run
+from places import SOURCE
 
 import upslope as up
 from upslope.board.plan_file import parse_plan
@@ -19,7 +19,6 @@ from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import ONLY_FOR, Settings
 from upslope.tasks import domain_of, list_tasks, load_task
 
-SOURCE = Path(__file__).parent.parent / "src" / "upslope"
 SMALL = {"steps": 1, "eval_problems": 2, "record": "none", "watch_kl": False}
 TEXT = SMALL | {"model": "tiny:layers=1,width=16", "tasks_per_step": 2, "samples_per_task": 2, "warm_start": 0.0}
 CONTROL = SMALL | {"envs": 1, "horizon": 8, "passes": 1}

@@ -15,7 +15,7 @@ import httpx
 import openai
 import pytest
 import torch
-from serving_client import loud, raw, wait_until
+from serving_client import HEAD, ended, loud, raw, wait_until
 
 from upslope.serving import connections
 from upslope.serving.connections import BoundedServer, most_files, readable
@@ -26,19 +26,10 @@ pytestmark = pytest.mark.slow
 torch.set_num_threads(1)
 
 ASK = b'{"prompt": "a", "max_tokens": 2}'
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
 def connect(server: Server) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=30)
-
-
-def ended(connection: socket.socket) -> bytes:
-    """What comes until the server closes the connection."""
-    found = b""
-    while more := connection.recv(4096):
-        found += more
-    return found
 
 
 async def ask_all(url: str, count: int) -> list[Any]:

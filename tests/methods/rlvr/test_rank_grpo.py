@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from batches import assert_same, gradient, random_batch
-from test_learner import SIZES
+from small_learner import SIZES
 from torch import Tensor
 
 from upslope.errors import MethodError, TaskError

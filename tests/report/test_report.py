@@ -6,11 +6,11 @@ import dataclasses
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import torch
+from html_checker import Checker
 
 import upslope as up
 from upslope.methods import catalogue
@@ -25,33 +25,6 @@ from upslope.types import SLOTS
 torch.set_num_threads(1)
 
 SMALL = dict(model="tiny:layers=1,width=32", steps=3, tasks_per_step=2, samples_per_task=4, warm_start=0, eval_problems=10)
-
-
-class Checker(HTMLParser):
-    """Collects tags and text, and refuses a page whose tags do not close."""
-
-    VOID = frozenset({"meta", "br", "line", "circle", "polyline"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag in self.VOID, tag
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open and self.open.pop() == tag, tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 def read(html: str) -> Checker:

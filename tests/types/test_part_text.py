@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import ROOT
 
 import upslope as up
 from upslope.board.control import train_words
@@ -33,7 +34,6 @@ from upslope.types import SLOTS, Method, Part
 from upslope.types.part_index import own_parts
 from upslope.types.part_text import as_text, read_parts
 
-ROOT = Path(__file__).parent.parent
 grpo, dhpo, ppo = find("grpo"), find("dhpo"), find("ppo")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from test_learner import learner, weights
+from small_learner import learner, weights
 
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.runtime.files import load_state, save_state

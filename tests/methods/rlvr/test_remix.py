@@ -8,7 +8,7 @@ import pytest
 import torch
 from batches import assert_same, gradient, random_batch, replace_view
 from carried import assert_carries_over
-from test_learner import SIZES, learner, weights
+from small_learner import SIZES, learner, weights
 
 from upslope.errors import MethodError
 from upslope.methods import find

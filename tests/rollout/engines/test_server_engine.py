@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fake_servers import FakeServer, like_vllm, strict_text
+from places import FIXTURES
 
 import upslope as up
 from upslope.cli import main
@@ -230,7 +231,7 @@ def test_a_server_that_cannot_be_trained_from_is_refused_by_the_missing_field(an
 
 def test_llama_cpp_is_refused_for_training_and_serves_evaluation() -> None:
     """What its server answered with SmolLM2, kept: it gives ids by the text they make, without half characters and stop tokens."""
-    kept = json.loads((Path(__file__).parent / "fixtures" / "llama_cpp.json").read_text())["exchanges"]
+    kept = json.loads((FIXTURES / "llama_cpp.json").read_text())["exchanges"]
 
     def replay(path: str, body: dict[str, Any]) -> tuple[int, Any]:
         found = [each for each in kept if each["path"] == path and set(each["body"] or {}) == set(body)]

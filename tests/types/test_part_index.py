@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import tomli_w
 from board_folders import client
+from places import FIXTURES
 from safetensors.torch import load_file
 from test_pinned_runs import build, fingerprint
 
@@ -33,7 +34,6 @@ from upslope.runtime.method_file import dump_method, load_method, method_table, 
 from upslope.types import Part, part_index
 from upslope.types.part_index import KINDS, by_name, class_name, find_part, kind_of, modern_name, own_parts
 
-FIXTURES = Path(__file__).parent / "fixtures"
 OLD_RUN = FIXTURES / "run-5f198d0"
 MODULE_NAMES: dict[str, list[str]] = tomllib.loads((FIXTURES / "module_names.toml").read_text())
 SMALL: dict[str, Any] = {

@@ -4,10 +4,10 @@ import ast
 import copy
 import importlib.util
 import re
-from pathlib import Path
 
 import pytest
 import torch
+from places import SOURCE
 from safetensors.torch import load_file
 from test_pinned_runs import CONTROL, TEXT
 
@@ -17,7 +17,6 @@ from upslope.learners.updates import replay as recording
 from upslope.learners.updates.replay import Tape
 from upslope.runtime import torch_private
 
-SOURCE = Path(__file__).parent.parent / "src" / "upslope"
 PRIVATE_METHODS = {"_init_group", "_version", "_schema", "_overloadname", "_base", "_grad_fn"}
 FALLBACKS = {
     "foreach_copy_": torch_private.copy_each_, "foreach_norm": torch_private.norm_each, "foreach_add_": torch_private.add_each_,

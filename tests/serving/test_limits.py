@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from serving_client import loud, raw
-from test_serving_connections import ended
+from serving_client import ended, loud, raw
 
 from upslope.serving import batcher, handler, requests
 from upslope.serving.body import BadRequest, quoted

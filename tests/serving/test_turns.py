@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from serving_client import loud, raw, wait_until
-from test_serving_connections import HEAD
+from serving_client import HEAD, loud, raw, wait_until
 
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.serving import batcher, calls, jobs
