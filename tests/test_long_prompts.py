@@ -17,7 +17,7 @@ from upslope.policies.tokenization import PromptLimit, cut_to, encoded
 from upslope.rollout import prompt_lengths
 from upslope.rollout.prompt_lengths import cut_prompts, fit_prompts
 from upslope.runtime.settings import Settings
-from upslope.setting_up import TextBench, set_up
+from upslope.setting_up import TextComponents, set_up
 from upslope.tasks import load_task
 from upslope.tasks.fitting import OnlyFitting
 
@@ -34,9 +34,9 @@ def problems(path: Path, long: tuple[int, ...] = (17, 30)) -> str:
     return str(path)
 
 
-def bench(task: str, long: str = "refuse") -> TextBench:
+def bench(task: str, long: str = "refuse") -> TextComponents:
     found = set_up(up.method("grpo"), task, MODEL, Settings(**SIZES, long=long), "exact")
-    assert isinstance(found, TextBench)
+    assert isinstance(found, TextComponents)
     return found
 
 

@@ -33,7 +33,7 @@ from upslope.runtime.run_lock import owned
 from upslope.runtime.settings import check_domain
 from upslope.runtime.threads import torch_threads
 from upslope.runtime.trackers import check_trackers, make_trackers
-from upslope.setting_up import Bench, set_up
+from upslope.setting_up import Components, set_up
 from upslope.types import Metrics
 
 MENDABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO, errno.EMFILE)
@@ -43,7 +43,7 @@ MENDABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, 
 class Watcher:
     """Told what the run is doing. The command line's live table is one."""
 
-    def began(self, run: Run, bench: Bench) -> None: ...
+    def began(self, run: Run, components: Components) -> None: ...
     def warming(self, step: int, accuracy: float, target: float) -> None: ...
     def evaluating(self, done: int, of: int) -> None: ...
     def evaluated(self, step: int, result: dict[str, Any]) -> None: ...
@@ -62,12 +62,12 @@ class Run:
     folder: RunFolder
     given: Plan | None = field(default=None, repr=False)
     """The plan, where it is known already."""
-    bench: Bench | None = field(default=None, repr=False)
+    components: Components | None = field(default=None, repr=False)
     """Task, policy and rollout, while they are in memory."""
     trust: bool = False
     """Whether code in its folder that this machine did not write may run."""
     checkpoint: Path | None = None
-    """The checkpoint that the bench was loaded from."""
+    """The checkpoint that the components were loaded from."""
 
     @property
     def path(self) -> Path:
@@ -86,9 +86,9 @@ class Run:
     @property
     def policy(self) -> Any:
         """The policy as the run left it."""
-        if self.bench is None:
-            self.bench = load_bench(self)
-        return self.bench.policy
+        if self.components is None:
+            self.components = load_components(self)
+        return self.components.policy
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -123,10 +123,10 @@ def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | 
         check_new(out)
     check_trackers(plan.trackers)
     check_can_be_found_again(plan.method)
-    bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs)
+    components = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs)
     check_domain(plan.settings, plan.domain, plan.task, plan.model)
-    plan = dataclasses.replace(plan, settings=bench.settings, method=bench.method)
-    table, bundles = plan.table() | {"base": base_digests(bench.policy, plan.settings)}, user_bundles(plan.method)
+    plan = dataclasses.replace(plan, settings=components.settings, method=components.method)
+    table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)
     for key in ("task", "reward"):
         if ".py:" in table[key]:
             path, _, name = table[key].rpartition(":")
@@ -135,14 +135,14 @@ def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | 
             table[key] = user_code.reference(module, name)
     user_code.check_bundles_agree(bundles)
     text = tomli_w.dumps(table)
-    name = re.sub(r"[^\w.+-]+", "-", f"{plan.method.name}-{bench.task.name}-{plan.settings.seed}".replace("=", ""))
+    name = re.sub(r"[^\w.+-]+", "-", f"{plan.method.name}-{components.task.name}-{plan.settings.seed}".replace("=", ""))
     with _mendable():
         folder = RunFolder.create(out, name[-150:])
         with owned(folder.path):
             user_code.keep(bundles, folder.path / "code")
             write_text(folder.path / "run.toml", text)
             trust.remember(trust.code_of(table, folder.path / "code"))
-            return _train(Run(folder, plan, bench), watcher or Watcher())
+            return _train(Run(folder, plan, components), watcher or Watcher())
 
 
 def resume(path: str | Path, watcher: Watcher | None = None, trusted: bool = False) -> Run:
@@ -156,26 +156,26 @@ def resume(path: str | Path, watcher: Watcher | None = None, trusted: bool = Fal
         return Run(folder, trust=trusted)
     with _mendable(), owned(folder.path):
         plan = Plan.from_folder(folder, trusted)
-        bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data)
-        check_base(folder, bench.policy, plan.settings)
-        return _train(Run(folder, plan, bench), watcher or Watcher())
+        components = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data)
+        check_base(folder, components.policy, plan.settings)
+        return _train(Run(folder, plan, components), watcher or Watcher())
 
 
-def load_bench(run: Run) -> Bench:
+def load_components(run: Run) -> Components:
     """Task, policy and rollout of a run as its last whole checkpoint has them, for evaluation and use, without its engine."""
     plan = run.plan
     settings = dataclasses.replace(plan.settings, engine="torch")
-    bench = set_up(plan.method, plan.task, plan.model, settings, plan.reward, plan.test_data, for_training=False)
-    check_base(run.folder, bench.policy, settings)
+    components = set_up(plan.method, plan.task, plan.model, settings, plan.reward, plan.test_data, for_training=False)
+    check_base(run.folder, components.policy, settings)
 
     def load(files: CheckpointReader) -> None:
-        bench.policy.load(files)
-        bench.rollout.load_state(load_state(files, "learner")["rollout"])
+        components.policy.load(files)
+        components.rollout.load_state(load_state(files, "learner")["rollout"])
 
     _, run.checkpoint, remarks = run.folder.last_whole(load)
     for remark in remarks:
         warnings.warn(Remark(remark), stacklevel=2)
-    return bench
+    return components
 
 
 @contextmanager
@@ -199,12 +199,12 @@ def _mendable() -> Iterator[None]:
 
 
 def _train(run: Run, watcher: Watcher) -> Run:
-    bench, settings, folder = run.bench, run.plan.settings, run.folder
-    assert bench is not None and settings.steps is not None
+    components, settings, folder = run.components, run.plan.settings, run.folder
+    assert components is not None and settings.steps is not None
     with torch_threads(settings.threads or 1), _stop_signals() as signals:
-        watcher.began(run, bench)
+        watcher.began(run, components)
         progress: dict[str, Any] = {"step": 0, "tokens": 0.0, "seconds": 0.0}
-        learner = _begin_or_restore(run, bench, watcher, progress)
+        learner = _begin_or_restore(run, components, watcher, progress)
         trackers = make_trackers(run.plan.trackers, folder.path, run.plan.table())
         clock = _Clock(progress["seconds"])
         with signals.waiting():
@@ -213,15 +213,15 @@ def _train(run: Run, watcher: Watcher) -> Run:
                 progress["step"], progress["tokens"] = step, progress["tokens"] + metrics["tokens"]
                 folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics, "memory": peak_memory()})
                 _log_samples(run, learner, step)
-                bench.record_step(folder, learner, step, metrics["seconds"])
+                components.record_step(folder, learner, step, metrics["seconds"])
                 watcher.stepped(step, metrics)
                 for tracker in trackers:
                     tracker.log(step, metrics)
                 if settings.eval_every and step % settings.eval_every == 0 and step < settings.steps:
-                    _evaluate(run, bench, watcher, step)
-                _save_if_due(run, bench, learner, progress | {"seconds": clock.total()}, signals.asked)
-        after = _evaluate(run, bench, watcher, settings.steps)
-        summary = _summary(run, bench, progress, after, clock.total())
+                    _evaluate(run, components, watcher, step)
+                _save_if_due(run, components, learner, progress | {"seconds": clock.total()}, signals.asked)
+        after = _evaluate(run, components, watcher, settings.steps)
+        summary = _summary(run, components, progress, after, clock.total())
         write_json(folder.path / "summary.json", summary)
     for tracker in trackers:
         tracker.close()
@@ -240,41 +240,41 @@ def _step(run: Run, learner: PolicyGradient, step: int) -> Metrics:
             learner.offence.save(run.path / "nonfinite")
 
 
-def _begin_or_restore(run: Run, bench: Bench, watcher: Watcher, progress: dict[str, Any]) -> PolicyGradient:
+def _begin_or_restore(run: Run, components: Components, watcher: Watcher, progress: dict[str, Any]) -> PolicyGradient:
     """The learner at the last whole checkpoint, or at the beginning: warm-started, evaluated, saved."""
     folder, settings = run.folder, run.plan.settings
     keeps_start = PolicyGradient.needs_start(run.plan.method, settings)
     if folder.checkpoints():
-        return _restore(run, bench, progress, keeps_start)
+        return _restore(run, components, progress, keeps_start)
     began = time.perf_counter()
     folder.rewind({})
-    bench.warm_start(lambda step, accuracy: watcher.warming(step, accuracy, float(settings.warm_start or 0)))
-    start_policy = bench.policy.frozen_copy() if keeps_start else None
-    learner = PolicyGradient(run.plan.method, bench.policy, bench.rollout, settings, start_policy)
+    components.warm_start(lambda step, accuracy: watcher.warming(step, accuracy, float(settings.warm_start or 0)))
+    start_policy = components.policy.frozen_copy() if keeps_start else None
+    learner = PolicyGradient(run.plan.method, components.policy, components.rollout, settings, start_policy)
     if keeps_start:
         with whole_folder(folder.start) as files:
-            bench.policy.save(files)
-    progress["before"] = _evaluate(run, bench, watcher, 0)
+            components.policy.save(files)
+    progress["before"] = _evaluate(run, components, watcher, 0)
     progress["seconds"] = time.perf_counter() - began
-    _save(run, bench, learner, progress)
+    _save(run, components, learner, progress)
     learner.rollout.restart(1)
     return learner
 
 
-def _restore(run: Run, bench: Bench, progress: dict[str, Any], keeps_start: bool) -> PolicyGradient:
+def _restore(run: Run, components: Components, progress: dict[str, Any], keeps_start: bool) -> PolicyGradient:
     """The learner as the last whole checkpoint has it, and the logs as they were then."""
     folder, start_policy = run.folder, None
     if keeps_start:
-        bench.policy.load(folder.reader(folder.start))
-        start_policy = bench.policy.frozen_copy()
+        components.policy.load(folder.reader(folder.start))
+        start_policy = components.policy.frozen_copy()
 
     def load(files: CheckpointReader) -> tuple[Any, Any]:
         states = load_state(files, "learner"), load_state(files, "run")
-        bench.policy.load(files)
+        components.policy.load(files)
         return states
 
     (state, saved), latest, remarks = folder.last_whole(load)
-    learner = PolicyGradient(run.plan.method, bench.policy, bench.rollout, run.plan.settings, start_policy)
+    learner = PolicyGradient(run.plan.method, components.policy, components.rollout, run.plan.settings, start_policy)
     learner.load_state(state)
     folder.put_aside_after(latest)
     progress.update(saved["progress"])
@@ -284,14 +284,14 @@ def _restore(run: Run, bench: Bench, progress: dict[str, Any], keeps_start: bool
     return learner
 
 
-def _save_if_due(run: Run, bench: Bench, learner: PolicyGradient, progress: dict[str, Any], asked: bool) -> None:
+def _save_if_due(run: Run, components: Components, learner: PolicyGradient, progress: dict[str, Any], asked: bool) -> None:
     """A checkpoint where one is due, or where the run was asked to stop, which it does here."""
     settings, folder, step = run.plan.settings, run.folder, progress["step"]
     assert settings.steps is not None and settings.checkpoint_every is not None
     due = step % settings.checkpoint_every == 0 or step == settings.steps
     stopping = asked and step < settings.steps
     if due or (stopping and learner.rollout.resumes_anywhere):
-        _save(run, bench, learner, progress)
+        _save(run, components, learner, progress)
         learner.rollout.restart(step + 1)
     if stopping:
         last = folder.latest()
@@ -304,19 +304,19 @@ def _save_if_due(run: Run, bench: Bench, learner: PolicyGradient, progress: dict
         raise Stopped(f"stopped after step {step}; 'upslope resume {run.path}' goes on from {last.name}.{lost}")
 
 
-def _save(run: Run, bench: Bench, learner: PolicyGradient, progress: dict[str, Any]) -> None:
+def _save(run: Run, components: Components, learner: PolicyGradient, progress: dict[str, Any]) -> None:
     run.folder.sync_logs()
     with whole_folder(run.folder.checkpoint(progress["step"])) as files:
-        bench.policy.save(files)
+        components.policy.save(files)
         save_state(files, "learner", learner.state())
         save_state(files, "run", {"progress": progress, "lines": run.folder.lines})
     run.folder.prune(run.plan.settings.keep_checkpoints)
 
 
-def _evaluate(run: Run, bench: Bench, watcher: Watcher, step: int) -> dict[str, Any]:
-    result = bench.evaluate(watcher.evaluating)
+def _evaluate(run: Run, components: Components, watcher: Watcher, step: int) -> dict[str, Any]:
+    result = components.evaluate(watcher.evaluating)
     run.folder.append("metrics.jsonl", {"kind": "evaluation", "step": step, **result})
-    bench.record_evaluation(run.folder, step)
+    components.record_evaluation(run.folder, step)
     watcher.evaluated(step, result)
     return result
 
@@ -331,7 +331,7 @@ def _log_samples(run: Run, learner: PolicyGradient, step: int) -> None:
         run.folder.append("samples.jsonl", {"step": step, "advantage": advantage, **rows.info[index]})
 
 
-def _summary(run: Run, bench: Bench, progress: dict[str, Any], after: dict[str, Any], seconds: float) -> dict[str, Any]:
+def _summary(run: Run, components: Components, progress: dict[str, Any], after: dict[str, Any], seconds: float) -> dict[str, Any]:
     plan = run.plan
     return {
         "method": plan.method.name,
@@ -339,7 +339,7 @@ def _summary(run: Run, bench: Bench, progress: dict[str, Any], after: dict[str, 
         "model": plan.model,
         "seed": plan.settings.seed,
         "steps": plan.settings.steps,
-        "score": bench.score_name,
+        "score": components.score_name,
         "score_before": progress["before"]["score"],
         "score_after": after["score"],
         "score_after_interval": [after["low"], after["high"]],

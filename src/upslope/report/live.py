@@ -28,7 +28,7 @@ from upslope.methods import catalogue
 from upslope.report.curves import sparkline
 from upslope.report.words import amount, clock, counted, measured
 from upslope.run import Run, Watcher
-from upslope.setting_up import Bench
+from upslope.setting_up import Components
 from upslope.types import Metrics
 
 PLAIN_LINES = 10
@@ -103,10 +103,10 @@ class LiveTable(Watcher):
 
     # -- what the run tells ----------------------------------------------------------------------------------------------
 
-    def began(self, run: Run, bench: Bench) -> None:
+    def began(self, run: Run, components: Components) -> None:
         self.run, self.steps = run, run.plan.settings.steps or 0
-        self._line(headline(run, bench))
-        for remark in getattr(bench.task, "remarks", ()):
+        self._line(headline(run, components))
+        for remark in getattr(components.task, "remarks", ()):
             self._line(f"note: {remark}")
 
     def warming(self, step: int, accuracy: float, target: float) -> None:
@@ -256,11 +256,11 @@ def passing_line() -> Iterator[Callable[[str], None]]:
 # -- words -----------------------------------------------------------------------------------------------------------------
 
 
-def headline(run: Run, bench: Bench) -> str:
+def headline(run: Run, components: Components) -> str:
     """What runs, on what: ``dhpo on reverse, tiny (0.9 M parameters), cpu, 1 thread, seed 3``."""
-    plan, policy = run.plan, bench.policy
+    plan, policy = run.plan, components.policy
     parameters = sum(parameter.numel() for group in policy.trainable().values() for parameter in group)
-    model = plan.model if bench.score_name == "accuracy" else "a network"
+    model = plan.model if components.score_name == "accuracy" else "a network"
     threads = plan.settings.threads or 1
     return (
         f"{plan.method.name} on {plan.task}, {model} ({amount(parameters)} parameters), {getattr(policy, 'device', 'cpu')}, "

@@ -14,7 +14,8 @@ from torch import Tensor
 from upslope.errors import UserError
 from upslope.objective.base import State
 from upslope.objective.functional.last_decision import last_decision
-from upslope.policies.language_model import LanguageModel, TextInputs
+from upslope.policies.language_model import LanguageModel
+from upslope.policies.text_inputs import TextInputs
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime.seeding import numpy_generator, stable_hash, uniforms
 from upslope.tasks.text import Problem, TextTask

@@ -171,10 +171,12 @@ def check(question: Question, find: FindMethod) -> Checked:
     first = cells[0].seed
     for cell in (each for each in cells if each.seed == first):
         given = Settings(**{**cell.settings, "engine": "torch"})
-        bench = set_up(find(cell.method, question.take), cell.task, small, given, question.reward, question.test_data, cell.knobs)
-        steps[cell.task] = int(bench.settings.steps or 0)
-        score[cell.task] = bench.score_name
-        methods[cell.label, cell.task] = method_table(bench.method)
+        components = set_up(
+            find(cell.method, question.take), cell.task, small, given, question.reward, question.test_data, cell.knobs
+        )
+        steps[cell.task] = int(components.settings.steps or 0)
+        score[cell.task] = components.score_name
+        methods[cell.label, cell.task] = method_table(components.method)
     folders = [cell.folder for cell in cells]
     if twice := sorted({name for name in folders if folders.count(name) > 1}):
         raise UserError(f"two runs would share the folder {twice[0]!r}: methods, knobs or tasks differ too little in name.")

@@ -78,9 +78,10 @@ def sample(path: Path, k: int, problems: int = PROBLEMS) -> dict[str, Any]:
     settings = run.plan.settings
     with torch_threads(settings.threads or 1):
         policy = run.policy
-        assert run.bench is not None
+        assert run.components is not None
+        task = run.components.task
         found = evaluate_text(
-            run.bench.task, policy, problems=problems, max_tokens=settings.max_tokens or run.bench.task.max_tokens, samples=k,
+            task, policy, problems=problems, max_tokens=settings.max_tokens or task.max_tokens, samples=k,
             temperature=settings.temperature, stop=settings.stops,
         )  # fmt: skip
     kept = {
