@@ -112,9 +112,9 @@ def test_training_resuming_and_evaluating_treat_long_prompts_alike(tmp_path, lon
     run = up.train("grpo", path, reward="exact", model=MODEL, out=tmp_path / "a", long=long,
                    checkpoint_every=1, **SIZES)  # fmt: skip
     assert 'long = "' + long in (tmp_path / "a" / "run.toml").read_text()
-    from upslope.report.checkup import Asked, evaluate
+    from upslope.report.checkup import EvaluationRequest, evaluate
 
-    found = evaluate(run, Asked(samples=1))
+    found = evaluate(run, EvaluationRequest(samples=1))
     assert found["problems"] == run.evaluations[-1]["problems"]
     assert found["greedy"]["score"] == run.evaluations[-1]["score"]
     shutil.copytree(tmp_path / "a", tmp_path / "b")

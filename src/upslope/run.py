@@ -9,7 +9,7 @@ import re
 import signal
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +22,7 @@ import torch
 from upslope.errors import Remark, UserError
 from upslope.learners.nonfinite import NonFinite
 from upslope.learners.policy_gradient import PolicyGradient
+from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan, base_digests, check_base, checked_table
 from upslope.runtime import trust, user_code
 from upslope.runtime.checkpoint_files import CheckpointReader
@@ -46,9 +47,9 @@ class Watcher:
     def began(self, run: Run, components: Components) -> None: ...
     def warming(self, step: int, accuracy: float, target: float) -> None: ...
     def evaluating(self, done: int, of: int) -> None: ...
-    def evaluated(self, step: int, result: dict[str, Any]) -> None: ...
+    def evaluated(self, step: int, result: JsonDict) -> None: ...
     def stepped(self, step: int, metrics: Metrics) -> None: ...
-    def ended(self, summary: dict[str, Any]) -> None: ...
+    def ended(self, summary: JsonDict) -> None: ...
 
 
 class Stopped(Exception):
@@ -79,7 +80,7 @@ class Run:
         return self.given or Plan.from_folder(self.folder, self.trust)
 
     @cached_property
-    def table(self) -> dict[str, Any]:
+    def table(self) -> JsonDict:
         """The same as plain data: what ``run.toml`` says."""
         return checked_table(self.folder)
 
@@ -91,17 +92,17 @@ class Run:
         return self.components.policy
 
     @property
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[JsonDict]:
         """One record per step."""
         return [record for record in self.folder.read("metrics.jsonl") if record.get("kind") == "step"]
 
     @property
-    def evaluations(self) -> list[dict[str, Any]]:
+    def evaluations(self) -> list[JsonDict]:
         """One record per evaluation on held-out problems."""
         return [record for record in self.folder.read("metrics.jsonl") if record.get("kind") == "evaluation"]
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> JsonDict:
         """What ``summary.json`` says of a finished run."""
         file = self.path / "summary.json"
         if not file.exists():
@@ -113,7 +114,7 @@ class Run:
         return found
 
 
-def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | None = None, watcher: Watcher | None = None) -> Run:
+def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None, watcher: Watcher | None = None) -> Run:
     """Makes the folder of a new run and trains.
 
     Args:
@@ -203,7 +204,7 @@ def _train(run: Run, watcher: Watcher) -> Run:
     assert components is not None and settings.steps is not None
     with torch_threads(settings.threads or 1), _stop_signals() as signals:
         watcher.began(run, components)
-        progress: dict[str, Any] = {"step": 0, "tokens": 0.0, "seconds": 0.0}
+        progress: JsonDict = {"step": 0, "tokens": 0.0, "seconds": 0.0}
         learner = _begin_or_restore(run, components, watcher, progress)
         trackers = make_trackers(run.plan.trackers, folder.path, run.plan.table())
         clock = _Clock(progress["seconds"])
@@ -240,7 +241,7 @@ def _step(run: Run, learner: PolicyGradient, step: int) -> Metrics:
             learner.offence.save(run.path / "nonfinite")
 
 
-def _begin_or_restore(run: Run, components: Components, watcher: Watcher, progress: dict[str, Any]) -> PolicyGradient:
+def _begin_or_restore(run: Run, components: Components, watcher: Watcher, progress: JsonDict) -> PolicyGradient:
     """The learner at the last whole checkpoint, or at the beginning: warm-started, evaluated, saved."""
     folder, settings = run.folder, run.plan.settings
     keeps_start = PolicyGradient.needs_start(run.plan.method, settings)
@@ -261,7 +262,7 @@ def _begin_or_restore(run: Run, components: Components, watcher: Watcher, progre
     return learner
 
 
-def _restore(run: Run, components: Components, progress: dict[str, Any], keeps_start: bool) -> PolicyGradient:
+def _restore(run: Run, components: Components, progress: JsonDict, keeps_start: bool) -> PolicyGradient:
     """The learner as the last whole checkpoint has it, and the logs as they were then."""
     folder, start_policy = run.folder, None
     if keeps_start:
@@ -284,7 +285,7 @@ def _restore(run: Run, components: Components, progress: dict[str, Any], keeps_s
     return learner
 
 
-def _save_if_due(run: Run, components: Components, learner: PolicyGradient, progress: dict[str, Any], asked: bool) -> None:
+def _save_if_due(run: Run, components: Components, learner: PolicyGradient, progress: JsonDict, asked: bool) -> None:
     """A checkpoint where one is due, or where the run was asked to stop, which it does here."""
     settings, folder, step = run.plan.settings, run.folder, progress["step"]
     assert settings.steps is not None and settings.checkpoint_every is not None
@@ -304,7 +305,7 @@ def _save_if_due(run: Run, components: Components, learner: PolicyGradient, prog
         raise Stopped(f"stopped after step {step}; 'upslope resume {run.path}' goes on from {last.name}.{lost}")
 
 
-def _save(run: Run, components: Components, learner: PolicyGradient, progress: dict[str, Any]) -> None:
+def _save(run: Run, components: Components, learner: PolicyGradient, progress: JsonDict) -> None:
     run.folder.sync_logs()
     with whole_folder(run.folder.checkpoint(progress["step"])) as files:
         components.policy.save(files)
@@ -313,7 +314,7 @@ def _save(run: Run, components: Components, learner: PolicyGradient, progress: d
     run.folder.prune(run.plan.settings.keep_checkpoints)
 
 
-def _evaluate(run: Run, components: Components, watcher: Watcher, step: int) -> dict[str, Any]:
+def _evaluate(run: Run, components: Components, watcher: Watcher, step: int) -> JsonDict:
     result = components.evaluate(watcher.evaluating)
     run.folder.append("metrics.jsonl", {"kind": "evaluation", "step": step, **result})
     components.record_evaluation(run.folder, step)
@@ -331,7 +332,7 @@ def _log_samples(run: Run, learner: PolicyGradient, step: int) -> None:
         run.folder.append("samples.jsonl", {"step": step, "advantage": advantage, **rows.info[index]})
 
 
-def _summary(run: Run, components: Components, progress: dict[str, Any], after: dict[str, Any], seconds: float) -> dict[str, Any]:
+def _summary(run: Run, components: Components, progress: JsonDict, after: JsonDict, seconds: float) -> JsonDict:
     plan = run.plan
     return {
         "method": plan.method.name,

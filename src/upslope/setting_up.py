@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 from upslope.errors import UserError
 from upslope.learners.policy_gradient import POLICY_COLUMNS, PolicyGradient
 from upslope.objective import estimator
+from upslope.plain_data import JsonDict, Knobs
 from upslope.rewards import load_reward
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.seeding import mix
@@ -54,7 +55,7 @@ class Components(ABC):
         """Brings an untrained policy to where rewards can be earned, if the settings ask for it."""
 
     @abstractmethod
-    def evaluate(self, progress: Progress | None = None) -> dict[str, Any]:
+    def evaluate(self, progress: Progress | None = None) -> JsonDict:
         """``score`` on problems or episodes never learned from, with its 95% interval ``low`` and ``high``."""
 
     @abstractmethod
@@ -82,7 +83,7 @@ class TextComponents(Components):
         task: TextTask,
         model: str,
         settings: Settings,
-        knobs: Mapping[str, Any],
+        knobs: Knobs,
         checking: Progress | None = None,
     ):
         from upslope.policies.token_text import TokenText
@@ -161,7 +162,7 @@ class TextComponents(Components):
         if settings.warm_start:
             warm_start(self.policy, self.task, settings.warm_start, max_tokens=self.tokens, seed=settings.seed, progress=progress)
 
-    def evaluate(self, progress: Progress | None = None) -> dict[str, Any]:
+    def evaluate(self, progress: Progress | None = None) -> JsonDict:
         from upslope.rollout.evaluation import evaluate_text
 
         settings = self.settings
@@ -202,7 +203,7 @@ class ControlComponents(Components):
 
     score_name = "mean return"
 
-    def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Mapping[str, Any]):
+    def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Knobs):
         from upslope.policies.control.mlp import MLPPolicy
         from upslope.rollout.environments import EnvRollout
 
@@ -238,7 +239,7 @@ class ControlComponents(Components):
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
         """A controller starts from nothing."""
 
-    def evaluate(self, progress: Progress | None = None) -> dict[str, Any]:
+    def evaluate(self, progress: Progress | None = None) -> JsonDict:
         from upslope.rollout.environments import evaluate_control
         from upslope.rollout.evaluation import EVALUATION_SEED
 
@@ -272,7 +273,7 @@ def set_up(
     settings: Settings,
     reward: str = "",
     test_data: str = "",
-    knobs: Mapping[str, Any] | None = None,
+    knobs: Knobs | None = None,
     checking: Progress | None = None,
     for_training: bool = True,
 ) -> Components:
@@ -304,7 +305,7 @@ def pick_device(asked: Device, model: str) -> Device:
     return asked
 
 
-def _settled(method: Method, domains: tuple[str, ...], knobs: Mapping[str, Any]) -> Method:
+def _settled(method: Method, domains: tuple[str, ...], knobs: Knobs) -> Method:
     for domain in domains:
         method = method.for_domain(domain)
     return method.with_knobs(knobs).derive(on=())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 from upslope.report.curves import sparkline
 from upslope.report.describe import table
 from upslope.run import Run, load_components
@@ -26,7 +27,7 @@ EPISODE_SEED = 20_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationRequest:
     """What to measure; ``None`` is as the run itself was evaluated."""
 
     k: int | None = None
@@ -45,7 +46,7 @@ def is_control(run: Run) -> bool:
     return bool(run.table["domain"] == "control")
 
 
-def evaluate(run: Run, asked: Asked) -> dict[str, Any]:
+def evaluate(run: Run, asked: EvaluationRequest) -> JsonDict:
     """The run's last checkpoint on held-out problems or episodes, as plain data."""
     if is_control(run):
         for name in ("k", "samples", "temperature", "engine"):
@@ -62,7 +63,7 @@ def evaluate(run: Run, asked: Asked) -> dict[str, Any]:
             return about | (_measure_control if is_control(run) else _measure_policy)(components, asked, progress)
 
 
-def _measure_policy(components: Components, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
+def _measure_policy(components: Components, asked: EvaluationRequest, progress: Callable[..., None]) -> JsonDict:
     from upslope.rollout.engines.torch_engine import TorchEngine
     from upslope.rollout.evaluation import answers_of
 
@@ -71,7 +72,7 @@ def _measure_policy(components: Components, asked: Asked, progress: Callable[...
     )
 
 
-def _measure_served(run: Run, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
+def _measure_served(run: Run, asked: EvaluationRequest, progress: Callable[..., None]) -> JsonDict:
     """What a server answers to the run's problems. Nothing of the run is loaded but its task and how it puts a problem."""
     from transformers import AutoConfig, AutoTokenizer
 
@@ -91,7 +92,9 @@ def _measure_served(run: Run, asked: Asked, progress: Callable[..., None]) -> di
     return _measure_text(fitted.task, cut_prompts(answer, tokenizer, fitted.limit), settings, asked, progress)
 
 
-def _measure_text(task: Any, answer: Answerer, settings: Settings, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
+def _measure_text(
+    task: Any, answer: Answerer, settings: Settings, asked: EvaluationRequest, progress: Callable[..., None]
+) -> JsonDict:
     from upslope.rollout.evaluation import evaluate_answers
 
     problems, tokens = asked.problems or settings.eval_problems or 100, settings.max_tokens or task.max_tokens
@@ -119,7 +122,7 @@ def _measure_text(task: Any, answer: Answerer, settings: Settings, asked: Asked,
     }
 
 
-def _measure_control(components: Components, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
+def _measure_control(components: Components, asked: EvaluationRequest, progress: Callable[..., None]) -> JsonDict:
     from upslope.rollout.environments import evaluate_control
 
     episodes = asked.problems or components.settings.eval_problems or 100
@@ -138,7 +141,7 @@ def _measure_control(components: Components, asked: Asked, progress: Callable[..
     }
 
 
-def evaluation_text(found: dict[str, Any]) -> str:
+def evaluation_text(found: JsonDict) -> str:
     """What `evaluate` found, for people."""
     who = f"{found['engine']} in place of {found['run']}" if "engine" in found else f"{found['run']} at {found['checkpoint']}"
     head = f"{found['method']} on {found['task']}, {who}; 95% intervals over "

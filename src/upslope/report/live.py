@@ -25,6 +25,7 @@ from rich.text import Text
 from upslope.errors import Remark
 from upslope.learners.nonfinite import IN_A_ROW
 from upslope.methods import catalogue
+from upslope.plain_data import JsonDict
 from upslope.report.curves import sparkline
 from upslope.report.words import amount, clock, counted, measured
 from upslope.run import Run, Watcher
@@ -153,7 +154,7 @@ class LiveTable(Watcher):
     def evaluating(self, done: int, of: int = 0) -> None:
         self._draw(_bar_line(f"evaluating  {done}{f' of {of}' if of else ''}", done, max(of, 1)))
 
-    def evaluated(self, step: int, result: dict[str, Any]) -> None:
+    def evaluated(self, step: int, result: JsonDict) -> None:
         self._draw(None)
         self._say_if_cold()
         when = "at the start" if step == 0 else f"after step {step}"
@@ -172,7 +173,7 @@ class LiveTable(Watcher):
         if not self.drawing and (step == self.steps or step * PLAIN_LINES // self.steps > (step - 1) * PLAIN_LINES // self.steps):
             self._line(self._plain())
 
-    def ended(self, summary: dict[str, Any]) -> None:
+    def ended(self, summary: JsonDict) -> None:
         self._stop_drawing()
         if not self.quiet and self.run is not None:
             print("\n".join(closing(self.run, summary)), flush=True)
