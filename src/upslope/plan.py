@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from upslope.errors import Remark, UserError
+from upslope.plain_data import JsonDict
 from upslope.plugins import changed_versions
 from upslope.runtime import trust, user_code
 from upslope.runtime.method_file import method_from_table, method_table, modern_table, packages_of
@@ -45,7 +46,7 @@ class Plan:
     def __post_init__(self) -> None:
         object.__setattr__(self, "domain", domain_of(self.task))
 
-    def table(self) -> dict[str, Any]:
+    def table(self) -> JsonDict:
         """As it stands in ``run.toml``."""
         from upslope import __version__
 
@@ -99,9 +100,9 @@ class Plan:
         )
 
 
-def checked_table(folder: RunFolder) -> dict[str, Any]:
+def checked_table(folder: RunFolder) -> JsonDict:
     """A run's ``run.toml`` with all that a plan needs, parts by today's names; whatever is not as a run writes it is refused."""
-    table = {"packages": {}} | folder.table()  # runs from before format 3 have none
+    table: JsonDict = {"packages": {}} | folder.table()  # runs from before format 3 have none
     for key, kind in KINDS.items():
         if not isinstance(table.get(key), kind):
             what = f"{key} = {str(table[key])[:40]!r}" if key in table else f"no {key!r}"

@@ -198,7 +198,7 @@ def test_an_episode_is_kept_at_each_evaluation_and_can_be_repeated_and_drawn(tmp
     )
     assert run.folder.episode_steps() == [0, 1, 2] and run.folder.rollout_steps() == []
     record = json.loads((run.path / "episodes" / "step-000002.json").read_text())
-    again = play(run.bench.task, run.policy, run.bench.rollout.observations, record["seed"]).record(2)
+    again = play(run.components.task, run.policy, run.components.rollout.observations, record["seed"]).record(2)
     assert again == record and record["length"] == len(record["actions"]) == record["return"]
     layout = draw(load_task("gym:CartPole-v1"), record, tmp_path / "sheet.png")
     assert layout["count"] == math.ceil(record["length"] / layout["every"]) + 1

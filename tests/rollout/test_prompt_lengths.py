@@ -17,7 +17,7 @@ from upslope.policies.tokenization import PromptLimit, cut_to, encoded
 from upslope.rollout import prompt_lengths
 from upslope.rollout.prompt_lengths import cut_prompts, fit_prompts
 from upslope.runtime.settings import Settings
-from upslope.setting_up import TextBench, set_up
+from upslope.setting_up import TextComponents, set_up
 from upslope.tasks import load_task
 from upslope.tasks.fitting import OnlyFitting
 
@@ -34,9 +34,9 @@ def problems(path: Path, long: tuple[int, ...] = (17, 30)) -> str:
     return str(path)
 
 
-def bench(task: str, long: str = "refuse") -> TextBench:
+def bench(task: str, long: str = "refuse") -> TextComponents:
     found = set_up(up.method("grpo"), task, MODEL, Settings(**SIZES, long=long), "exact")
-    assert isinstance(found, TextBench)
+    assert isinstance(found, TextComponents)
     return found
 
 
@@ -112,9 +112,9 @@ def test_training_resuming_and_evaluating_treat_long_prompts_alike(tmp_path, lon
     run = up.train("grpo", path, reward="exact", model=MODEL, out=tmp_path / "a", long=long,
                    checkpoint_every=1, **SIZES)  # fmt: skip
     assert 'long = "' + long in (tmp_path / "a" / "run.toml").read_text()
-    from upslope.report.checkup import Asked, evaluate
+    from upslope.report.checkup import EvaluationRequest, evaluate
 
-    found = evaluate(run, Asked(samples=1))
+    found = evaluate(run, EvaluationRequest(samples=1))
     assert found["problems"] == run.evaluations[-1]["problems"]
     assert found["greedy"]["score"] == run.evaluations[-1]["score"]
     shutil.copytree(tmp_path / "a", tmp_path / "b")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import upslope as up
-from upslope.report.checkup import Asked, Speaker, episode, evaluate
+from upslope.report.checkup import EvaluationRequest, Speaker, episode, evaluate
 from upslope.report.compare.sampling import sample
 from upslope.run import Watcher
 from upslope.runtime.environment import default_environment
@@ -73,8 +73,8 @@ def test_so_does_a_run_that_fails(callers, tmp_path):
 
 
 def test_so_does_looking_at_a_run(callers, runs):
-    assert evaluate(up.load(runs["text"].path), Asked(k=2, problems=2))["problems"] == 2
-    assert evaluate(up.load(runs["control"].path), Asked(problems=1))["episodes"] == 1
+    assert evaluate(up.load(runs["text"].path), EvaluationRequest(k=2, problems=2))["problems"] == 2
+    assert evaluate(up.load(runs["control"].path), EvaluationRequest(problems=1))["episodes"] == 1
     speaker = Speaker(up.load(runs["text"].path))
     speaker.answer("ab=")
     speaker.examples(2)
@@ -87,8 +87,8 @@ def test_a_runs_threads_are_set_in_one_way_everywhere(callers, runs, monkeypatch
     asked = []
     monkeypatch.setattr("upslope.runtime.threads.use_threads", asked.append)
     sample(runs["text"].path, 2, 2)
-    evaluate(up.load(runs["text"].path), Asked(k=2, problems=2))
-    evaluate(up.load(runs["control"].path), Asked(problems=1))
+    evaluate(up.load(runs["text"].path), EvaluationRequest(k=2, problems=2))
+    evaluate(up.load(runs["control"].path), EvaluationRequest(problems=1))
     assert asked == [1, 1, 1]
 
 

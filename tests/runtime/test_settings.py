@@ -78,7 +78,7 @@ def test_a_stop_text_ends_answers_in_training_and_in_evaluation(tmp_path, monkey
     seen = []
     monkeypatch.setattr(evaluation, "evaluate_answers", lambda *_, **asked: seen.append(asked["stop"]))
     with pytest.raises(AttributeError):
-        run.bench.evaluate()
+        run.components.evaluate()
     assert seen == [("a",)]
 
 

@@ -14,7 +14,7 @@ from serving_client import ended, loud, raw
 
 from upslope.serving import batcher, handler, requests
 from upslope.serving.body import BadRequest, quoted
-from upslope.serving.jobs import Job
+from upslope.serving.jobs import RequestJob
 from upslope.serving.server import Server
 
 torch.set_num_threads(1)
@@ -153,7 +153,7 @@ def test_limits_where_the_model_has_none(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_nothing_is_drawn_before_it_is_needed() -> None:
     asked = requests.read_completion({"prompt": "a", "n": 8192, "max_tokens": 500, "seed": 3}, loud(), "tiny")
-    job = Job.of(asked)
+    job = RequestJob.of(asked)
     assert all(row.numbers is None for row in job.rows)
     some = job.numbers_of(2)
     expected = torch.rand((3, 500), generator=requests.generator(3, "serve"))

@@ -19,7 +19,7 @@ from upslope.serving import batcher, calls, jobs
 from upslope.serving.batcher import Batcher
 from upslope.serving.body import BadRequest
 from upslope.serving.calls import Call
-from upslope.serving.jobs import Job, News, Written
+from upslope.serving.jobs import News, RequestJob, Written
 from upslope.serving.requests import read_completion
 from upslope.serving.server import Server
 from upslope.types import Completions, Sampling
@@ -35,11 +35,11 @@ def at_work() -> Iterator[Batcher]:
     found.close()
 
 
-def submit(at_work: Batcher, **body: Any) -> Job:
+def submit(at_work: Batcher, **body: Any) -> RequestJob:
     return at_work.submit(read_completion({"prompt": "abc", **body}, at_work.policy, "tiny"))
 
 
-def answer(at_work: Batcher, job: Job) -> list[tuple[list[int], list[float], str, str | None]]:
+def answer(at_work: Batcher, job: RequestJob) -> list[tuple[list[int], list[float], str, str | None]]:
     """What was written, once it is."""
     going = True
     while going:
@@ -51,7 +51,7 @@ def answer(at_work: Batcher, job: Job) -> list[tuple[list[int], list[float], str
     return [(row.tokens, row.logp, row.text, row.finish) for row in job.rows]
 
 
-def unfinished(job: Job) -> int:
+def unfinished(job: RequestJob) -> int:
     return sum(row.finish is None for row in job.rows)
 
 
@@ -197,7 +197,7 @@ def test_requests_leave_nothing_behind() -> None:
 
     def left() -> list[object]:
         gc.collect()
-        return [each for each in gc.get_objects() if isinstance(each, (Job, jobs.Row, Call, News))]
+        return [each for each in gc.get_objects() if isinstance(each, (RequestJob, jobs.Row, Call, News))]
 
     with Server(loud(), port=0) as server:
         before, threads = len(left()), threading.active_count()

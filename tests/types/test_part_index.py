@@ -92,6 +92,7 @@ def test_two_parts_of_one_name_are_refused():
         by_name([PessimisticClip, other])
 
 
+@pytest.mark.slow
 def test_to_print_methods_no_part_is_looked_up():
     code = (
         "import sys, upslope.cli as cli; cli.main(['methods']); from upslope.types.part_index import own_parts;"

@@ -17,6 +17,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from upslope.plain_data import JsonDict
+
 BLOCK = 2**18
 """Bytes read at a time, a few milliseconds' work; also the longest line that is looked at."""
 SAMPLES = 1000
@@ -65,7 +67,7 @@ class Columns:
             return self.column("step")
         return self.column(f"Σ{name}") if name in self._values else None
 
-    def add(self, records: list[dict[str, Any]]) -> None:
+    def add(self, records: list[JsonDict]) -> None:
         """Rows at the end."""
         if not records:
             return
@@ -217,7 +219,7 @@ class LogTable:
         self.evaluations.add([record for record in records if record.get("kind") == "evaluation"])
 
 
-def _records(lines: list[bytes]) -> list[dict[str, Any]]:
+def _records(lines: list[bytes]) -> list[JsonDict]:
     """The lines that are JSON objects. All at once, which is faster, or one by one where something is wrong with them."""
     try:
         found = json.loads("[" + b",".join(lines).decode("utf-8") + "]")
@@ -228,7 +230,7 @@ def _records(lines: list[bytes]) -> list[dict[str, Any]]:
     return [record for line in lines if (record := _record(line)) is not None]
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
+def _record(line: bytes) -> JsonDict | None:
     try:
         found = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -236,7 +238,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _by_name(records: list[dict[str, Any]]) -> dict[str, Floats]:
+def _by_name(records: list[JsonDict]) -> dict[str, Floats]:
     names = [name for name in set().union(*records) - {"kind"} if len(name) <= LONGEST_NAME]
     if len(names) > MOST_COLUMNS:  # a log of ours has dozens; those that came first stay
         short = set(names)

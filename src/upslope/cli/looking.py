@@ -20,9 +20,11 @@ from upslope.errors import UserError
 def evaluate(flags: argparse.Namespace) -> int:
     """Measures a run."""
     from upslope.api import load
-    from upslope.report.checkup import Asked, evaluate, evaluation_text
+    from upslope.report.checkup import EvaluationRequest, evaluate, evaluation_text
 
-    found = evaluate(load(flags.path, flags.trust), Asked(flags.k, flags.samples, flags.problems, flags.temperature, flags.engine))
+    found = evaluate(
+        load(flags.path, flags.trust), EvaluationRequest(flags.k, flags.samples, flags.problems, flags.temperature, flags.engine)
+    )
     _print(found if flags.json else evaluation_text(found))
     return 0
 

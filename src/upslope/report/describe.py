@@ -13,6 +13,7 @@ from importlib import resources
 from typing import Any
 
 from upslope.methods import catalogue
+from upslope.plain_data import JsonDict
 from upslope.report.math_words import plain_math
 from upslope.types import SLOTS, Method, Part
 
@@ -67,7 +68,7 @@ def slots(method: Method) -> dict[str, str]:
     return {slot: text for slot, (_, text) in method.diff(method.without(*SLOTS)).items()}
 
 
-def method_record(method: Method) -> dict[str, Any]:
+def method_record(method: Method) -> JsonDict:
     """A method as plain data."""
     return {
         "name": method.name,
@@ -86,7 +87,7 @@ def changes(method: Method) -> dict[str, tuple[str, str]]:
     return method.diff(parent) if parent is not None else {}
 
 
-def show_record(method: Method, flat: bool = False) -> dict[str, Any]:
+def show_record(method: Method, flat: bool = False) -> JsonDict:
     """What ``show`` says, as plain data."""
     record = method_record(method) | {
         "formula": method.formula,
@@ -140,7 +141,7 @@ def _flat(method: Method, width: int) -> str:
     return "\n\n".join(_part_text(_part_record(path, part), width) for path, part in method.parts())
 
 
-def _part_record(path: str, part: Part) -> dict[str, Any]:
+def _part_record(path: str, part: Part) -> JsonDict:
     about, formulas, meanings = read_docstring(type(part))
     knobs = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
     return {
@@ -158,7 +159,7 @@ def _part_record(path: str, part: Part) -> dict[str, Any]:
     }
 
 
-def _part_text(record: dict[str, Any], width: int) -> str:
+def _part_text(record: JsonDict, width: int) -> str:
     def wrapped(text: str, indent: str, rest: str | None = None) -> str:
         return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent if rest is None else rest)
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from upslope.plain_data import JsonDict
 from upslope.policies.control.mlp import MLPPolicy
 from upslope.rollout.normalise import ObservationNormaliser
 from upslope.tasks.gym import MOST_WATCHED, GymTask
@@ -24,7 +25,7 @@ class RecordedEpisode:
     """Choices, or vectors as lists, as the policy gave them."""
     ended: Literal["terminated", "truncated", "unfinished"]
 
-    def record(self, step: int) -> dict[str, Any]:
+    def record(self, step: int) -> JsonDict:
         """As it stands in a run's ``episodes`` folder."""
         return {"version": FORMAT, "step": step, "return": sum(self.rewards), "length": len(self.rewards), **asdict(self)}
 

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, TypeVar
 from torch import Tensor
 
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 from upslope.runtime.tensor_files import read_tensors, write_tensors
 
 DIGESTS = "digests.json"
@@ -34,7 +35,7 @@ class CheckpointWriter:
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
-        self.digests: dict[str, dict[str, Any]] = {}
+        self.digests: dict[str, JsonDict] = {}
 
     def __enter__(self) -> CheckpointWriter:
         return self
@@ -173,7 +174,7 @@ class CheckpointReader:
         while data := file.read(CHUNK):
             seen(data)
 
-    def _known(self, demand: bool) -> dict[str, dict[str, Any]] | None:
+    def _known(self, demand: bool) -> dict[str, JsonDict] | None:
         path = self.folder / DIGESTS
         try:
             found = json.loads(path.read_bytes())

@@ -15,6 +15,7 @@ from typing import Any
 import tomli_w
 
 from upslope.errors import MethodError
+from upslope.plain_data import JsonDict
 from upslope.runtime import user_code
 from upslope.runtime.code_bundle import Bundle
 from upslope.types import NAMED_SLOTS, Method, Paper, Part
@@ -32,9 +33,9 @@ def load_method(text: str, code: Path | None = None) -> Method:
     return method_from_table(tomllib.loads(text), code)
 
 
-def method_table(method: Method) -> dict[str, Any]:
+def method_table(method: Method) -> JsonDict:
     """The method as plain tables."""
-    table: dict[str, Any] = {}
+    table: JsonDict = {}
     for f in dataclasses.fields(method):
         value = getattr(method, f.name)
         if f.name == "paper":
@@ -48,7 +49,7 @@ def method_table(method: Method) -> dict[str, Any]:
     return table
 
 
-def method_from_table(table: dict[str, Any], code: Path | None = None) -> Method:
+def method_from_table(table: JsonDict, code: Path | None = None) -> Method:
     """The method that `method_table` described."""
     table = _expected(table, dict, "a method")
     known = {f.name for f in dataclasses.fields(Method)}
@@ -94,7 +95,7 @@ def modern_table(value: Any) -> Any:
     return table
 
 
-def _defaults(kind: type[Part]) -> dict[str, Any]:
+def _defaults(kind: type[Part]) -> JsonDict:
     """Of the fields that have one, as a file has it."""
     found = {}
     for f in dataclasses.fields(kind):
@@ -185,7 +186,7 @@ def _plain(value: Any) -> Any:
     raise MethodError(f"a part may hold numbers, text, booleans and parts, not {value!r}; write 'no bound' as inf.")
 
 
-def _part_table(part: Part) -> dict[str, Any]:
+def _part_table(part: Part) -> JsonDict:
     return {"part": name_of(type(part)), **{f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part)}}
 
 

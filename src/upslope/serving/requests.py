@@ -42,7 +42,7 @@ SHARED = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class CompletionRequest:
     """A request for completions."""
 
     prompts: list[list[int]]
@@ -62,7 +62,7 @@ class Asked:
     """Whether ``logprobs.tokens`` spells ids, as ``token_id:123``."""
 
 
-def read_completion(body: Any, policy: LanguageModel, name: str) -> Asked:
+def read_completion(body: Any, policy: LanguageModel, name: str) -> CompletionRequest:
     """A request to ``/v1/completions``."""
     fields = Fields(body, SHARED | {"prompt"}, name)
     logprobs = fields.whole("logprobs", None, 0)
@@ -75,7 +75,7 @@ def read_completion(body: Any, policy: LanguageModel, name: str) -> Asked:
     return _asked(fields, policy, _prompts(given, policy), limit, logprobs is not None)
 
 
-def read_chat(body: Any, policy: LanguageModel, name: str) -> Asked:
+def read_chat(body: Any, policy: LanguageModel, name: str) -> CompletionRequest:
     """A request to ``/v1/chat/completions``."""
     fields = Fields(body, SHARED | {"messages", "max_completion_tokens"}, name)
     limit = fields.whole("max_completion_tokens", None, 1) or fields.whole("max_tokens", None, 1)
@@ -107,7 +107,7 @@ def positions(policy: LanguageModel) -> int:
     return getattr(policy.model.config.get_text_config(), "max_position_embeddings", None) or 0
 
 
-def _asked(fields: Fields, policy: LanguageModel, prompts: list[list[int]], limit: int, logprobs: bool) -> Asked:
+def _asked(fields: Fields, policy: LanguageModel, prompts: list[list[int]], limit: int, logprobs: bool) -> CompletionRequest:
     n = fields.whole("n", 1, 1) or 1
     rows = len(prompts) * n
     room = positions(policy)
@@ -133,7 +133,7 @@ def _asked(fields: Fields, policy: LanguageModel, prompts: list[list[int]], limi
     except UserError as wrong:
         raise BadRequest(str(wrong)) from None
     options = fields.get("stream_options") or {}
-    return Asked(
+    return CompletionRequest(
         prompts=prompts,
         n=n,
         sampling=sampling,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from upslope.errors import MissingExtra, TaskError, did_you_mean, install_extra
+from upslope.plain_data import JsonDict
 
 if TYPE_CHECKING:
     from upslope.tasks.env_workers import SpreadEnvironments
@@ -96,7 +97,7 @@ class GymTask:
         return _gymnasium().registry.get(self.env_id)
 
     @classmethod
-    def again(cls, env_id: str, options: dict[str, Any], registered: Any) -> GymTask:
+    def again(cls, env_id: str, options: JsonDict, registered: Any) -> GymTask:
         """The same task in another process."""
         if registered is not None:
             _gymnasium().registry.setdefault(env_id, registered)
@@ -251,7 +252,7 @@ def _gymnasium() -> Any:
     return gymnasium
 
 
-def _make(env_id: str, options: dict[str, Any]) -> Any:
+def _make(env_id: str, options: JsonDict) -> Any:
     """``gymnasium.make``, its errors turned into ones that say what to type."""
     gymnasium = _gymnasium()
     known = gymnasium.registry.get(env_id)
@@ -286,7 +287,7 @@ def _hear_mujoco() -> None:
         mujoco.set_mju_user_warning(lambda message: warnings.warn(f"MuJoCo: {message}", stacklevel=2))
 
 
-def _newest_ids(registry: dict[str, Any]) -> list[str]:
+def _newest_ids(registry: JsonDict) -> list[str]:
     """The newest version of each environment: older ones are mostly there to say that they have moved."""
     newest: dict[str, tuple[int, str]] = {}
     for known in registry:

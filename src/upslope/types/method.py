@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args, get_origin, get_type_hints
@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from upslope.errors import MethodError, did_you_mean
 from upslope.fields import shown
 from upslope.knobs import Setting, said, set_in_names, set_in_stack, set_knob
+from upslope.plain_data import JsonDict, Knobs
 from upslope.types.part import Part
 from upslope.types.part_text import parts_meant
 from upslope.types.slot_fields import ByDomain, Named, Stack
@@ -162,10 +163,10 @@ class Method:
 
     def without(self, *slots: str) -> Method:
         """This method with these slots emptied."""
-        emptied: dict[str, Any] = {slot: None if slot in SINGLE_SLOTS + OPTIONAL_SLOTS else () for slot in slots}
+        emptied: JsonDict = {slot: None if slot in SINGLE_SLOTS + OPTIONAL_SLOTS else () for slot in slots}
         return dataclasses.replace(self, **emptied)
 
-    def with_knobs(self, knobs: Mapping[str, Any]) -> Method:
+    def with_knobs(self, knobs: Knobs) -> Method:
         """This method with knobs set by path, as in ``{"surrogate.high": 0.3}``, one after the other.
 
         A path names a slot, then fields. Inside a slot that stacks, give the position (``regularize.0.weight``) or leave

@@ -14,6 +14,7 @@ from typing import Any
 
 from upslope.errors import MethodError, UserError, did_you_mean
 from upslope.fields import all_ranges, hints, problem, shown
+from upslope.plain_data import JsonDict
 from upslope.types.part import Part
 from upslope.types.part_index import class_name, kind_of, own_parts, package_parts
 
@@ -165,7 +166,7 @@ class _Reader:
         told = f"Its fields: {', '.join(known) or 'none'}."
         if call is not None and call.args:
             raise MethodError(f"{self.where}: give the fields of {kind.__name__} by name, as in field=value. {told}")
-        given: dict[str, Any] = {}
+        given: JsonDict = {}
         for keyword in call.keywords if call is not None else ():
             if keyword.arg is None or keyword.arg not in known:
                 asked = f"has no field {keyword.arg!r}" if keyword.arg else "takes no **"

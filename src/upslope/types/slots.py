@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
+from upslope.plain_data import JsonDict
 from upslope.types.batch import Batch, Trajectories, View
 from upslope.types.part import Head, Metrics, Part
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 Notes = dict[str, Tensor]
 """Columns ``[N, T]`` a part leaves for metrics and for people, such as ``clipped``."""
-State = dict[str, Any]
+State = JsonDict
 """Tensors, numbers and text: what goes into a checkpoint."""
 
 

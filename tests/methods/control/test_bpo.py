@@ -162,7 +162,7 @@ def test_it_runs_on_text_too(tmp_path):
     sizes = {"steps": 2, "tasks_per_step": 4, "passes": 2, "warm_start": 0.0, "eval_problems": 4}
     run = up.train("bpo", "reverse:length=2", model="tiny:layers=1,width=32", **sizes, out=tmp_path / "run")
     assert run.policy.heads.keys() == {"median", "value"}
-    assert run.bench.method.advantage.gamma == 1.0 and run.bench.method.models[0][1].lr_scale == 10.0
+    assert run.components.method.advantage.gamma == 1.0 and run.components.method.models[0][1].lr_scale == 10.0
     assert all(record["grad_norm"] > 0 for record in run.metrics)
 
 

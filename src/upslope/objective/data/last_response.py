@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Data, DataContext, State, Stateful
+from upslope.plain_data import JsonDict
 from upslope.types import Batch, Metrics, Trajectories, View, pack_rows, unpack_rows
 
 
@@ -68,7 +68,7 @@ class LastResponse(Data, Stateful):
         steps = [_only(packed, ~torch.isin(packed["task"], newest["task"]), batch) for packed in state["steps"]] + [newest]
         return {"steps": self._capped(steps, batch)}
 
-    def _capped(self, steps: list[dict[str, Any]], like: Trajectories) -> list[dict[str, Any]]:
+    def _capped(self, steps: list[JsonDict], like: Trajectories) -> list[JsonDict]:
         """The newest `keep` answers; steps of which none is left are gone."""
         left, kept = self.keep, []
         for packed in reversed(steps):
@@ -102,7 +102,7 @@ def _plain(rows: Trajectories) -> Trajectories:
     )
 
 
-def _only(packed: dict[str, Any], keep: Tensor, like: Trajectories) -> dict[str, Any]:
+def _only(packed: JsonDict, keep: Tensor, like: Trajectories) -> JsonDict:
     """These of the packed rows; untouched where that is all of them."""
     if bool(keep.all()):
         return packed

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 from upslope.plan import checked_table
 from upslope.report.compare.cells import flat, is_comparison, read_labels
 from upslope.report.compare.sampling import counts
@@ -38,15 +39,15 @@ class Trained:
     score_name: str
     before: float
     after: float
-    evaluations: list[dict[str, Any]]
-    steps: list[dict[str, Any]]
-    table: dict[str, Any] = dataclasses.field(repr=False)
+    evaluations: list[JsonDict]
+    steps: list[JsonDict]
+    table: JsonDict = dataclasses.field(repr=False)
     """Its ``run.toml``."""
-    sampled: dict[str, Any] | None = None
+    sampled: JsonDict | None = None
     """For pass@k."""
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> JsonDict:
         return self.table["settings"]
 
     @property
@@ -175,7 +176,7 @@ def gather(paths: Sequence[tuple[Path, str | None]]) -> Field:
 
 def _labels(runs: Sequence[Trained]) -> list[str]:
     """The method of each run, with the knobs and settings in which runs of the same method on the same task differ."""
-    alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    alike: dict[tuple[str, str], list[JsonDict]] = {}
     for run in runs:
         alike.setdefault((run.method, run.task), []).append(_variant(run))
     differing = {
@@ -190,7 +191,7 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
     return made
 
 
-def _variant(run: Trained) -> dict[str, Any]:
+def _variant(run: Trained) -> JsonDict:
     """All that makes a run's method what it is, flat."""
     method = {key: value for key, value in run.table["method"].items() if key not in TEXTS}
     settings = {key: value for key, value in run.settings.items() if key not in BOOKKEEPING}
@@ -246,17 +247,17 @@ def _said(value: Any) -> str:
     return "none" if value in (None, "") else str(value)
 
 
-def _budget(run: Trained) -> dict[str, Any]:
+def _budget(run: Trained) -> JsonDict:
     kind = ("tasks_per_step", "samples_per_task", "max_tokens", "warm_start") if run.control else ("envs", "horizon")
     return {"model": "" if run.control else run.table["model"]} | {key: run.settings.get(key) for key in BUDGET if key not in kind}
 
 
-def _evaluation(run: Trained) -> dict[str, Any]:
+def _evaluation(run: Trained) -> JsonDict:
     last = run.evaluations[-1] if run.evaluations else {}
     return {"problems": last.get("problems", last.get("episodes")), "test data": run.table["test_data"], "score": run.score_name}
 
 
-def _terms(run: Trained) -> dict[str, Any]:
+def _terms(run: Trained) -> JsonDict:
     data: Mapping[str, Any] = run.table.get("data") or {}
     return {"reward function": run.table["reward"], "data": " ".join(f"{name} {digest}" for name, digest in sorted(data.items()))}
 

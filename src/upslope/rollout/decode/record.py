@@ -66,7 +66,7 @@ class Progress(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class DecodeJob:
     """How rows are to be continued, and where it is written down."""
 
     sampling: Sampling
