@@ -17,15 +17,11 @@ from upslope.learners.updates.decision_objective import DecisionObjective
 from upslope.learners.updates.replay import Tape
 from upslope.learners.updates.slicing import Share
 from upslope.methods import catalogue, find
-from upslope.objective.advantage import GAE
-from upslope.objective.advantage.gae import backward_scan, paid
 from upslope.objective.base import Regularizer, Weight
 from upslope.objective.controller import TargetKL
 from upslope.objective.estimator import annotate, bind, early_columns, slice_columns, stateful
-from upslope.objective.shape import Whiten
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
-from upslope.types import Ended
 
 SIZE = 6
 
@@ -176,8 +172,8 @@ def test_a_step_with_records_is_the_step_without(task, method, monkeypatch):
 
 
 def _repeating(plain, repeat):
-    def init(self, *arguments):
-        plain(self, *arguments)
+    def init(self, *arguments, **further):
+        plain(self, *arguments, **further)
         self._repeats = self._repeats and repeat
 
     return init
@@ -202,51 +198,3 @@ def test_a_gradient_that_is_not_finite_moves_nothing():
     with pytest.raises(NonFinite, match="step 1: the gradient was not finite in 5 updates in a row"):
         running.step(1)
     assert torch.equal(running.policy.flat["policy"], start)
-
-
-# -- the scan --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("length", [1, 2, 5, 64, 257])
-def test_the_scan_is_the_loop(length):
-    random = torch.Generator().manual_seed(length)
-    decay = torch.rand(3, length, generator=random, dtype=torch.float64)
-    added = torch.randn(3, length, generator=random, dtype=torch.float64)
-    expected, running = torch.zeros_like(added), torch.zeros(3, dtype=torch.float64)
-    for position in reversed(range(length)):
-        running = added[:, position] + decay[:, position] * running
-        expected[:, position] = running
-    torch.testing.assert_close(backward_scan(decay, added), expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_gae_is_the_recursion_over_sampled_positions(seed):
-    batch = random_batch(seed, empty_rows=1, positions=11)
-    part = GAE(gamma=0.9, lam=0.8)
-    value, reward = batch.proximal.value, paid(batch)
-    expected = torch.zeros_like(value)
-    for row in range(batch.rows):
-        running = following = 0.0
-        for position in reversed(range(value.shape[1])):
-            if not batch.sampled[row, position]:
-                continue
-            ended = int(batch.ended[row, position])
-            behind = following if ended == Ended.NO else 0.0 if ended == Ended.TERMINATED else float(batch.bootstrap[row, position])
-            error = reward[row, position] + 0.9 * behind - value[row, position]
-            running = error + (0.9 * 0.8 * running if ended == Ended.NO else 0.0)
-            following = value[row, position]
-            expected[row, position] = running
-    torch.testing.assert_close(part(batch), expected, rtol=1e-10, atol=1e-12)
-
-
-def test_whitening_sees_only_what_counts():
-    batch = random_batch(1)
-    batch = batch.replace(advantage=torch.where(batch.sampled > 0, batch.proximal.value, torch.nan))
-    values = batch.advantage[batch.sampled > 0]
-    whitened = Whiten()(batch)[batch.sampled > 0]
-    torch.testing.assert_close(whitened, (values - values.mean()) / (values.std() + 1e-8))
-
-
-def test_a_batch_has_no_field_that_it_does_not_have():
-    with pytest.raises(TypeError, match="advantag"):
-        random_batch(0).replace(advantag=None)
