@@ -7,15 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import ROOT, SOURCE
 
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
-from mutate import drawn  # noqa: E402
-from mutations import mutations  # noqa: E402
-from related_tests import Related, method_parts  # noqa: E402
+from mutate import drawn
+from mutations import mutations
+from related_tests import Related, method_parts
 
-SOURCE = ROOT / "src" / "upslope"
 EXAMPLE = '''"""A docstring with 1 + 1."""
 
 from dataclasses import dataclass

@@ -104,8 +104,8 @@ class Method:
             from upslope.types.part_text import fitting  # looks for all parts there are
 
             given = f"{part}, {_belongs(part)}" if isinstance(part, Part) else f"{shown(part)}, which is no part"
-            examples = f", such as {', '.join(fitting)}" if fitting else ""
-            raise MethodError(f"{path} of {self.name} is {given}. It takes a part that derives from {wanted.__name__}{examples}.")
+            fits = f"It takes a part that derives from {wanted.__name__}: {', '.join(fitting(wanted)) or 'there is none yet'}."
+            raise MethodError(f"{path} of {self.name} is {given}. {fits}")
 
     def held(self, slot: str) -> list[tuple[str, Part]]:
         """The parts of a slot with their paths."""
