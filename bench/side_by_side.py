@@ -33,6 +33,7 @@ import numpy as np
 from sides import Row, Setting, Side, work
 
 from upslope.errors import MissingExtra, UserError, install_extra
+from upslope.runtime.environment import ALLOCATOR
 
 RESULTS = Path(__file__).resolve().parent / "results"
 WINDOWS = 7
@@ -62,8 +63,8 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=work, args=(theirs, side.run, row.given, setting, row.device), daemon=False)
-        # Ours begins without: it sets by itself what it needs.
-        with _environment({**setting.environment, **({"MIMALLOC_PURGE_DELAY": None} if role == "ours" else {})}):
+        # Ours begins as the command `upslope` does.
+        with _environment({**setting.environment, **(ALLOCATOR if role == "ours" else {})}):
             self.process.start()
         theirs.close()
 

@@ -24,13 +24,13 @@ class Setting:
     options: Mapping[str, Any] = field(default_factory=dict)
     """What else the side's function understands."""
     borrowed: bool = False
-    """The other side with switches of the process that our library sets by itself and nobody else does: the best of these does not
+    """The other side with switches of the process that our command sets by itself and nobody else does: the best of these does not
     count, and has a ratio of its own. It says how much of ours comes from the switches."""
 
     @property
     def environment(self) -> dict[str, str]:
         """What the process begins with. Libraries for arithmetic read their number of threads as they are loaded, and torch's
-        allocator how soon it hands memory back: 10 ms is its own default, which our library changes."""
+        allocator how soon it hands memory back: 10 ms is its own default, which our command changes."""
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(self.threads))
         return threads | {"MIMALLOC_PURGE_DELAY": "-1" if self.borrowed else "10"}
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from checks import brief
 from checks import collect as _collect
 
-from upslope.cli import ABOUT, EXAMPLES, _parsers
+from upslope.cli.parsers import ABOUT, EXAMPLES, parsers
 from upslope.methods import catalogue
 from upslope.objective import estimator
 from upslope.report.describe import changes, when
@@ -250,7 +250,7 @@ to mend (the message says what) and 130 when it was interrupted. Flags cannot be
 
 def command_line_page() -> str:
     """Every command with every flag."""
-    _, commands = _parsers()
+    _, commands = parsers()
     rows = [(f"[`{name}`](#{name})", _help(sub.description)) for name, sub in commands.items()]
     blocks = [ABOUT, _table(("command", ""), rows), f"```text\n{EXAMPLES}\n```", CONVENTIONS]
     for name, sub in commands.items():

@@ -16,6 +16,7 @@ from upslope.board.app import make_app
 from upslope.methods import find
 from upslope.runtime.method_file import method_table
 from upslope.runtime.settings import Settings
+from upslope.tasks import domain_of
 
 ADDRESS = "http://127.0.0.1:8420"
 
@@ -27,12 +28,12 @@ def client(root: Path, allow_control: bool = False, **door: Any) -> TestClient:
 
 def plan(method: str = "grpo", task: str = "reverse", knobs: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
     """What stands in ``run.toml``."""
-    domain = "control" if task.startswith("gym:") else "text"
+    domain = domain_of(task)
     whole = Settings(**settings).resolved(domain, "tiny", max_tokens=8)
     settled = find(method).for_domain(domain).with_knobs(knobs or {}).derive(on=())
     return {
-        "upslope": "0.1.0", "task": task, "model": "tiny", "reward": "", "test_data": "", "trackers": [], "data": {},
-        "build": {"python": "3.11", "torch": "2"},
+        "upslope": "0.1.0", "domain": domain, "task": task, "model": "tiny", "reward": "", "test_data": "", "trackers": [],
+        "data": {}, "build": {"python": "3.11", "torch": "2"},
         "settings": {key: value for key, value in dataclasses.asdict(whole).items() if value is not None},
         "method": method_table(settled),
     }  # fmt: skip

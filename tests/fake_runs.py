@@ -11,6 +11,7 @@ import tomli_w
 from upslope.methods import catalogue
 from upslope.runtime.method_file import method_table
 from upslope.runtime.settings import Settings
+from upslope.tasks import domain_of
 
 
 def fake_run(
@@ -27,15 +28,15 @@ def fake_run(
     extra: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
-    """A run whose held-out score goes in a straight line from ``before`` to ``after``.
+    """A run whose held-out score goes in a straight line from ``before`` to ``after``. Its ``run.toml`` is old: it has no domain.
 
     Args:
         right: of 4 samples, how many were right of each problem.
         extra: further keys of every step.
     """
-    control = task.startswith("gym:")
+    control = domain_of(task) == "control"
     given = {"steps": 20, "eval_problems": 200, **settings, "seed": seed}
-    resolved = Settings(**given).resolved("control" if control else "text", "tiny", max_tokens=5)
+    resolved = Settings(**given).resolved(domain_of(task), "tiny", max_tokens=5)
     path = root / f"{method}-{task.replace(':', '-')}-{seed}-{len(list(root.iterdir())) if root.is_dir() else 0}"
     path.mkdir(parents=True)
     table = {

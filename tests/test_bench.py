@@ -143,7 +143,7 @@ def test_only_a_process_with_our_switches_begins_with_them(monkeypatch: pytest.M
     made = row(ours=ours, peer=peer, window=1, exact=(), near={})
     found = measure(made, windows=1, settle=0.0, listen=0.05)["settings"]
     assert [each["counts"] for each in found["peer"]] == [{"samples": 10.0, "threads": 2.0}, {"samples": -1.0, "threads": 2.0}]
-    assert found["ours"][0]["counts"] == {"samples": -1.0, "threads": 1.0}, "which importing our library has set"
+    assert found["ours"][0]["counts"] == {"samples": -1.0, "threads": 1.0}, "as the command line sets it"
     assert os.environ["MIMALLOC_PURGE_DELAY"] == "7"
 
 

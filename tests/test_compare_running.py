@@ -16,7 +16,8 @@ from fake_runs import fake_run
 
 import upslope as up
 from upslope.api import method
-from upslope.cli import _parsers, main
+from upslope.cli import main
+from upslope.cli.parsers import parsers
 from upslope.errors import UserError
 from upslope.report.compare import cells as cells_module
 from upslope.report.compare import running
@@ -98,7 +99,7 @@ def test_the_command_of_a_cell_says_to_train_what_was_asked(tmp_path: Path) -> N
     question = Question(("grpo",), ("sort",), 1, model="tiny:layers=1,width=32", knobs={"surrogate.high": "0.3"},
                         settings={**SMALL, "recompute": True, "watch_kl": False, "lr": 1e-5})  # fmt: skip
     (cell,) = check(question, method).cells
-    flags = _parsers()[0].parse_args(cell.command(tmp_path / "cell"))
+    flags = parsers()[0].parse_args(cell.command(tmp_path / "cell"))
     assert (flags.method, flags.task, flags.model, flags.set) == ("grpo", "sort", "tiny:layers=1,width=32", ["surrogate.high=0.3"])
     assert flags.quiet and flags.out == str(tmp_path / "cell")
     assert given_settings(flags) == {**question.settings, "seed": 0, "eval_every": 1, "keep_checkpoints": 1}

@@ -22,6 +22,7 @@ import torch
 
 from upslope.cli import main
 from upslope.methods import catalogue
+from upslope.tasks import domain_of
 
 torch.set_num_threads(1)
 
@@ -76,7 +77,7 @@ def run_command(line: str) -> str:
     words = shlex.split(line, comments=True)
     assert words[0] == "upslope", f"only upslope is run here; say why {words[0]!r} is not"
     if words[1] == "train" or (words[1] == "compare" and "--task" in words):
-        words += shlex.split(SMALL["control" if any(word.startswith("gym:") for word in words) else "text"])
+        words += shlex.split(SMALL["control" if any(domain_of(word) == "control" for word in words) else "text"])
     if words[1] == "compare" and "--task" in words:
         words.append("--dry-run")  # all that is checked before the first run; tests/test_compare_running.py has whole ones
     if words[1] == "eval":
@@ -186,6 +187,22 @@ def test_concepts_name_every_slot_in_its_order() -> None:
 
     text = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
     assert tuple(re.findall(r"^\| `(\w+)` \| [^|]*\? \|", text, re.M)) == SLOTS
+
+
+def test_the_page_on_your_own_method_names_every_slot_with_its_class() -> None:
+    from upslope.types import SLOT_CLASSES
+
+    text = (ROOT / "docs" / "your-own-method.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|`]+ \| `(\w+)` \| `(\w+)` \| [^|]+ \|$", text, re.M)
+    assert rows == [(slot, kind.__name__) for slot, kind in SLOT_CLASSES.items()]
+
+
+def test_files_that_pages_name_are_there() -> None:
+    for page in (ROOT / "docs" / "your-own-method.md", ROOT / "docs" / "concepts.md"):
+        for named in re.findall(
+            r"`((?:objective|policies|rollout|types|learners)/[\w/]*(?:\.py)?)`", page.read_text(encoding="utf-8")
+        ):
+            assert (ROOT / "src" / "upslope" / named).exists(), f"{page.name}: {named}"
 
 
 # -- links and generated pages ---------------------------------------------------------------------------------------------

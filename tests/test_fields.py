@@ -16,6 +16,7 @@ from upslope.fields import Interval, all_ranges, hints
 from upslope.methods import catalogue, find
 from upslope.objective.advantage.baseline import GroupBaseline
 from upslope.objective.regularize.kl import ReferenceKL
+from upslope.objective.shape import Whiten
 from upslope.objective.surrogate.clip import PessimisticClip
 from upslope.objective.weight.selection import TopEntropy
 from upslope.runtime.method_file import dump_method, load_method
@@ -107,7 +108,7 @@ def test_a_knob_that_can_only_be_a_mistake_is_refused(method: str, knob: str, va
         ("advantage", lambda batch: batch.reward, "which is no part"),
         ("surrogate", 3, "surrogate of grpo is 3, which is no part"),
         ("regularize", lambda batch: 0, "regularize.0 of grpo is <function"),
-        ("shape", (GroupBaseline(), None), "shape.1 of grpo is None, which is no part"),
+        ("shape", (Whiten(), None), "shape.1 of grpo is None, which is no part"),
         ("models", {"value": 3}, "models.value of grpo is 3, which is no part"),
         ("models", ReferenceKL(), "a mapping of names is wanted"),
     ],

@@ -27,6 +27,7 @@ from upslope.methods import catalogue
 from upslope.report.compare.gathering import read_run
 from upslope.report.page import page
 from upslope.rewards import load_reward
+from upslope.runtime.run_folder import FORMAT
 from upslope.runtime.settings import Settings
 from upslope.runtime.settings_flags import given_settings
 from upslope.tasks import load_task
@@ -314,7 +315,7 @@ def test_the_checkpoints_of_a_run(data, verified: bool, run: Path):
     changed = data.draw(harm((newest / name).read_bytes()))
     with untouched(run) as work:
         if not verified:  # as before there were digests
-            (work / "run.toml").write_text((work / "run.toml").read_text().replace("format = 2\n", ""))
+            (work / "run.toml").write_text((work / "run.toml").read_text().replace(f"format = {FORMAT}\n", ""))
             for file in work.glob("checkpoints/*/digests.json"):
                 file.unlink()
         file = work / newest.relative_to(run) / name
@@ -326,8 +327,8 @@ def test_the_checkpoints_of_a_run(data, verified: bool, run: Path):
 
 def test_the_flags_are_those_of_the_settings():
     """The fuzz above names flags by fields; this holds that they are flags."""
-    from upslope.cli import _parsers
+    from upslope.cli.parsers import parsers
 
-    parser, _ = _parsers()
+    parser, _ = parsers()
     flags = parser.parse_args(["train", "grpo", *(f"--{name.replace('_', '-')}=1" for name in ("seed", "lr"))])
     assert given_settings(flags) == {"seed": 1, "lr": 1.0}

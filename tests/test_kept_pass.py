@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from test_engine import PROMPTS, policy_of, rows_of
+from small_models import PROMPTS, policy_of, rows_of
 
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.methods import find

@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "upslope"
 # Highest first. A module may import from its own layer and from those below.
 LAYERS = [
     "cli", "api", "board", "serving", "report", "methods", "run", "plan", "setting_up", "learners", "evolve", "curriculum",
-    "rollout", "rewards", "tasks", "policies", "objective", "runtime", "types", "knobs", "fields", "errors",
+    "rollout", "rewards", "tasks", "policies", "objective", "runtime", "types", "knobs", "plugins", "fields", "errors",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 

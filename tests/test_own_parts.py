@@ -168,9 +168,9 @@ def test_a_run_with_such_a_part_says_so(tmp_path: Path):
 
 
 def test_a_part_in_a_slot_that_is_not_its_own_is_refused():
-    with pytest.raises(MethodError, match="surrogate of grpo is a GroupBaseline; what stands there is a Surrogate"):
+    with pytest.raises(MethodError, match=r"surrogate of grpo is GroupBaseline\(.*It takes a part that derives from Surrogate"):
         check(find("grpo").derive(surrogate=GroupBaseline()))
-    with pytest.raises(MethodError, match=r"shape\.0 of grpo is a GroupBaseline"):
+    with pytest.raises(MethodError, match=r"shape\.0 of grpo is GroupBaseline"):
         check(find("grpo").derive(shape=GroupBaseline()))
 
 

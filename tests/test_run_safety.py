@@ -1,4 +1,4 @@
-"""Nothing is lost: foreign files, one owner per run, damaged logs and checkpoints, a scheduler's stop."""
+"""Nothing is lost: foreign files, one owner per run, damaged logs and checkpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,8 @@ from upslope.cli import main
 from upslope.errors import Remark, UserError
 from upslope.run import Watcher
 from upslope.runtime import run_lock
-from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, Damaged
-from upslope.runtime.run_folder import RunFolder
+from upslope.runtime.checkpoint_files import CheckpointReader, Damaged
+from upslope.runtime.run_folder import FORMAT, RunFolder
 
 QUICK = {
     "task": "reverse:length=2", "model": "tiny:layers=1,width=16", "steps": 6, "tasks_per_step": 2, "samples_per_task": 2,
@@ -272,94 +271,12 @@ def test_no_whole_checkpoint_is_an_error_in_words(broken_off):
 
 def test_a_folder_from_before_there_were_digests_is_read_and_that_is_said(broken_off, whole):
     table = (broken_off / "run.toml").read_text()
-    (broken_off / "run.toml").write_text(table.replace("format = 2\n", ""))
+    (broken_off / "run.toml").write_text(table.replace(f"format = {FORMAT}\n", ""))
     for file in broken_off.glob("checkpoints/*/digests.json"):
         file.unlink()
     with pytest.warns(Remark, match="unverified"):
         up.resume(broken_off)
     assert_same_end(broken_off, whole)
-
-
-def test_tensors_come_back_as_they_were_and_as_the_library_reads_them(tmp_path):
-    from safetensors import safe_open
-    from safetensors.torch import load_file, save_file
-
-    kinds = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.uint8, torch.bool)
-    tensors = {str(kind): (torch.arange(7) % 3).to(kind) for kind in kinds}
-    tensors |= {"none": torch.zeros(0, 3), "one": torch.tensor(2.5), "turned": torch.arange(6.0).view(2, 3).t()}
-    with CheckpointWriter(tmp_path) as files:
-        files.write_tensors("ours.safetensors", tensors, {"format": "pt"})
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "theirs.safetensors")
-    readings = [load_file(tmp_path / "ours.safetensors"), CheckpointReader(tmp_path).read_tensors("ours.safetensors")]
-    (tmp_path / "digests.json").unlink()
-    readings.append(CheckpointReader(tmp_path).read_tensors("theirs.safetensors"))
-    for found in readings:
-        assert found.keys() == tensors.keys()
-        assert all(found[name].dtype == tensor.dtype and torch.equal(found[name], tensor) for name, tensor in tensors.items())
-    with safe_open(tmp_path / "ours.safetensors", "pt") as file:
-        assert file.metadata() == {"format": "pt"}
-
-
-@pytest.mark.parametrize("length", [0, 7, 8, 30, 200])
-def test_a_tensor_file_cut_anywhere_is_damaged_and_no_crash(length, tmp_path):
-    with CheckpointWriter(tmp_path) as files:
-        files.write_tensors("a.safetensors", {"x": torch.arange(100.0)})
-    (tmp_path / "digests.json").unlink()  # even without digests
-    file = tmp_path / "a.safetensors"
-    file.write_bytes(file.read_bytes()[:length])
-    with pytest.raises(Damaged, match="damaged"):
-        CheckpointReader(tmp_path).read_tensors("a.safetensors")
-
-
-# -- a scheduler's stop ----------------------------------------------------------------------------------------------------
-
-
-def launched(words: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-m", "upslope", *words], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
-    while process.poll() is None:
-        log = run / "metrics.jsonl"
-        if log.exists() and f'"step": {step},' in log.read_text():
-            return
-        time.sleep(0.01)
-
-
-@pytest.mark.slow
-def test_a_scheduler_that_stops_a_run_gets_a_checkpoint_of_its_last_step(tmp_path):
-    words = ["train", "grpo", *FLAGS, "--checkpoint-every", "1000000", "--steps", "1000000"]
-    process = launched([*words, "--out", str(tmp_path / "run")])
-    wait_for_step(tmp_path / "run", 3, process)
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=120)
-    last = RunFolder(tmp_path / "run").latest()
-    assert process.returncode == 130 and f"goes on from {last.name}" in said
-    steps = [record["step"] for record in up.load(tmp_path / "run").metrics]
-    assert int(last.name[5:]) == steps[-1] >= 3
-    assert "ended" in json.loads((tmp_path / "run" / "process.json").read_text())
-
-
-@pytest.mark.slow
-def test_control_says_what_is_made_again_after_a_stop(tmp_path):
-    words = ["train", "ppo", "--task", "gym:CartPole-v1", "--envs", "1", "--horizon", "8", "--eval-problems", "1"]
-    process = launched([*words, "--steps", "1000000", "--checkpoint-every", "1000000", "--out", str(tmp_path / "run")])
-    wait_for_step(tmp_path / "run", 3, process)
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 130 and "goes on from step-000000" in said and "made again" in said
-
-
-def test_the_second_signal_ends_at_once(tmp_path):
-    class Signals(Watcher):
-        def stepped(self, step, metrics):
-            os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGTERM)
-            raise AssertionError("the second was not heeded")
-
-    with pytest.raises(KeyboardInterrupt):
-        up.train("grpo", **QUICK, out=tmp_path / "run", watcher=Signals())
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 # -- what a checkpoint is worth without ------------------------------------------------------------------------------------
@@ -387,7 +304,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused(whole, tmp_path):
 
     copy = tmp_path / "copy"
     shutil.copytree(whole, copy)
-    (copy / "run.toml").write_text((copy / "run.toml").read_text().replace("format = 2\n", ""))
+    (copy / "run.toml").write_text((copy / "run.toml").read_text().replace(f"format = {FORMAT}\n", ""))
     for folder in RunFolder(copy).checkpoints():
         (folder / "digests.json").unlink()
         tensors = load_file(folder / "model.safetensors")

@@ -7,16 +7,16 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
 import torch
 from safetensors.torch import save
+from serving_client import loud, raw, wait_until
 
 from upslope.errors import UserError
-from upslope.policies import LanguageModel, load_language_model
 from upslope.rollout.engines.server_engine import weight_bytes
 from upslope.rollout.engines.torch_engine import Continuation, TorchEngine
 from upslope.runtime.seeding import uniforms
@@ -25,18 +25,6 @@ from upslope.serving.server import WEIGHTS_PATH, Server
 from upslope.types import Sampling
 
 torch.set_num_threads(1)
-
-TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
-LOUD = 4.0
-"""Random weights this much larger have much to say: distributions far from uniform, few early ends."""
-
-
-def loud(seed: int = 0) -> LanguageModel:
-    policy = load_language_model("tiny:layers=1,width=32", seed)
-    with torch.no_grad():
-        policy.model.get_input_embeddings().weight.mul_(LOUD)
-    policy.tokenizer.chat_template = TEMPLATE
-    return policy
 
 
 @pytest.fixture
@@ -48,24 +36,6 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def client(server: Server) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-
-
-def raw(server: Server, verb: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=30)
-    connection.request(
-        verb, path, body, {"Content-Type": "application/json"} | {k.replace("_", "-"): v for k, v in headers.items()}
-    )
-    answer = connection.getresponse()
-    found = answer.status, json.loads(answer.read())
-    connection.close()
-    return found
-
-
-def wait_until(happened: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 # -- the official client -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import httpx
 import openai
 import pytest
 import torch
-from test_serving import loud, raw, wait_until
+from serving_client import loud, raw, wait_until
 
 from upslope.serving import connections
 from upslope.serving.connections import BoundedServer, most_files, readable

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_serving import loud, raw
+from serving_client import loud, raw
 from test_serving_connections import ended
 
 from upslope.serving import batcher, handler, requests

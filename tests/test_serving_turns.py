@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_serving import loud, raw, wait_until
+from serving_client import loud, raw, wait_until
 from test_serving_connections import HEAD
 
 from upslope.rollout.engines.torch_engine import TorchEngine

@@ -4,8 +4,10 @@ import pytest
 
 import upslope as up
 from upslope.errors import TaskError, UserError
-from upslope.runtime.settings import ONLY_FOR, Settings, check_domain
+from upslope.learners.policy_gradient import PolicyGradient
+from upslope.runtime.settings import ONLY_FOR, Settings, check_domain, check_names
 from upslope.runtime.settings_flags import field_docs
+from upslope.setting_up import set_up
 from upslope.tasks import load_task
 
 
@@ -85,3 +87,25 @@ def test_a_servers_answer_is_cut_behind_the_first_stop_text():
 
     assert _cut("one, two; three", (";", ",")) == "one,"
     assert _cut("one two", (";",)) == "one two"
+
+
+def test_zero_is_honoured_where_it_is_a_value_and_refused_where_it_is_none():
+    bench = set_up(up.method("ppo"), "gym:CartPole-v1", "tiny", Settings(adam_beta2=0.0, envs=1, horizon=8))
+    (first, *_) = PolicyGradient(bench.method, bench.policy, bench.rollout, bench.settings).optimizer.param_groups
+    assert first["betas"] == (0.9, 0.0) and first["eps"] == 1e-5
+    with pytest.raises(UserError, match="--adam-eps is 0"):
+        Settings(adam_eps=0.0)
+    with pytest.raises(UserError, match="--updates-per-step is 0; text needs at least 1"):
+        check_domain(Settings(updates_per_step=0), "text", "here")
+    check_domain(Settings(updates_per_step=0), "control", "here")
+
+
+def test_an_unknown_setting_is_refused_in_the_same_words_everywhere(tmp_path):
+    said = "no setting named 'step'. Did you mean 'steps'"
+    for ask in (lambda: up.train("grpo", step=3, out=tmp_path / "run"), lambda: up.compare("grpo", step=3, out=tmp_path / "all")):
+        with pytest.raises(UserError, match=said):
+            ask()
+    with pytest.raises(UserError, match=r"no setting named 'step' to be set here\. Did you mean 'steps'"):
+        check_names(["step"], but=("engine",), where=" to be set here")
+    with pytest.raises(UserError, match="no setting named 'engine'"):
+        check_names(["engine"], but=("engine",))

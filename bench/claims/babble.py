@@ -11,6 +11,7 @@ from upslope.policies import load_language_model
 from upslope.rollout.text import teacher_rows
 from upslope.runtime.files import whole_folder
 from upslope.runtime.seeding import numpy_generator
+from upslope.runtime.threads import use_threads
 from upslope.tasks import load_task
 from upslope.tasks.text import Problem
 
@@ -27,7 +28,7 @@ def make_babbler(folder: Path, steps: int = 100) -> None:
     """Trains the model on characters with a Pareto tail of lengths, once; a folder that is there is left alone."""
     if folder.exists():
         return
-    torch.set_num_threads(1)
+    use_threads(1)
     policy, task = load_language_model("tiny:layers=1,width=64", 0), load_task("reverse")
     optimizer = torch.optim.AdamW(policy.trainable()["policy"], lr=3e-3, betas=(0.9, 0.95))
     for step in range(steps):

@@ -21,10 +21,10 @@ from table_rewards import Corrupted, Exact, Flipped, GoodArms, Lock, Noisy, Rewa
 from torch import Tensor
 
 from upslope import method as find_method
-from upslope.errors import UserError, did_you_mean
+from upslope.errors import UserError
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.runtime.seeding import generator, mix, numpy_generator, uniforms
-from upslope.runtime.settings import Settings
+from upslope.runtime.settings import Settings, check_names
 from upslope.runtime.threads import use_threads
 from upslope.types import UNCUT, Ended, Method, Metrics, Source, Trajectories, View
 
@@ -212,10 +212,7 @@ def train_table(
     """
     use_threads(1)
     plain = {"schedule": "constant", "warmup": 0, "grad_clip": 0.0, "adam_beta2": 0.999, "adam_eps": 1e-8, "watch_kl": False}
-    known = [f.name for f in dataclasses.fields(Settings)]
-    for name in settings:
-        if name not in known:
-            raise UserError(f"no setting named {name!r}.{did_you_mean(name, known)}")
+    check_names(settings)
     full = Settings(steps=steps, tasks_per_step=tasks_per_step, samples_per_task=samples_per_task, lr=lr, seed=seed,
                     updates_per_step=updates_per_step, passes=passes, **{**plain, **settings})  # fmt: skip
     chosen = find_method(method).for_domain("text").with_knobs(knobs or {}).derive(on=())

@@ -9,12 +9,7 @@ Nothing heavy is imported until it is used.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
-
-# On ARM torch brings mimalloc, which hands freed memory back after 10 ms: a training step then spends a tenth of its time on
-# getting the same pages again. It looks at this once, when torch is loaded; whoever sets it keeps what they set.
-os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "compare", "compose", "list_methods", "list_tasks", "load", "method", "resume", "train"]
@@ -25,7 +20,10 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from upslope import api
+        from upslope.runtime.environment import ALLOCATOR, default_environment
+
+        with default_environment(ALLOCATOR):  # which loads torch
+            from upslope import api
 
         return getattr(api, name)
     raise AttributeError(f"module 'upslope' has no attribute {name!r}")

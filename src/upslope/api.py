@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from upslope.run import Run, Watcher
 from upslope.run import resume as resume_run
 from upslope.run import start as start_run
 from upslope.runtime.run_folder import RunFolder
-from upslope.runtime.settings import Settings
+from upslope.runtime.settings import Settings, check_names
 from upslope.runtime.user_code import load_file
 from upslope.tasks import list_tasks
 from upslope.types import Method
@@ -84,7 +83,7 @@ def train(
     watcher: Watcher | None = None,
     **settings: Any,
 ) -> Run:
-    """Trains a policy and returns the finished run.
+    """Trains a policy and returns the finished run. Torch's threads are then what they were before.
 
     Args:
         method: A method, its name, a composition of names or a file. `list_methods` lists the names.
@@ -109,10 +108,7 @@ def train(
         >>> len(run.metrics)
         3
     """
-    known = [f.name for f in dataclasses.fields(Settings)]
-    for name in settings:
-        if name not in known:
-            raise UserError(f"no setting named {name!r}.{did_you_mean(name, known)}")
+    check_names(settings)
     plan = Plan(_method(method, take), task, model, Settings(**settings), reward, test_data, tuple(trackers))
     return _reported(start_run(plan, knobs, out, watcher))
 

@@ -2,35 +2,106 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from upslope.errors import MethodError, did_you_mean
 from upslope.fields import all_ranges, choices_of, hints, problem, shown
 
+ReadParts = Callable[[Any, Any, str], "tuple | None"]
+"""From a value, the type of the place and the beginning of a message to the parts it means; nothing where it means none."""
 
-def set_knob(holder: Any, path: list[str], value: Any, whole: str, owner: str) -> Any:
-    """``holder`` with the field at ``path`` set to ``value``, as the type of what stood there.
+
+@dataclass(frozen=True)
+class Setting:
+    """What a user asked for with one ``--set``.
+
+    Fields:
+        path: as the user wrote it.
+        owner: name of the method, for messages.
+        read_parts: reads whole parts.
+    """
+
+    path: str
+    value: Any
+    owner: str
+    read_parts: ReadParts
+
+    def __str__(self) -> str:
+        return f"--set {self.path}={said(self.value)}"
+
+    @property
+    def slot(self) -> str:
+        return self.path.partition(".")[0]
+
+
+def set_knob(holder: Any, path: list[str], asked: Setting, fits: Any = None) -> Any:
+    """``holder`` with what stands at ``path`` replaced: a field by a value of its type, or a whole part by another.
 
     Args:
-        holder: a part, a stack of parts, or pairs of name and part.
-        whole: the path as the user wrote it, for messages.
-        owner: name of the method, for messages.
+        holder: a part or none.
+        fits: the type of the place the holder stands in.
     """
-    if isinstance(holder, tuple):
-        return _in_stack(holder, path, value, whole, owner)
+    if not path:
+        return _whole_part(holder, asked, fits)
     if not dataclasses.is_dataclass(holder) or isinstance(holder, type):
-        raise MethodError(f"--set {whole}={said(value)}: {owner} has nothing in slot {whole.split('.')[0]!r} to set a knob of.")
+        raise MethodError(f"{asked}: {asked.owner} has nothing in slot {asked.slot!r} to set a knob of.")
+    name, *rest = path
     knobs = [f.name for f in dataclasses.fields(holder)]
-    if not path or path[0] not in knobs:
-        name, asked = type(holder).__name__, path[0] if path else ""
-        given = f"{name} has no knob {asked!r}" if asked else f"{name} is a part, not a knob"
+    if name not in knobs:
         known = f"Its knobs: {', '.join(knobs) or 'none'}."
-        raise MethodError(f"--set {whole}={said(value)}: {given}.{did_you_mean(asked, knobs)} {known}")
-    old = getattr(holder, path[0])
-    if len(path) > 1 or dataclasses.is_dataclass(old) or isinstance(old, tuple):
-        return dataclasses.replace(holder, **{path[0]: set_knob(old, path[1:], value, whole, owner)})
-    return dataclasses.replace(holder, **{path[0]: _coerced(holder, path[0], value, whole)})
+        raise MethodError(f"{asked}: {type(holder).__name__} has no knob {name!r}.{did_you_mean(name, knobs)} {known}")
+    old, kind = getattr(holder, name), hints(type(holder)).get(name)
+    if isinstance(old, tuple) and any(map(dataclasses.is_dataclass, (*old, *typing.get_args(kind)))):
+        new: Any = set_in_stack(old, rest, asked, kind)
+    elif rest or dataclasses.is_dataclass(old):
+        new = set_knob(old, rest, asked, kind)
+        if new is None:
+            raise MethodError(f"{asked}: {type(holder).__name__} cannot be without its {name}. Give another part.")
+    else:
+        new = _coerced(holder, name, asked)
+    return dataclasses.replace(holder, **{name: new})
+
+
+def set_in_stack(holder: tuple, path: list[str], asked: Setting, fits: Any = None) -> tuple:
+    """The same for parts that stack: ``0`` is the first, the number behind the last adds one, no number means all of them."""
+    if not path:
+        parts = asked.read_parts(asked.value, fits, str(asked))
+        if parts is not None:
+            return parts
+    keys = [str(position) for position in range(len(holder))]
+    name, rest = (path[0], path[1:]) if path else ("", [])
+    if name.isdecimal() and not rest and (name in keys or name == str(len(keys))):
+        parts = asked.read_parts(asked.value, fits, str(asked))
+        if parts is not None:
+            place = int(name)
+            return (*holder[:place], *parts, *holder[place + 1 :])
+    chosen, rest = _chosen(keys, path, asked)
+    return (*holder[:chosen], set_knob(holder[chosen], rest, asked, fits), *holder[chosen + 1 :])
+
+
+def set_in_names(holder: tuple, path: list[str], asked: Setting, fits: Any = None) -> tuple:
+    """The same for pairs of a name and a part: a name that is new adds its part."""
+    keys, parts = [key for key, _ in holder], [part for _, part in holder]
+    if len(path) <= 1:
+        name = path[0] if path else keys[0] if len(keys) == 1 else ""
+        field_of_the_only_one = len(parts) == 1 and name in {f.name for f in dataclasses.fields(parts[0])} - set(keys)
+        new = None if field_of_the_only_one else asked.read_parts(asked.value, fits, str(asked))
+        if new is not None:
+            if not new and path and name not in keys:
+                raise MethodError(f"{asked}: {asked.owner} has none of that name. It has {', '.join(keys) or 'none at all'}.")
+            if not new:
+                return tuple(item for item in holder if path and item[0] != name)
+            if not name or len(new) > 1:
+                raise MethodError(f"{asked}: say under which name, one part each, as in --set {asked.slot}.NAME=Class.")
+            return tuple(({**dict(holder), name: new[0]}).items())
+    chosen, rest = _chosen(keys, path, asked)
+    parts[chosen] = set_knob(parts[chosen], rest, asked, fits)
+    return tuple(zip(keys, parts, strict=True))
 
 
 def said(value: Any) -> str:
@@ -38,39 +109,47 @@ def said(value: Any) -> str:
     return value if isinstance(value, str) and value.isprintable() and len(value) <= 80 else shown(value)
 
 
-def _in_stack(holder: tuple, path: list[str], value: Any, whole: str, owner: str) -> tuple:
-    named = bool(holder) and isinstance(holder[0], tuple)
-    keys = [item[0] if named else str(position) for position, item in enumerate(holder)]
-    items = [item[1] if named else item for item in holder]
+def _chosen(keys: list[str], path: list[str], asked: Setting) -> tuple[int, list[str]]:
+    """Which of several parts is meant, and the path inside it."""
     if path and path[0] in keys:
-        chosen, rest = keys.index(path[0]), path[1:]
-    elif len(items) == 1:
-        chosen, rest = 0, path
-    else:
-        cure = f"say which: {', '.join(keys)}." if items else "there is no knob to set."
-        raise MethodError(f"--set {whole}={said(value)}: {owner} has {len(items)} parts in slot {whole.split('.')[0]!r}; {cure}")
-    items[chosen] = set_knob(items[chosen], rest, value, whole, owner)
-    return tuple(zip(keys, items, strict=True)) if named else tuple(items)
+        return keys.index(path[0]), path[1:]
+    if len(keys) == 1:
+        return 0, path
+    cure = f"say which: {', '.join(keys)}." if keys else "there is no knob to set. Put a part there first."
+    raise MethodError(f"{asked}: {asked.owner} has {len(keys)} parts in slot {asked.slot!r}; {cure}")
 
 
-def _coerced(holder: Any, name: str, value: Any, whole: str) -> Any:
-    """``value`` (perhaps text from the command line) as what the knob holds."""
-    old, kind = getattr(holder, name), hints(type(holder)).get(name)
+def _whole_part(holder: Any, asked: Setting, fits: Any) -> Any:
+    parts = asked.read_parts(asked.value, fits, str(asked))
+    if parts is None:
+        if not dataclasses.is_dataclass(holder):
+            raise MethodError(f"{asked}: {asked.owner} has nothing in slot {asked.slot!r} to set a knob of.")
+        knobs = [f.name for f in dataclasses.fields(holder)]
+        known = f"Its knobs: {', '.join(knobs) or 'none'}."
+        raise MethodError(
+            f"{asked}: {type(holder).__name__} is a part, not a knob. {known} Another part is given as Class(field=value)."
+        )
+    if len(parts) > 1:
+        raise MethodError(f"{asked}: there is room for one part, and {len(parts)} are given.")
+    return parts[0] if parts else None
+
+
+def _coerced(holder: Any, name: str, asked: Setting) -> Any:
+    """The value (perhaps text from the command line) as what the knob holds."""
+    old, kind, value = getattr(holder, name), hints(type(holder)).get(name), asked.value
     if choices := choices_of(kind):
         if value not in choices:
             near = did_you_mean(said(value), choices)
-            raise MethodError(
-                f"--set {whole}={said(value)}: that knob is one of {', '.join(map(repr, choices))} (now {old!r}).{near}"
-            )
+            raise MethodError(f"{asked}: that knob is one of {', '.join(map(repr, choices))} (now {old!r}).{near}")
         return value
     wanted: type = kind if kind in (bool, int, float, str) else type(old)
     try:
         found = _read(value, wanted)
-    except (KeyError, ValueError, OverflowError, TypeError):
+    except (KeyError, ValueError, OverflowError, TypeError, SyntaxError, RecursionError, MemoryError):
         kind_name = "whole number" if wanted is int else wanted.__name__
-        raise MethodError(f"--set {whole}={said(value)}: that knob is a {kind_name} (now {old!r}).") from None
-    if wrong := problem(found, wanted, all_ranges(type(holder)).get(name, "")):
-        raise MethodError(f"--set {whole}={said(value)} (now {old!r}): {wrong}")
+        raise MethodError(f"{asked}: that knob is a {kind_name} (now {old!r}).") from None
+    if wrong := problem(found, kind if wanted is tuple else wanted, all_ranges(type(holder)).get(name, "")):
+        raise MethodError(f"{asked} (now {old!r}): {wrong}")
     return found
 
 
@@ -81,4 +160,6 @@ def _read(value: Any, kind: type) -> Any:
         if float(value) != int(float(value)):
             raise ValueError
         return int(float(value))
+    if kind is tuple and isinstance(value, str):
+        return tuple(ast.literal_eval(f"({value.strip().strip('()').rstrip(',')},)"))
     return kind(value)

@@ -5,21 +5,25 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import platform
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from upslope.errors import UserError
+from upslope.errors import Remark, UserError
+from upslope.plugins import changed_versions
 from upslope.runtime import trust, user_code
-from upslope.runtime.method_file import method_from_table, method_table
+from upslope.runtime.method_file import method_from_table, method_table, modern_table, packages_of
 from upslope.runtime.run_folder import FORMAT, RunFolder
-from upslope.runtime.settings import Settings
+from upslope.runtime.settings import Domain, Settings
+from upslope.tasks.kinds import domain_of, with_domain
 from upslope.types import Method
 
 KINDS = {
-    "task": str, "model": str, "reward": str, "test_data": str, "trackers": list, "data": dict, "settings": dict, "method": dict,
+    "task": str, "model": str, "reward": str, "test_data": str, "trackers": list, "data": dict, "packages": dict, "settings": dict,
+    "method": dict,
 }  # fmt: skip
 """What must stand in a ``run.toml``."""
 
@@ -35,6 +39,11 @@ class Plan:
     reward: str = ""
     test_data: str = ""
     trackers: tuple[str, ...] = ()
+    domain: Domain = field(init=False)
+    """Whether the task is text or an environment."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "domain", domain_of(self.task))
 
     def table(self) -> dict[str, Any]:
         """As it stands in ``run.toml``."""
@@ -43,11 +52,13 @@ class Plan:
         return {
             "upslope": __version__,
             "format": FORMAT,
+            "domain": self.domain,
             "task": self.task,
             "model": self.model,
             "reward": self.reward,
             "test_data": self.test_data,
             "trackers": list(self.trackers),
+            "packages": packages_of(self.method),
             "build": {"python": platform.python_version(), "torch": torch.__version__},
             "data": {path: _digest(Path(path)) for path in (self.task, self.test_data) if path.endswith(".jsonl")},
             "settings": {key: value for key, value in dataclasses.asdict(self.settings).items() if value is not None},
@@ -70,6 +81,8 @@ class Plan:
                 raise UserError(f"{where}, which {folder.path} learns from. Go where the run was started, or put it back.")
             if _digest(Path(path)) != digest:
                 raise UserError(f"{path} has changed since {folder.path} began; put the old file back to go on.")
+        for remark in changed_versions(table["packages"]):
+            warnings.warn(Remark(remark), stacklevel=2)
         trust.check(table, code, trusted)
         for key in ("task", "reward"):
             if ".py:" in table[key]:
@@ -87,8 +100,8 @@ class Plan:
 
 
 def checked_table(folder: RunFolder) -> dict[str, Any]:
-    """A run's ``run.toml`` with all that a plan needs; whatever is not as a run writes it is refused."""
-    table = folder.table()
+    """A run's ``run.toml`` with all that a plan needs, parts by today's names; whatever is not as a run writes it is refused."""
+    table = {"packages": {}} | folder.table()  # runs from before format 3 have none
     for key, kind in KINDS.items():
         if not isinstance(table.get(key), kind):
             what = f"{key} = {str(table[key])[:40]!r}" if key in table else f"no {key!r}"
@@ -96,6 +109,13 @@ def checked_table(folder: RunFolder) -> dict[str, Any]:
     known = {f.name for f in dataclasses.fields(Settings)}
     if unknown := sorted(set(table["settings"]) - known):
         raise UserError(f"{folder.path / 'run.toml'} has settings that this version does not know: {', '.join(unknown)}.")
+    try:
+        table = with_domain(table)
+        if table["domain"] != (own := domain_of(table["task"])):
+            raise ValueError(f"its domain is {table['domain']!r}, and {table['task'][:40]!r} is {own}")
+    except ValueError as problem:
+        raise UserError(f"{folder.path / 'run.toml'} is not as a run writes it: {problem}. Put the old one back.") from None
+    table["method"] = modern_table(table["method"])
     return table
 
 

@@ -31,7 +31,7 @@ from upslope.runtime.method_file import check_can_be_found_again, user_bundles
 from upslope.runtime.run_folder import RunFolder, check_new
 from upslope.runtime.run_lock import owned
 from upslope.runtime.settings import check_domain
-from upslope.runtime.threads import use_threads
+from upslope.runtime.threads import torch_threads
 from upslope.runtime.trackers import check_trackers, make_trackers
 from upslope.setting_up import Bench, set_up
 from upslope.types import Metrics
@@ -124,7 +124,7 @@ def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | 
     check_trackers(plan.trackers)
     check_can_be_found_again(plan.method)
     bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs)
-    check_domain(plan.settings, bench.task.domain, plan.task, plan.model)
+    check_domain(plan.settings, plan.domain, plan.task, plan.model)
     plan = dataclasses.replace(plan, settings=bench.settings, method=bench.method)
     table, bundles = plan.table() | {"base": base_digests(bench.policy, plan.settings)}, user_bundles(plan.method)
     for key in ("task", "reward"):
@@ -201,8 +201,7 @@ def _mendable() -> Iterator[None]:
 def _train(run: Run, watcher: Watcher) -> Run:
     bench, settings, folder = run.bench, run.plan.settings, run.folder
     assert bench is not None and settings.steps is not None
-    use_threads(settings.threads or 1)
-    with _stop_signals() as signals:
+    with torch_threads(settings.threads or 1), _stop_signals() as signals:
         watcher.began(run, bench)
         progress: dict[str, Any] = {"step": 0, "tokens": 0.0, "seconds": 0.0}
         learner = _begin_or_restore(run, bench, watcher, progress)

@@ -88,6 +88,7 @@ class TextBench(Bench):
         if settings.samples_per_task < 2 and "group" in method.needs():
             raise UserError(f"{method.name} compares the samples of a task, and --samples-per-task is 1; give at least 2.")
         self.policy = load_checked(model, settings.seed).to(settings.device)
+        self.policy.plain |= settings.plain
         self.policy.precise, self.policy.recompute = settings.precision == "float32", settings.recompute
         tokens = settings.max_tokens or task.max_tokens
         fitted = fit_prompts(
@@ -197,7 +198,8 @@ class ControlBench(Bench):
             if getattr(method, slot):
                 raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")
         super().__init__(method, settings)
-        self.policy = MLPPolicy(task.observation_size, task.action_size, task.continuous, seed=mix(settings.seed, "policy"))
+        self.policy = MLPPolicy.for_task(task, seed=mix(settings.seed, "policy"))
+        self.policy.plain = settings.plain
         self.give_heads()
         self.rollout = EnvRollout(
             task,

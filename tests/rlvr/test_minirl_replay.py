@@ -8,6 +8,7 @@ import torch
 import upslope as up
 from upslope.errors import UserError
 from upslope.learners.policy_views import PolicyViews
+from upslope.learners.references import References
 from upslope.methods import find
 from upslope.policies import load_language_model
 from upslope.policies.tiny import tiny
@@ -39,7 +40,7 @@ def _move(policy, by: float) -> None:
 
 @pytest.mark.checks("identity", "minirl-r2")
 def test_replayed_at_once_nothing_changes(policy, rows):
-    noted = REPLAY.noted(policy, rows)
+    noted = REPLAY.annotate(policy, rows)
     tokens = rows.inputs.prompt.shape[1] + rows.action.shape[1] - 1
     assert noted.inputs.experts.shape == (3, tokens, 2, 2)
     assert len(noted.inputs.experts.unique()) == 4, "a test in which all experts are used"
@@ -71,11 +72,11 @@ def test_replay_keeps_log_ratios_smaller_when_the_weights_move(policy):
         for layer in policy.model.model.layers:
             layer.mlp.experts.down_proj *= 20
     rows = teacher_rows(policy, [Problem(f"{i}+{i}=", str(2 * i)) for i in range(40)])
-    noted = REPLAY.noted(policy, rows)
+    noted = REPLAY.annotate(policy, rows)
     with torch.no_grad():
         old = policy.evaluate(rows).logp
         _move(policy, 0.01)
-        now = REPLAY.noted(policy, rows).inputs.experts
+        now = REPLAY.annotate(policy, rows).inputs.experts
         changed = (now.sort(-1).values != noted.inputs.experts.sort(-1).values).any(-1).float().mean()
         free, replayed = policy.evaluate(rows).logp - old, policy.evaluate(noted, view=REPLAY).logp - old
     assert changed > 0.02, "some tokens would go elsewhere"
@@ -84,8 +85,8 @@ def test_replay_keeps_log_ratios_smaller_when_the_weights_move(policy):
 
 @pytest.mark.checks("identity", "minirl-r2")
 def test_experts_are_noted_before_the_first_update_and_kept_in_files(policy, rows):
-    seen = PolicyViews(replaying, policy, None, False).look(replaying, rows, True)
-    assert torch.equal(seen.inputs.experts, REPLAY.noted(policy, rows).inputs.experts)
+    seen = PolicyViews(policy, References(replaying, policy, None), watch_kl=False).before_step(replaying, rows, True)
+    assert torch.equal(seen.inputs.experts, REPLAY.annotate(policy, rows).inputs.experts)
     back = unpack_rows(pack_rows(seen), rows)
     assert torch.equal(back.inputs.experts, seen.inputs.experts)
     assert unpack_rows(pack_rows(rows), rows).inputs.experts is None

@@ -11,6 +11,7 @@ from batches import assert_same, gradient, random_batch
 import upslope as up
 from upslope.errors import MethodError
 from upslope.learners.policy_views import PolicyViews
+from upslope.learners.references import References
 from upslope.methods import find
 from upslope.objective.functional.dependence import dependence
 from upslope.objective.references import Blinded
@@ -137,18 +138,22 @@ def test_about_the_share_is_hidden():
     assert seen.float().mean().item() == pytest.approx(0.3, abs=0.02)
 
 
+def views(method, policy) -> PolicyViews:
+    return PolicyViews(policy, References(method, policy, None), watch_kl=False)
+
+
 @pytest.mark.checks("identity", "vppo")
 def test_the_blind_policy_is_the_proximal_one_on_other_prompts():
     policy = tiny(0, layers=1, width=32)
     rows = teacher_rows(policy, [Problem("3+4=", "7"), Problem("12+5=", "17")])
     method = vppo.derive(references={"blind": Blinded(share=1.0)})
-    seen = PolicyViews(method, policy, None, False).look(method, rows, True)
+    seen = views(method, policy).before_step(method, rows, True)
     changed = rows.replace(inputs=Blinded(share=1.0).sees(rows).inputs)
     assert not torch.equal(changed.inputs.prompt, rows.inputs.prompt)
     assert torch.equal(seen.reference["blind"].logp, policy.evaluate(changed).logp)
     assert torch.equal(seen.proximal.logp, policy.evaluate(rows).logp)
     assert dependence(seen, "blind")[rows.sampled > 0].min() > 0
-    unseen = PolicyViews(method, policy, None, False).look(method.derive(references={"blind": Blinded(share=0.0)}), rows, True)
+    unseen = views(method, policy).before_step(method.derive(references={"blind": Blinded(share=0.0)}), rows, True)
     assert not dependence(unseen, "blind").any()
 
 

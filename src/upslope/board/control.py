@@ -170,7 +170,8 @@ class Starter:
 def train_words(asked: dict[str, Any]) -> list[str]:
     """What was asked as words of the command line, after the library's own checks."""
     from upslope.methods import compose, find
-    from upslope.runtime.settings import Settings
+    from upslope.runtime.settings import Settings, check_names
+    from upslope.tasks import domain_of
 
     for name, value in asked.items():
         if name not in FIELDS:
@@ -181,16 +182,13 @@ def train_words(asked: dict[str, Any]) -> list[str]:
     method = find(spec) if "+" not in spec else compose(spec.split("+"))
     _check_task(task)
     settings = {name: asked[name] for name in ("steps", "seed") if name in asked} | asked.get("settings", {})
-    known = Settings.__dataclass_fields__
-    for name in settings:
-        if name not in known or name == "engine":
-            raise UserError(f"no setting named {name!r} to be set here.{did_you_mean(name, known)}")
+    check_names(settings, but=("engine",), where=" to be set here")
     knobs = asked.get("set", {})
     for name, value in (settings | knobs).items():
         if not isinstance(value, (bool, int, float, str)):
             raise UserError(f"{name} is {value!r}; it must be a number, a word, true or false.")
     Settings(**settings)
-    method.for_domain("control" if task.startswith("gym:") else "text").with_knobs(knobs)
+    method.for_domain(domain_of(task)).with_knobs(knobs)
     words = ["train", spec, "--task", task]
     for path, value in knobs.items():
         words += ["--set", f"{path}={value}"]

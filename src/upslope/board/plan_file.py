@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from upslope.runtime.toml_files import parse_toml
+from upslope.tasks.kinds import with_domain
 
 
 def parse_plan(text: str) -> dict[str, Any]:
@@ -13,4 +14,4 @@ def parse_plan(text: str) -> dict[str, Any]:
     for section in ("settings", "method"):
         if not isinstance(plan.get(section), dict):
             raise ValueError(f"it has no [{section}]")
-    return plan
+    return with_domain(plan)

@@ -16,9 +16,10 @@ from upslope.board.mathml import formula_mathml
 from upslope.board.plan_file import parse_plan
 from upslope.methods import catalogue
 from upslope.report.describe import read_docstring
-from upslope.runtime.method_file import method_table
+from upslope.runtime.method_file import method_table, modern_table
 from upslope.runtime.settings import Settings
-from upslope.types import NAMED_SLOTS, SLOTS, Method, Part
+from upslope.types import NAMED_SLOTS, SLOTS, Method
+from upslope.types.part_index import class_name, own_parts
 
 NEUTRAL = frozenset(
     {"seed", "threads", "device", "eval_every", "eval_problems", "checkpoint_every", "keep_checkpoints", "samples_logged"}
@@ -28,13 +29,10 @@ NEUTRAL = frozenset(
 
 
 def read_whole_plan(root: Path, parts: tuple[str, ...]) -> dict[str, Any]:
-    """All of ``run.toml``."""
+    """All of ``run.toml``, parts by today's names."""
     with safe_files.folder(root, *parts) as at:
-        return parse_plan(safe_files.read(at, "run.toml").decode("utf-8"))
-
-
-def domain_of(plan: dict[str, Any]) -> str:
-    return "control" if str(plan.get("task", "")).startswith("gym:") else "text"
+        plan = parse_plan(safe_files.read(at, "run.toml").decode("utf-8"))
+    return plan | {"method": modern_table(plan["method"])}
 
 
 # -- the method ------------------------------------------------------------------------------------------------------------
@@ -92,7 +90,7 @@ def slot_text(slot: str, value: Any) -> str:
 def _part_text(value: Any) -> str:
     if isinstance(value, dict):
         knobs = ", ".join(f"{name}={_part_text(item)}" for name, item in value.items() if name != "part")
-        return f"{_text(value.get('part')).rpartition(':')[2]}({knobs})"
+        return f"{class_name(_text(value.get('part')))}({knobs})"
     if isinstance(value, list):
         return f"({', '.join(map(_part_text, value))}{',' if len(value) == 1 else ''})"
     return f"{value:g}" if isinstance(value, float) else repr(value)
@@ -113,14 +111,7 @@ def _about(part: Any) -> str:
 @cache
 def _abouts() -> dict[str, str]:
     """The first words of every part's docstring, by the name ``run.toml`` gives it."""
-    catalogue()  # brings all of them in
-    kinds, found = [Part], {}
-    while kinds:
-        kind = kinds.pop()
-        kinds += kind.__subclasses__()
-        if kind.__module__.startswith("upslope."):
-            found[f"{kind.__module__}:{kind.__name__}"] = read_docstring(kind)[0]
-    return found
+    return {name: read_docstring(kind)[0] for name, kind in own_parts().items()}
 
 
 def _text(value: Any) -> str:
@@ -146,7 +137,7 @@ def changed_knobs(plan: dict[str, Any]) -> dict[str, Any]:
 
 def _domains(plan: dict[str, Any]) -> list[tuple[str, ...]]:
     """Kinds of task a plan may be for; whether a controller's actions are continuous does not stand in it."""
-    if domain_of(plan) == "text":
+    if plan["domain"] == "text":
         return [("text",)]
     return [("control", "control-continuous"), ("control", "control-discrete")]
 
@@ -192,16 +183,15 @@ def settings_view(plan: dict[str, Any]) -> dict[str, Any]:
 def command(plan: dict[str, Any]) -> str:
     """The run as one would type it: what it would be anyway is left out."""
     words = ["upslope", "train", _text(plan["method"].get("name")), "--task", _text(plan.get("task"))]
-    if domain_of(plan) == "text" and plan.get("model") != "tiny":
+    if plan["domain"] == "text" and plan.get("model") != "tiny":
         words += ["--model", _text(plan.get("model"))]
     for flag, key in (("--reward", "reward"), ("--test-data", "test_data")):
         if plan.get(key):
             words += [flag, _text(plan[key])]
     for tracker in plan.get("trackers", []):
         words += ["--tracker", str(tracker)]
-    for path, value in changed_knobs(plan).items():
-        if not path.endswith("part"):
-            words += ["--set", f"{path}={value}"]
+    for path, value in _settings_of_parts(plan):
+        words += ["--set", f"{path}={value}"]
     for name, value in plan["settings"].items():
         if not _is_usual(plan, name, value):
             flag = name.replace("_", "-")
@@ -209,15 +199,52 @@ def command(plan: dict[str, Any]) -> str:
     return " ".join(map(shlex.quote, words))
 
 
+def _settings_of_parts(plan: dict[str, Any]) -> list[tuple[str, str]]:
+    """What ``--set`` makes the catalogue's method of a run's: knobs, and whole slots where other parts stand in them."""
+    changed, table = changed_knobs(plan), plan["method"]
+    known = catalogue().get(_text(table.get("name")))
+    usual = {} if known is None else _settled_table(known, _domains(plan)[0])
+    found = []
+    for slot in SLOTS if known is not None else ():
+        here, before = _flat({slot: table.get(slot)}), _flat({slot: usual.get(slot)})
+        if _only_parts(here) == _only_parts(before):
+            found += [(path, str(value)) for path, value in changed.items() if path in here]
+        elif slot in NAMED_SLOTS and isinstance(table.get(slot), dict):
+            now, old = table[slot], usual.get(slot) or {}
+            found += [(f"{slot}.{name}", "none") for name in old if name not in now]
+            found += [(f"{slot}.{name}", _set_text(part)) for name, part in now.items() if part != old.get(name)]
+        else:
+            found.append((slot, _set_text(table.get(slot))))
+    return found
+
+
+def _only_parts(flat: dict[str, Any]) -> dict[str, Any]:
+    return {path: value for path, value in flat.items() if path.rpartition(".")[2] == "part"}
+
+
+def _set_text(value: Any) -> str:
+    """A part or a stack of them as ``--set`` reads it."""
+    if isinstance(value, list):
+        return ", ".join(map(_set_text, value)) or "none"
+    if not isinstance(value, dict):
+        return "none" if value is None else repr(value)
+    fields = ", ".join(
+        f"{name}={f'({_set_text(item)},)' if isinstance(item, list) else _set_text(item)}"
+        for name, item in value.items()
+        if name != "part"
+    )
+    return f"{class_name(_text(value.get('part')))}({fields})"
+
+
 def _is_usual(plan: dict[str, Any], name: str, value: Any) -> bool:
     """Whether a setting would be the same if nobody had said it."""
     if name == "device":
-        return value == "auto" or domain_of(plan) == "control" or (value == "cpu" and _is_tiny(plan))
+        return value == "auto" or plan["domain"] == "control" or (value == "cpu" and _is_tiny(plan))
     if name == "max_tokens":
-        return domain_of(plan) == "control" or value == _tokens_of(_text(plan.get("task")))
+        return plan["domain"] == "control" or value == _tokens_of(_text(plan.get("task")))
     usual = [
-        getattr(Settings().resolved(domain_of(plan), _text(plan.get("model")), continuous=continuous), name, None)
-        for continuous in ((False,) if domain_of(plan) == "text" else (False, True))
+        getattr(Settings().resolved(plan["domain"], _text(plan.get("model")), continuous=continuous), name, None)
+        for continuous in ((False,) if plan["domain"] == "text" else (False, True))
     ]
     return all(each == value for each in usual)
 

@@ -25,12 +25,12 @@ LINE = 4 * 1024
 MOST_TEXT = 300
 """Characters of a name, a task or a reason in the list."""
 PLAN_KEYS = {
-    "": ("task", "model"),
+    "": ("domain", "task", "model"),
     "settings": ("seed", "steps"),
     "method": ("name", "parent", "family"),
 }
 """What the list needs of ``run.toml``; reading all of it 500 times would take a second."""
-_PLAN_LINE = re.compile(r"^(?:\[.*|(?:task|model|seed|steps|name|parent|family) *=.*)$", re.MULTILINE)
+_PLAN_LINE = re.compile(r"^(?:\[.*|(?:domain|task|model|seed|steps|name|parent|family) *=.*)$", re.MULTILINE)
 _STEP = re.compile(rb'^\{"kind": ?"step".*$', re.MULTILINE)
 _GAIN = re.compile(rb'"(episode_return|reward)": ?(-?\d[\d.eE+-]*)[,}]')
 FILES = ("run.toml", "summary.json", "metrics.jsonl", process_file.FILE, "rollouts.jsonl")
@@ -78,7 +78,7 @@ class RunSummary:
         """As the list shows it; nothing in it that JSON cannot say."""
         plan, done, log = self.plan, self.summary, self.log
         task, method = text(plan.get("task")), plan.get("method", {})
-        control = task.startswith("gym:")
+        domain = plan.get("domain", "text")
         low, high = pair(done.get("score_after_interval")) if done else (log.get("low"), log.get("high"))
         group, _, name = self.id.rpartition("/")
         began, updated = self._times()
@@ -94,11 +94,11 @@ class RunSummary:
             "family": text(method.get("family")),
             "task": task,
             "model": text(plan.get("model")),
-            "domain": "control" if control else "text",
+            "domain": domain,
             "seed": number(plan.get("settings", {}).get("seed")),
             "step": number(done.get("steps", log.get("step", 0))),
             "steps": number(plan.get("settings", {}).get("steps")),
-            "score_name": text(done.get("score")) or ("mean return" if control else "accuracy"),
+            "score_name": text(done.get("score")) or ("mean return" if domain == "control" else "accuracy"),
             "score_before": number(done.get("score_before", log.get("before"))),
             "score": number(done.get("score_after", log.get("score"))),
             "low": number(low),

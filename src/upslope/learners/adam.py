@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from upslope.runtime import torch_private
+
 
 class Adam(torch.optim.AdamW):
     """Torch's fused AdamW, with the same state, for parameters of one device and kind; its step calls the kernel and no more.
@@ -16,16 +18,20 @@ class Adam(torch.optim.AdamW):
     """
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        fused, init_group = torch_private.fused_adamw_, torch_private.adamw_init_group
+        if fused is None or init_group is None:
+            super().step(closure)
+            return
         with torch.no_grad():
             alike: dict[tuple[float, ...], tuple[list[Tensor], ...]] = {}
             for group in self.param_groups:
                 key = (group["lr"], *group["betas"], group["weight_decay"], group["eps"])
                 parameters, grads, means, squares, steps = alike.setdefault(key, ([], [], [], [], []))
-                self._init_group(group, parameters, grads, means, squares, [], steps)
+                init_group(self, group, parameters, grads, means, squares, [], steps)
             for (lr, beta1, beta2, weight_decay, eps), (parameters, grads, means, squares, steps) in alike.items():
                 if parameters:
-                    torch._foreach_add_(steps, 1)
-                    torch._fused_adamw_(
+                    torch_private.foreach_add_(steps, 1)
+                    fused(
                         parameters,
                         grads,
                         means,

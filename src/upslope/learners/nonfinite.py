@@ -23,6 +23,7 @@ from upslope.learners.metrics import MetricSums
 from upslope.learners.policy_views import PolicyViews
 from upslope.learners.updates.column_grads import column_grads, leaf
 from upslope.objective import estimator
+from upslope.runtime import torch_private
 from upslope.types import UNCUT, Method, Policy, Trajectories, View
 
 IN_A_ROW = 5
@@ -119,7 +120,7 @@ def nonfinite_parameters(policy: Policy, gradients: bool) -> Iterator[str]:
 def norm_of(tensors: Iterable[Tensor]) -> float:
     """The norm of all of them together, in one call; infinite or NaN where any of them is. The only wait for the device."""
     held = [tensor.detach() for tensor in tensors]
-    return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(held)))) if held else 0.0
+    return float(torch.linalg.vector_norm(torch.stack(torch_private.foreach_norm(held)))) if held else 0.0
 
 
 def describe(path: Path) -> list[str]:

@@ -12,6 +12,7 @@ from upslope.learners.adam import Adam
 from upslope.learners.metrics import MetricSums
 from upslope.learners.nonfinite import IN_A_ROW, NonFinite, Offence, broken_weights, norm_of, offence
 from upslope.learners.policy_views import PolicyViews
+from upslope.runtime import torch_private
 from upslope.runtime.settings import Settings
 from upslope.types import Method, Policy, State, Trajectories
 
@@ -61,7 +62,7 @@ class OptimizerStep:
         sums.add("grad_norm", norm, 1.0)
         limit = self.settings.grad_clip or math.inf
         if norm > limit:  # the small number is torch's, in `clip_grad_norm_`
-            torch._foreach_mul_(self.grads(), limit / (norm + 1e-6))
+            torch_private.foreach_mul_(self.grads(), limit / (norm + 1e-6))
         self.optimizer.step()
         return True
 
@@ -108,7 +109,7 @@ def make_optimizer(method: Method, policy: Policy, settings: Settings) -> torch.
     beta2, eps = settings.adam_beta2, settings.adam_eps
     betas, eps = (0.9, 0.999 if beta2 is None else float(beta2)), 1e-8 if eps is None else float(eps)
     # Updates on single decisions are many and small, and torch's own step costs more than its kernel there.
-    make = Adam if policy.independent_decisions else torch.optim.AdamW
+    make = Adam if policy.independent_decisions and not policy.plain else torch.optim.AdamW
     return make(groups, lr=0.0, betas=betas, eps=eps, weight_decay=settings.weight_decay, fused=True)
 
 

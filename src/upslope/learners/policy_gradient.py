@@ -283,16 +283,14 @@ class PolicyGradient:
 
 
 def _check_tasks(method: Method, rollout: Rollout) -> None:
-    """Refuses what only a rollout over many tasks can do, where there is one environment."""
-    if isinstance(rollout, TaskRollout):
-        return
+    """Refuses what only a rollout over many tasks can do (`TaskRollout`), where there is one environment."""
     asks = {
-        "a filter that samples other tasks in place of what it drops": any(part.refill for part in method.filter),
-        "a curriculum, which chooses among tasks": method.curriculum is not None,
-        "data parts, which join rows of several sources": bool(method.data),
+        "a filter that samples other tasks in place of what it drops": (any(part.refill for part in method.filter), "refill"),
+        "a curriculum, which chooses among tasks": (method.curriculum is not None, "choose"),
+        "data parts, which join rows of several sources": (bool(method.data), "join"),
     }
-    for what, asked in asks.items():
-        if asked:
+    for what, (asked, ability) in asks.items():
+        if asked and not hasattr(rollout, ability):
             raise MethodError(f"{method.name} has {what}; an environment is one task, and its rollouts are not joined.")
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from upslope.errors import UserError
 from upslope.report.curves import sparkline
@@ -17,6 +16,7 @@ from upslope.report.describe import table
 from upslope.run import Run, load_bench
 from upslope.runtime.settings import Settings
 from upslope.runtime.statistics import bootstrap_interval
+from upslope.runtime.threads import torch_threads
 from upslope.setting_up import Bench
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Asked:
 
 def is_control(run: Run) -> bool:
     """Whether the run's task is an environment."""
-    return str(run.table["task"]).startswith("gym:")
+    return bool(run.table["domain"] == "control")
 
 
 def evaluate(run: Run, asked: Asked) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def evaluate(run: Run, asked: Asked) -> dict[str, Any]:
     with _progress() as progress:
         if asked.engine is not None:
             return about | {"engine": asked.engine} | _measure_served(run, asked, progress)
-        bench = _bench(run)
-        about["checkpoint"] = (run.checkpoint or run.folder.latest()).name
-        return about | (_measure_control if is_control(run) else _measure_policy)(bench, asked, progress)
+        with _bench(run) as bench:
+            about["checkpoint"] = (run.checkpoint or run.folder.latest()).name
+            return about | (_measure_control if is_control(run) else _measure_policy)(bench, asked, progress)
 
 
 def _measure_policy(bench: Bench, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
@@ -159,8 +159,9 @@ class Speaker:
     """The trained model, ready to answer."""
 
     def __init__(self, run: Run, temperature: float = 0.0, seed: int = 0):
-        self.bench, self.temperature, self.seed = _bench(run), temperature, seed
-        self.asked = 0
+        self.run, self.temperature, self.seed, self.asked = run, temperature, seed, 0
+        with _bench(run) as bench:
+            self.bench = bench
 
     def answer(self, prompt: str) -> str:
         """Its answer to a problem of one's own."""
@@ -173,17 +174,19 @@ class Speaker:
         self.asked += 1
         sampling = Sampling(max_tokens=tokens, temperature=self.temperature, stop=bench.settings.stops)
         numbers = uniforms((1, tokens), self.seed, "try", self.asked)
-        completions = TorchEngine(bench.policy).generate([bench.policy.encode(prompt)], 1, sampling, numbers)
+        with _bench(self.run):
+            completions = TorchEngine(bench.policy).generate([bench.policy.encode(prompt)], 1, sampling, numbers)
         return str(bench.policy.decode(sampled_ids(completions)[0]))
 
     def examples(self, problems: int) -> str:
         """Its answers to some held-out problems, and whether they are right."""
         from upslope.rollout.evaluation import EVALUATION_SEED, evaluate_text
 
-        found = evaluate_text(
-            self.bench.task, self.bench.policy, problems=problems, max_tokens=self._tokens(), temperature=self.temperature,
-            stop=self.bench.settings.stops, seed=EVALUATION_SEED + self.seed,
-        )  # fmt: skip
+        with _bench(self.run) as bench:
+            found = evaluate_text(
+                bench.task, bench.policy, problems=problems, max_tokens=self._tokens(), temperature=self.temperature,
+                stop=bench.settings.stops, seed=EVALUATION_SEED + self.seed,
+            )  # fmt: skip
         lines = []
         for problem, (said,), (right,) in zip(found.problems, found.responses, found.correct, strict=True):
             verdict = "right" if right else f"wrong; {problem.answer!r} is right" if problem.answer else "wrong"
@@ -203,19 +206,21 @@ def episode(run: Run, seed: int = 0, render: bool = False) -> str:
     from upslope.runtime.seeding import mix
     from upslope.tasks.gym import GymTask
 
-    bench = _bench(run)
-    task = GymTask(bench.task.env_id, **bench.task.options, render_mode="human") if render else bench.task
-    played = play(task, bench.policy, bench.rollout.observations, mix(EPISODE_SEED, "try", seed) >> 32)
+    with _bench(run) as bench:
+        task = GymTask(bench.task.env_id, **bench.task.options, render_mode="human") if render else bench.task
+        played = play(task, bench.policy, bench.rollout.observations, mix(EPISODE_SEED, "try", seed) >> 32)
     rewards, ends = played.rewards, {"terminated": "ended", "truncated": "reached its time limit", "unfinished": "was still going"}
     total = f"return {sum(rewards):.1f} in {len(rewards)} steps; the episode {ends[played.ended]}"
     return f"{total}\nreward  {sparkline(rewards, 60)}  from {min(rewards):.3g} to {max(rewards):.3g}"
 
 
-def _bench(run: Run) -> Bench:
-    torch.set_num_threads(run.plan.settings.threads or 1)
-    if run.bench is None:
-        run.bench = load_bench(run)
-    return run.bench
+@contextmanager
+def _bench(run: Run) -> Iterator[Bench]:
+    """The run's task, policy and rollout, with its number of threads as long as they are used."""
+    with torch_threads(run.plan.settings.threads or 1):
+        if run.bench is None:
+            run.bench = load_bench(run)
+        yield run.bench
 
 
 def _powers(k: int) -> list[int]:

@@ -89,7 +89,7 @@ def _header(run: Run, steps: list[dict[str, Any]], title: str) -> str:
     plan = run.plan
     finished = (run.path / "summary.json").exists()
     state = "finished" if finished else f"not finished: {len(steps)} of {plan.settings.steps} steps"
-    model = f"{plan.model}, " if not plan.task.startswith("gym:") else ""
+    model = f"{plan.model}, " if plan.domain == "text" else ""
     return (
         f"<header><h1>{_text(title)}</h1>"
         f'<p class="sub">{_text(model)}seed {plan.settings.seed}, {_text(state)}<br>'
@@ -112,7 +112,7 @@ def _headline(run: Run, steps: list[dict[str, Any]], evaluations: list[dict[str,
     if steps:
         seconds = sum(float(record.get("seconds") or 0) for record in steps)
         tokens = sum(float(record.get("tokens") or 0) for record in steps)
-        unit = "decisions" if run.plan.task.startswith("gym:") else "tokens"
+        unit = "decisions" if run.plan.domain == "control" else "tokens"
         tiles.append(_tile("Steps", f"{len(steps):,}", f"of {run.plan.settings.steps}"))
         tiles.append(_tile("Time", clock(seconds), "sampling and learning"))
         tiles.append(_tile(unit.capitalize(), amount(tokens), f"{tokens / max(seconds, 1e-9):,.0f} a second"))

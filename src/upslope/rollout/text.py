@@ -172,15 +172,18 @@ def item_numbers(policy: LanguageModel, tokens: Tensor, separator: str) -> Tenso
 
 
 def item_ends(policy: LanguageModel, tokens: Tensor, separator: str) -> Tensor:
-    """1 at tokens ``[N, T]`` that end an item."""
+    """How many items each token ``[N, T]`` ends: a token may hold several separators, with nothing between them."""
     if not separator:
         return torch.zeros_like(tokens)
     ids, where = torch.unique(tokens, return_inverse=True)
-    return torch.tensor([separator in policy.decode([token]) for token in ids.tolist()], device=tokens.device)[where].long()
+    return torch.tensor([policy.decode([token]).count(separator) for token in ids.tolist()], device=tokens.device)[where]
 
 
 def pay_items(rows: Trajectories, items: list[list[float]]) -> Trajectories:
-    """The rows with what each of their items is worth at the item's last token, and how many were asked for; none: unchanged."""
+    """The rows with what each of their items is worth at the item's last token, and how many were asked for; none: unchanged.
+
+    Items without a token of their own, between two separators in one token, are paid at that token.
+    """
     if not items:
         return rows
     item, on = rows.segment["item"], rows.sampled > 0
@@ -188,10 +191,12 @@ def pay_items(rows: Trajectories, items: list[list[float]]) -> Trajectories:
     for row, values in enumerate(items):
         worth[row, : len(values)] = torch.tensor(values)
     asked = torch.tensor([len(values) for values in items], device=item.device)
-    following = torch.cat([item[:, 1:], item[:, -1:] + 1], 1)  # the last position ends whatever it belongs to
-    goes_on = torch.cat([on[:, 1:], torch.zeros_like(on[:, :1])], 1) & (following == item)
-    ends = on & ~goes_on & (item < asked.unsqueeze(1))
-    paid = torch.where(ends, worth.gather(1, item.clamp_max(worth.shape[1] - 1)), 0.0)
+    more = torch.cat([on[:, 1:], torch.zeros_like(on[:, :1])], 1)
+    following = torch.where(more, torch.cat([item[:, 1:], item[:, -1:]], 1), item + 1)  # the last token ends whatever it belongs to
+    paid = torch.zeros_like(rows.sampled)
+    for empty in range(int((following - item).masked_fill(~on, 0).max())):
+        ends = on & (item + empty < following) & (item + empty < asked.unsqueeze(1))
+        paid += torch.where(ends, worth.gather(1, (item + empty).clamp_max(worth.shape[1] - 1)), 0.0)
     return rows.replace(step_reward=paid, label={**rows.label, "items": asked})
 
 

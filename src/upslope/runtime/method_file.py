@@ -1,10 +1,12 @@
-"""Methods to and from TOML tables, exactly: a part is a table of its class and all its fields."""
+"""Methods to and from TOML tables, exactly: a part is a table of its kind, its class and all its fields.
+
+Parts of ours are named ``kind.Class``, those of an installed package ``PACKAGE/kind.Class`` (`upslope.types.part_index`), those of
+a user's own file by the code that a run keeps (`upslope.runtime.user_code`). Files from before format 3 name modules instead.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import sys
 import tomllib
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +18,8 @@ from upslope.errors import MethodError
 from upslope.runtime import user_code
 from upslope.runtime.code_bundle import Bundle
 from upslope.types import NAMED_SLOTS, Method, Paper, Part
-
-HOMES = ("upslope.objective.", "upslope.policies.", "upslope.rollout.")
-"""Where parts of our own live; nothing else is imported because a file names it."""
+from upslope.types.part_index import find_part, is_own, kind_of, modern_name, own_parts, package_of
+from upslope.types.part_text import as_text
 
 
 def dump_method(method: Method) -> str:
@@ -39,7 +40,7 @@ def method_table(method: Method) -> dict[str, Any]:
         if f.name == "paper":
             table[f.name] = dataclasses.asdict(value)
         elif f.name == "on":
-            table[f.name] = {domain: dict(knobs) for domain, knobs in value}
+            table[f.name] = {domain: {path: _knob(knob) for path, knob in knobs} for domain, knobs in value}
         elif f.name in NAMED_SLOTS:
             table[f.name] = {name: _part_table(part) for name, part in value}
         elif value is not None:
@@ -75,30 +76,65 @@ def _expected(value: Any, kind: type, what: str) -> Any:
     return kind(value)
 
 
+def modern_table(value: Any) -> Any:
+    """A method's table from a file of any age as this version would write it: parts by today's names, with the fields they gained.
+
+    A field that is not in the file has its default. Nothing is made or imported because of the table; unknown names are left.
+    """
+    if isinstance(value, list):
+        return [modern_table(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    table = {name: modern_table(item) for name, item in value.items()}
+    if isinstance(table.get("part"), str):
+        table["part"] = modern_name(table["part"])
+        kind = own_parts().get(table["part"])
+        if kind is not None:
+            table |= {name: default for name, default in _defaults(kind).items() if name not in table}
+    return table
+
+
+def _defaults(kind: type[Part]) -> dict[str, Any]:
+    """Of the fields that have one, as a file has it."""
+    found = {}
+    for f in dataclasses.fields(kind):
+        if f.default is not dataclasses.MISSING:
+            found[f.name] = _plain(f.default)
+        elif f.default_factory is not dataclasses.MISSING:
+            found[f.name] = _plain(f.default_factory())
+    return found
+
+
 def user_bundles(method: Method) -> set[Bundle]:
     """Code of the user's own that defines parts of this method."""
-    modules = {type(part).__module__ for _, part in method.parts()}
-    return {user_code.bundle_of(name) for name in modules if user_code.is_user_module(name)}
+    return {found[0] for _, part in method.parts() if (found := user_code.defined_in(type(part)))}
+
+
+def packages_of(method: Method) -> dict[str, str]:
+    """Versions of the installed packages that parts of this method are of, by package."""
+    kinds = {type(part) for _, part in method.parts() if not is_own(type(part)) and not user_code.defined_in(type(part))}
+    return {plugin.package: plugin.version for kind in kinds if (plugin := package_of(kind))}
 
 
 def check_can_be_found_again(method: Method) -> None:
     """Refuses parts that a run could not bring back as they are: resumed, it would fail or be another run."""
     for path, part in method.parts():
-        module, name = type(part).__module__, type(part).__name__
-        if not (module.startswith("upslope.") or user_code.is_user_module(module)):
+        kind = type(part)
+        if not (is_own(kind) or user_code.defined_in(kind) or package_of(kind)):
             raise MethodError(
-                f"{path} is a {name} from the module {module!r}, whose code the run cannot keep. Put the method into a file of "
-                f"its own and give that: up.train('my_method.py', ...)."
+                f"{path} is a {kind.__name__} from the module {kind.__module__!r}, whose code the run cannot keep. Put the method "
+                "into a file of its own, with the part in it or in a file beside it, and give that: up.train('my_method.py', ...). "
+                "A package of yours declares its parts under the entry point 'upslope.parts'."
             )
         if lost := _lost_in_a_file(part):
-            raise MethodError(f"{path} is a {name}, which a resumed run could not make again: {lost}")
+            raise MethodError(f"{path} is a {kind.__name__}, which a resumed run could not make again: {lost}")
 
 
 def _lost_in_a_file(part: Part) -> str:
     """What of a part its class and its fields do not say, with the cure; nothing if they say all."""
     kind, fields = type(part), dataclasses.fields(part)
     declare = "Decorate the class with @dataclass(frozen=True), declare every setting as a field, and write no __init__."
-    if getattr(sys.modules.get(kind.__module__), kind.__name__, None) is not kind:
+    if not _found_by_name(kind):
         return "its class is not found under its name in its file. Define it there once, outside of functions and other classes."
     if bare := [base.__name__ for base in kind.__mro__ if _has_settings_but_no_fields(base, {f.name for f in fields})]:
         return f"{bare[0]} has settings of its own and is no dataclass. {declare}"
@@ -118,6 +154,13 @@ def _lost_in_a_file(part: Part) -> str:
         return f"it cannot be made from its own fields ({type(error).__name__}: {error}). {declare}"
     changed = [name for name, value in given.items() if getattr(again, name) != value]
     return f"made from its own fields, its {changed[0]!r} is another. {declare}" if changed else ""
+
+
+def _found_by_name(kind: type[Part]) -> bool:
+    """Whether the name that files have for this class means this very class, and not another, or one made inside a function."""
+    if is_own(kind):
+        return own_parts().get(name_of(kind)) is kind
+    return user_code.attribute_of(kind) is kind
 
 
 def _has_settings_but_no_fields(kind: type, fields: set[str]) -> bool:
@@ -143,10 +186,22 @@ def _plain(value: Any) -> Any:
 
 
 def _part_table(part: Part) -> dict[str, Any]:
-    kind = type(part)
-    module = kind.__module__
-    name = user_code.reference(module, kind.__name__) if user_code.is_user_module(module) else f"{module}:{kind.__name__}"
-    return {"part": name, **{f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part)}}
+    return {"part": name_of(type(part)), **{f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part)}}
+
+
+def name_of(kind: type[Part]) -> str:
+    """How files name a class of parts. One that none can find again gets the name of its module, which is read by nobody."""
+    if is_own(kind):
+        return f"{kind_of(kind)}.{kind.__name__}"
+    if found := user_code.defined_in(kind):
+        return found[1]
+    plugin = package_of(kind)
+    return f"{plugin.package}/{kind_of(kind)}.{kind.__name__}" if plugin else f"{kind.__module__}:{kind.__name__}"
+
+
+def _knob(value: Any) -> Any:
+    """A value of a knob that is set by domain; a whole part as text."""
+    return value if isinstance(value, (bool, int, float, str)) else as_text(value)
 
 
 def _value(value: Any, code: Path | None) -> Any:
@@ -169,18 +224,11 @@ def _value(value: Any, code: Path | None) -> Any:
 
 
 def _part_class(name: str, code: Path | None) -> type[Part]:
-    if ".py:" in name:
-        if code is None:
-            raise MethodError(f"{name} is a part of a user's own file; the folder that holds it was not given.")
-        found = user_code.resolve(name, code)
-    else:
-        module, _, attribute = name.partition(":")
-        if not module.startswith(HOMES):  # a run file must not be able to import whatever it likes
-            raise MethodError(f"{name!r} is not a part of upslope.")
-        try:
-            found = getattr(importlib.import_module(module), attribute, None)
-        except (ImportError, ValueError):
-            found = None
+    if ".py:" not in name:  # a run file must not be able to import whatever it likes
+        return find_part(name)
+    if code is None:
+        raise MethodError(f"{name} is a part of a user's own file; the folder that holds it was not given.")
+    found = user_code.resolve(name, code)
     if not (isinstance(found, type) and issubclass(found, Part)):
         raise MethodError(f"{name!r} is not a part.")
     return found

@@ -23,8 +23,9 @@ from upslope.runtime.checkpoint_files import CheckpointReader, Damaged
 from upslope.runtime.files import write_bytes, write_text
 from upslope.runtime.toml_files import parse_toml
 
-FORMAT = 2
-"""Of the folder, in its ``run.toml``. From 2 on every checkpoint has digests; folders before that say nothing."""
+FORMAT = 3
+"""Of the folder, in its ``run.toml``. From 2 on every checkpoint has digests; folders before that say nothing. From 3 on parts are
+named by kind and class, before that by module and class."""
 EMPTY = b"{}"
 """What stands in a log where a line was damaged or is gone."""
 LOGS = ("metrics.jsonl", "samples.jsonl", "rollouts.jsonl")

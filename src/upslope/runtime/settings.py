@@ -6,15 +6,29 @@ No torch here: the command line reads this file to answer ``--help``.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from upslope.errors import UserError, did_you_mean
 from upslope.fields import HUGE, hints, problem, shown
 
 Device = Literal["auto", "cpu", "cuda"]
+Domain = Literal["text", "control"]
+"""Kinds of tasks: answered in text by a language model, or acted in by a small network. Fields of `Settings` that mean something in
+one of them only have it as metadata."""
 ENGINES = ("torch", "vllm")
 """Engines that have a name; a server has its address."""
+
+
+def text_only(default: Any) -> Any:
+    """A setting of text tasks."""
+    return dataclasses.field(default=default, metadata={"domain": "text"})
+
+
+def control_only(default: Any) -> Any:
+    """A setting of control tasks."""
+    return dataclasses.field(default=default, metadata={"domain": "control"})
 
 
 @dataclass(frozen=True)
@@ -35,52 +49,54 @@ class Settings:
     lr_floor: float | None = None
     """Learning rate at the end, as a share of `lr`. (text 0.1; control 0)"""
     grad_clip: float | None = None
-    """Largest gradient norm; a longer gradient is shortened to it. (text 1; control 0.5)"""
+    """Largest gradient norm; a longer gradient is shortened to it. 0 shortens none. (text 1; control 0.5)"""
     adam_beta2: float | None = None
     """Adam's memory of squared gradients; smaller forgets faster. (text 0.95; control 0.999)"""
     adam_eps: float | None = None
     """Added to Adam's divisor. (text 1e-8; control 1e-5)"""
     weight_decay: float = 0.0
     """Pull of the weights towards zero, per unit of learning rate."""
-    tasks_per_step: int = 32
+    plain: bool = False
+    """Take no fast path: `transformers` computes and samples, torch's own operations learn. Slower; the same run to rounding."""
+    tasks_per_step: int = text_only(32)
     """Text: different problems sampled in a step. More lowers the variance between tasks; groups stay the same size."""
-    samples_per_task: int = 8
+    samples_per_task: int = text_only(8)
     """Text: answers per problem, the size of a group. Group baselines need 2; below 4 they are noisy."""
-    envs: int = 8
+    envs: int = control_only(8)
     """Control: environments side by side."""
-    env_workers: int = 1
+    env_workers: int = control_only(1)
     """Control: processes that step the environments, this one included. The results are the same; it pays for slow simulators such
     as MuJoCo's where cores are free."""
-    horizon: int = 256
+    horizon: int = control_only(256)
     """Control: steps of each environment in a rollout."""
     passes: int | None = None
     """Times the sampled data are gone through. More squeezes more out of them and drifts further. (text 1; control 10)"""
     updates_per_step: int | None = None
     """Optimiser steps in a pass, each on an equal share. Above 1 the ratio leaves one and the clip matters.
-    (text 1; control: by minibatch)"""
-    minibatch: int = 64
+    (text 1; control 0: by minibatch)"""
+    minibatch: int = control_only(64)
     """Control: decisions in an update, unless `updates_per_step` is given."""
-    max_tokens: int | None = None
+    max_tokens: int | None = text_only(None)
     """Text: the most tokens of an answer. (the task's own)"""
-    temperature: float = 1.0
+    temperature: float = text_only(1.0)
     """Text: of sampling. Above 1 tries more, below 1 less. Log-probabilities are taken at it throughout."""
-    top_p: float = 1.0
+    top_p: float = text_only(1.0)
     """Text: sample only from the likeliest tokens that make up this share."""
-    top_k: int = 0
+    top_k: int = text_only(0)
     """Text: sample only from this many likeliest tokens; 0 is all."""
-    min_p: float = 0.0
+    min_p: float = text_only(0.0)
     """Text: sample only tokens at least this likely relative to the likeliest."""
-    stop: str = ""
+    stop: str = text_only("")
     """Text: an answer ends where it has said this, such as a line end or a closing tag."""
-    long: Literal["refuse", "cut", "skip"] = "refuse"
+    long: Literal["refuse", "cut", "skip"] = text_only("refuse")
     """Text: what becomes of a prompt that leaves too little room for an answer of `max_tokens`. `refuse` names it before the run
     begins; `cut` reads only its end, in training and evaluation alike, while the reward is given all of it; `skip` leaves the
     problem out, and where a task makes its problems on the spot another is drawn in its place."""
-    warm_start: float | None = None
+    warm_start: float | None = text_only(None)
     """Text, `tiny` only: train on solutions until this greedy accuracy before RL begins; 0 is none. (0.4)"""
-    normalise_observations: bool | None = None
+    normalise_observations: bool | None = control_only(None)
     """Control: by running mean and spread. (on for continuous actions)"""
-    normalise_rewards: bool | None = None
+    normalise_rewards: bool | None = control_only(None)
     """Control: by the running spread of the discounted return. (on for continuous actions)"""
     eval_every: int = 0
     """Steps between evaluations on held-out problems; 0 evaluates before and after only."""
@@ -92,16 +108,16 @@ class Settings:
     """How many of the last checkpoints to keep."""
     threads: int | None = None
     """Torch threads. They change the rounding, so they are part of the run. (1 for tiny and control, else all cores)"""
-    engine: str = "torch"
+    engine: str = text_only("torch")
     """Text: what samples. `torch` is our own; `vllm`, where it is installed; or the address of an OpenAI-compatible server such as
     http://127.0.0.1:8000 (see `upslope serve`), which must return token ids and log-probabilities."""
     device: Device = "auto"
     """Where a language model computes. `auto` takes a GPU if there is one, except for `tiny`; control is on the CPU."""
-    precision: Literal["auto", "float32"] = "auto"
+    precision: Literal["auto", "float32"] = text_only("auto")
     """Text: of a GPU's products. `auto` is bfloat16, with weights, log-probabilities and the optimiser in float32."""
-    recompute: bool = False
+    recompute: bool = text_only(False)
     """Text: keep fewer activations for the backward pass and compute them again: less memory for about one more forward pass."""
-    lora: int = 0
+    lora: int = text_only(0)
     """Text: train low-rank adapters of this rank in place of the weights; 0 trains the weights."""
     watch_kl: bool | None = None
     """Measure the KL to the start each step even if the method does not need it: one more forward pass. (on for tiny)"""
@@ -126,7 +142,7 @@ class Settings:
         """`stop` as sampling takes it."""
         return (self.stop,) if self.stop else ()
 
-    def resolved(self, domain: str, model: str, *, max_tokens: int = 0, continuous: bool = False) -> Settings:
+    def resolved(self, domain: Domain, model: str, *, max_tokens: int = 0, continuous: bool = False) -> Settings:
         """These settings with every open one filled in for this kind of task and model."""
         text, tiny = domain == "text", model.split(":")[0] == "tiny"
         defaults: dict[str, Any] = {
@@ -152,20 +168,26 @@ class Settings:
         return dataclasses.replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 
 
-ONLY_FOR: dict[str, tuple[str, ...]] = {
-    "text": (
-        "tasks_per_step", "samples_per_task", "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "long",
-        "warm_start", "engine", "precision", "recompute", "lora",
-    ),
-    "control": ("envs", "env_workers", "horizon", "minibatch", "normalise_observations", "normalise_rewards"),
-}  # fmt: skip
+ONLY_FOR: dict[Domain, tuple[str, ...]] = {
+    domain: tuple(f.name for f in dataclasses.fields(Settings) if f.metadata.get("domain") == domain) for domain in get_args(Domain)
+}
 """Settings that mean something in one kind of task only."""
 
 
-def check_domain(settings: Settings, domain: str, task: str, model: str = "tiny") -> None:
+def check_names(given: Iterable[str], but: tuple[str, ...] = (), where: str = "") -> None:
+    """Refuses names that no setting has, or, ``where`` they may not be given, those in ``but``."""
+    known = [f.name for f in dataclasses.fields(Settings) if f.name not in but]
+    for name in given:
+        if name not in known:
+            raise UserError(f"no setting named {name!r}{where}.{did_you_mean(name, known)}")
+
+
+def check_domain(settings: Settings, domain: Domain, task: str, model: str = "tiny") -> None:
     """Refuses settings, as a user gave them, that would be ignored on this kind of task."""
     if domain == "control" and model != "tiny":
         raise UserError(f"--model {model} goes with text; {task} is an environment, whose policy is a small network. Leave it out.")
+    if domain == "text" and settings.updates_per_step == 0:
+        raise UserError("--updates-per-step is 0; text needs at least 1. In control 0 leaves it to --minibatch.")
     plain = Settings()
     for other, names in ONLY_FOR.items():
         for name in names:

@@ -13,21 +13,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from upslope.errors import UserError, did_you_mean
-from upslope.runtime.settings import Settings
+from upslope.runtime.settings import Domain, Settings
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Adds a flag for each field, those of text and of control apart."""
-    groups = {
-        "": parser.add_argument_group("settings", "In brackets: what a setting is when it is left out."),
-        "Text": parser.add_argument_group("settings for text"),
-        "Control": parser.add_argument_group("settings for control"),
+    groups: dict[Domain | None, Any] = {
+        None: parser.add_argument_group("settings", "In brackets: what a setting is when it is left out."),
+        "text": parser.add_argument_group("settings for text"),
+        "control": parser.add_argument_group("settings for control"),
     }
     kinds, meanings = typing.get_type_hints(Settings), field_docs(Settings)
     for field in dataclasses.fields(Settings):
-        meaning = meanings[field.name]
-        kind = next((key for key in groups if key and meaning.startswith(key)), "")
-        groups[kind].add_argument(_flag(field.name), **_options(kinds[field.name], meaning, field.default))
+        group = groups[field.metadata.get("domain")]
+        group.add_argument(_flag(field.name), **_options(kinds[field.name], meanings[field.name], field.default))
 
 
 def given_settings(flags: argparse.Namespace) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _needed(table: Mapping[str, Any], code: Path) -> dict[str, tuple[str, list[s
         path, _, bundle = user_code.locate(text, code)
         found[bundle.digest] = str(path), sorted(set(bundle.files) - {bundle.entry})
     task = table.get("task")
-    if isinstance(task, str) and task.startswith("gym:") and (module := _gym_module(task)):
+    if isinstance(task, str) and (module := _gym_module(task)):
         found[digest_of({"gym": module.encode()})] = f"the module {module!r}, which {task!r} imports", []
     return found
 
@@ -110,7 +110,7 @@ def _references(value: Any, key: str = "") -> Iterator[str]:
 
 
 def _gym_module(task: str) -> str:
-    """``MODULE`` of ``gym:MODULE:ID``, which gymnasium imports."""
-    words = task.split(":")[1:]
+    """``MODULE`` of ``gym:MODULE:ID``, which gymnasium imports, or nothing. Whatever domain the file claims: it may lie."""
+    family, *words = task.split(":")
     named = [word for word in words if "=" not in word]  # the last may hold knobs
-    return named[0] if len(named) > 1 else ""
+    return named[0] if family == "gym" and len(named) > 1 else ""

@@ -2,7 +2,7 @@
 
 What is kept is a *bundle*: the file, and every module and package in its folder that it imports, directly or not. A bundle is named
 by the digest of all of it. In a run it stands as ``code/<name>-<digest>/``, and ``run.toml`` names things in it by
-``<name>-<digest>/file.py:thing@<digest>``.
+``<name>-<digest>/file.py:thing@<digest>``, or ``file.py:neighbour.thing`` for what a file beside it defines.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ SHOWN = 16
 """Digits of a digest that ``run.toml`` has; what may run is decided by all of them."""
 _bundles: dict[str, Bundle] = {}
 """By module: what was loaded."""
+_neighbours: dict[tuple[str, str], ModuleType] = {}
+"""By the digest of a bundle and the name: the modules beside the file that were imported with it."""
 
 
 def load_file(path: str | Path) -> ModuleType:
@@ -47,6 +49,10 @@ def load_file(path: str | Path) -> ModuleType:
         del sys.modules[name]
         raise UserError(f"{str(path)!r} cannot be loaded: {in_words(error, path)}.") from error
     _bundles[name] = bundle
+    beside = bundle.neighbours()
+    for other, imported in list(sys.modules.items()):
+        if other.partition(".")[0] in beside and Path(getattr(imported, "__file__", None) or "/").is_relative_to(bundle.root):
+            _neighbours[bundle.digest, other] = imported
     return module
 
 
@@ -58,11 +64,6 @@ def in_words(error: BaseException, source: str | Path) -> str:
     return f"{type(error).__name__}: {error}{where}" if str(error) else f"{type(error).__name__}{where}"
 
 
-def is_user_module(name: str) -> bool:
-    """Whether a module of this name came from `load_file`."""
-    return name in _bundles
-
-
 def bundle_of(module_name: str) -> Bundle:
     """What a module was loaded from."""
     return _bundles[module_name]
@@ -70,8 +71,29 @@ def bundle_of(module_name: str) -> Bundle:
 
 def reference(module_name: str, attribute: str) -> str:
     """Something in a user's file as ``run.toml`` names it."""
-    bundle = _bundles[module_name]
+    return _reference(_bundles[module_name], attribute)
+
+
+def _reference(bundle: Bundle, attribute: str) -> str:
     return f"{bundle.folder_name}/{bundle.entry}:{attribute}@{bundle.digest[:SHOWN]}"
+
+
+def defined_in(kind: type) -> tuple[Bundle, str] | None:
+    """The bundle that defines a class, and how ``run.toml`` names the class; nothing if no user's file does, nor one beside it."""
+    if kind.__module__ in _bundles:
+        return _bundles[kind.__module__], reference(kind.__module__, kind.__name__)
+    for bundle in reversed(_bundles.values()):
+        beside = _neighbours.get((bundle.digest, kind.__module__))
+        if beside is not None and getattr(beside, kind.__name__, None) is kind:
+            return bundle, _reference(bundle, f"{kind.__module__}.{kind.__name__}")
+    return None
+
+
+def attribute_of(kind: type) -> object:
+    """What is found under a class's name in the module that defines it."""
+    found = defined_in(kind)
+    beside = None if found is None else _neighbours.get((found[0].digest, kind.__module__))
+    return getattr(beside or sys.modules.get(kind.__module__), kind.__name__, None)
 
 
 def check_bundles_agree(bundles: set[Bundle]) -> None:
@@ -126,8 +148,11 @@ def locate(text: str, code: Path) -> tuple[Path, str, Bundle]:
 
 def resolve(text: str, code: Path) -> object:
     """What a reference means. This runs the file: whoever calls it has asked `upslope.runtime.trust` first."""
-    path, attribute, _ = locate(text, code)
+    path, attribute, bundle = locate(text, code)
     module = load_file(path)
+    beside, _, name = attribute.rpartition(".")
+    if beside:  # only what loading the file has imported from beside it: a name in a file imports nothing
+        return getattr(_neighbours.get((bundle.digest, beside)), name, None)
     if not hasattr(module, attribute):
         raise UserError(f"{path} defines no {attribute!r}.")
     return getattr(module, attribute)

@@ -29,13 +29,14 @@ def add_flags(serve: argparse.ArgumentParser) -> None:
 def run(flags: argparse.Namespace) -> int:
     """Serves until it is interrupted."""
     from upslope.runtime.http_client import KEY_VARIABLE
+    from upslope.runtime.threads import restored_threads
     from upslope.serving.server import Server, check_listening, load_served
 
     if flags.name is not None and not flags.name.strip():
         raise UserError(f"--name {flags.name!r} is empty. Give the model a name, or leave the flag out.")
     token, name = flags.token or os.environ.get(KEY_VARIABLE, ""), flags.name or ""
     check_listening(flags.host, flags.port, token, name)
-    with _scheduler_interrupts():
+    with _scheduler_interrupts(), restored_threads():
         policy = load_served(flags.path, flags.device, flags.threads)
         server = Server(policy, host=flags.host, port=flags.port, token=token, name=name)
         print(f"{server.name} at {server.url}/v1, {'with' if token else 'without'} a key; Ctrl-C ends it", file=sys.stderr)

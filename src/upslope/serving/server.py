@@ -162,7 +162,10 @@ SMALL = 10_000_000
 
 
 def load_served(spec: str, device: Device = "auto", threads: int | None = None) -> LanguageModel:
-    """The policy of a run's last checkpoint, or a model as ``--model`` names it, ready to sample."""
+    """The policy of a run's last checkpoint, or a model as ``--model`` names it, ready to sample.
+
+    Torch has ``threads`` from here on, in the whole process; `upslope.runtime.threads.restored_threads` around it ends that.
+    """
     check_threads(threads)
     policy = _found(spec)
     small = policy.parameter_count() < SMALL

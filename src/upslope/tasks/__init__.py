@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from upslope.errors import TaskError, did_you_mean
 from upslope.runtime import user_code
+from upslope.runtime.settings import Domain
 from upslope.tasks.copying import Copy
 from upslope.tasks.embedded import FAMILY as SMALL
 from upslope.tasks.embedded import EmbeddedTask
 from upslope.tasks.grounding import Grounding
 from upslope.tasks.interval import Interval
+from upslope.tasks.kinds import Kind, domain_of, kind_of
 from upslope.tasks.own import make_own
 from upslope.tasks.recommend import Recommend
 from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, WithReward
@@ -28,7 +30,7 @@ from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, WithRew
 if TYPE_CHECKING:
     from upslope.tasks.gym import GymTask
 
-__all__ = ["Problem", "Scores", "Split", "TaskInfo", "TextTask", "WithReward", "list_tasks", "load_task"]
+__all__ = ["Problem", "Scores", "Split", "TaskInfo", "TextTask", "WithReward", "domain_of", "list_tasks", "load_task"]
 
 FAMILY: dict[str, type[EmbeddedTask]] = {**SMALL, **{task.kind: task for task in (Copy, Grounding, Interval, Recommend)}}
 """The tasks that are made on the spot, by name."""
@@ -39,25 +41,23 @@ class TaskInfo:
     """A line of ``upslope tasks``."""
 
     name: str
-    domain: str
+    domain: Domain
     description: str
 
 
 def list_tasks(all: bool = False) -> list[TaskInfo]:
     """What `load_task` takes. With ``all`` also every dataset of reasoning-gym, which takes seconds to load."""
-    found = [TaskInfo(name, "text", task.about) for name, task in FAMILY.items()]
+    found = {name: task.about for name, task in FAMILY.items()}
     if all:
         from upslope.tasks.reasoning_gym import dataset_names
 
-        found += [TaskInfo(f"reasoning-gym:{name}", "text", f"reasoning-gym's {name}.") for name in dataset_names()]
+        found |= {f"reasoning-gym:{name}": f"reasoning-gym's {name}." for name in dataset_names()}
     else:
-        found.append(TaskInfo("reasoning-gym:NAME", "text", "A dataset of reasoning-gym, about a hundred: 'upslope tasks --all'."))
-    found.append(
-        TaskInfo("FILE.jsonl", "text", 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Needs a reward.')
-    )
-    found.append(TaskInfo("FILE.py:CLASS", "text", "A TextTask of your own: a sampler and a scorer."))
-    found.append(TaskInfo("gym:ID", "control", "Any environment gymnasium knows, such as gym:CartPole-v1 or gym:HalfCheetah-v5."))
-    return found
+        found["reasoning-gym:NAME"] = "A dataset of reasoning-gym, about a hundred: 'upslope tasks --all'."
+    found["FILE.jsonl"] = 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Needs a reward.'
+    found["FILE.py:CLASS"] = "A TextTask of your own: a sampler and a scorer."
+    found["gym:ID"] = "Any environment gymnasium knows, such as gym:CartPole-v1 or gym:HalfCheetah-v5."
+    return [TaskInfo(name, domain_of(name), about) for name, about in found.items()]
 
 
 def load_task(spec: str, *, reward: Reward | None = None, test_data: str | None = None) -> TextTask | GymTask:
@@ -72,22 +72,23 @@ def load_task(spec: str, *, reward: Reward | None = None, test_data: str | None 
     Raises:
         TaskError: if there is no such task, knob or file, or its content cannot be used.
     """
-    if spec.endswith(".jsonl"):
+    kind = kind_of(spec)
+    if kind == "jsonl":
         return _load_jsonl(spec, reward, test_data)
     if test_data is not None:
         raise TaskError(f"test data ({test_data!r}) goes with a JSONL file; {spec!r} makes its own test problems.")
-    if ".py:" in spec:
+    if kind == "file":
         task = _from_file(spec)
         return task if reward is None else WithReward(task, reward)
     name, options = parse_spec(spec)
-    family, _, rest = name.partition(":")
-    if family == "gym" and rest:
+    rest = name.partition(":")[2]
+    if kind == "gym" and rest:
         if reward is not None:
             raise TaskError(f"{spec!r} pays its own reward; another one can only be given to text tasks.")
         from upslope.tasks.gym import GymTask
 
         return GymTask(rest, **options)
-    task = _load_text(spec, name, options)
+    task = _load_text(spec, kind, name, options)
     return task if reward is None else WithReward(task, reward)
 
 
@@ -120,9 +121,9 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def _load_text(spec: str, name: str, options: dict[str, Any]) -> TextTask:
-    family, _, rest = name.partition(":")
-    if family == "reasoning-gym" and rest:
+def _load_text(spec: str, kind: Kind, name: str, options: dict[str, Any]) -> TextTask:
+    rest = name.partition(":")[2]
+    if kind == "reasoning-gym" and rest:
         from upslope.tasks.reasoning_gym import ReasoningGymTask
 
         return ReasoningGymTask(rest, options)

@@ -7,7 +7,7 @@ can do is an interface of its own (`DecisionPolicy`, `TaskRollout`); a method th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ class Policy(Protocol):
 
     independent_decisions: bool
     """Whether a decision's columns depend on no other decision of its row: then it is a `DecisionPolicy`."""
+
+    plain: bool
+    """Take no fast path of ours: whatever is slower and surely right."""
 
     @property
     def pads(self) -> bool:
@@ -109,7 +112,6 @@ class Rollout(Protocol):
         """Go on from a saved state; `restart` must follow."""
 
 
-@runtime_checkable
 class TaskRollout(Rollout, Protocol):
     """A rollout over many tasks, which can be asked for certain ones: what filters that refill, curricula and data parts need."""
 

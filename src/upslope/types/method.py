@@ -10,8 +10,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from upslope.errors import MethodError, did_you_mean
 from upslope.fields import shown
-from upslope.knobs import said, set_knob
+from upslope.knobs import Setting, said, set_in_names, set_in_stack, set_knob
 from upslope.types.part import Part
+from upslope.types.part_text import parts_meant
 from upslope.types.slot_fields import ByDomain, Named, Stack
 from upslope.types.slots import (
     Advantage,
@@ -152,7 +153,8 @@ class Method:
     def derive(self, **changes: Any) -> Method:
         """This method with some slots changed; its name becomes the parent unless the name stays.
 
-        A new name starts with no notes, formula or per-domain knobs of its own unless they are given: those were about the parent.
+        A new name starts without notes, formula, differences and advice unless they are given: those were about the parent. Its
+        knobs per domain (``on``) stay, as all slots do; give ``on={}`` to drop them.
         """
         if changes.get("name", self.name) != self.name:
             changes = {"parent": self.name, "notes": "", "formula": "", "differs": "", "use_when": "", **changes}
@@ -164,18 +166,28 @@ class Method:
         return dataclasses.replace(self, **emptied)
 
     def with_knobs(self, knobs: Mapping[str, Any]) -> Method:
-        """This method with knobs set by path, as in ``{"surrogate.high": 0.3}``.
+        """This method with knobs set by path, as in ``{"surrogate.high": 0.3}``, one after the other.
 
         A path names a slot, then fields. Inside a slot that stacks, give the position (``regularize.0.weight``) or leave
         it out when there is one part; inside ``models``, the name.
+        Where a part stands, the value is another part, perhaps as text: ``{"surrogate": "PessimisticClip(low=0.1)"}``. In a slot
+        that stacks, several are separated by commas, the position behind the last adds one, and ``none`` empties; inside
+        ``models``, a new name adds one.
         """
-        method = self
+        method, done = self, list[str]()
         for path, value in knobs.items():
             slot, _, rest = path.partition(".")
             if slot not in SLOTS:
                 raise MethodError(f"no slot named {slot!r} in --set {path}={said(value)}.{did_you_mean(slot, SLOTS)}")
-            changed = set_knob(getattr(method, slot), rest.split(".") if rest else [], value, path, method.name)
+            asked = Setting(path, value, method.name, parts_meant)
+            if undone := [each for each in done if each.startswith(f"{path}.")]:
+                raise MethodError(f"{asked} stands behind --set {undone[0]}=..., which it would undo. Give the whole part first.")
+            change = set_in_stack if slot in STACKED_SLOTS else set_in_names if slot in NAMED_SLOTS else set_knob
+            changed: Any = change(getattr(method, slot), rest.split(".") if rest else [], asked, SLOT_CLASSES[slot])
+            if changed is None and slot in SINGLE_SLOTS:
+                raise MethodError(f"{asked}: a method needs its {slot}. Give another part.")
             method = dataclasses.replace(method, **{slot: changed})
+            done.append(path)
         return method
 
     def for_domain(self, domain: str) -> Method:
@@ -215,9 +227,9 @@ def _belongs(part: Part) -> str:
 
 
 def _loaded(kind: type[Part]) -> Iterator[type[Part]]:
-    """The public parts of a kind that have been imported so far."""
+    """Parts of ours of that kind that have been imported so far."""
     for below in kind.__subclasses__():
-        if "__dataclass_params__" in vars(below) and not below.__name__.startswith("_"):
+        if "__dataclass_params__" in vars(below) and below.__module__.startswith("upslope."):
             yield below
         yield from _loaded(below)
 

@@ -46,11 +46,14 @@ class DecisionObjective:
     The first update of each size is recorded, the second computed both ways, and from the third on only the record is repeated
     if both agreed: what no check of the record alone can see, a value taken past torch, would show there. Methods that draw random
     numbers or read the current policy ahead differ from update to update in more than columns and are computed as they are written.
+
+    Args:
+        replays: whether it may record at all.
     """
 
-    def __init__(self, method: Method, views: PolicyViews, needs: frozenset[str]) -> None:
+    def __init__(self, method: Method, views: PolicyViews, needs: frozenset[str], replays: bool = True) -> None:
         self.method, self.views, self.needs = method, views, needs
-        self._repeats = "key" not in method.needs() and not estimator.early_columns(method)
+        self._repeats = replays and "key" not in method.needs() and not estimator.early_columns(method)
         self._records: dict[int, _Record] = {}
         self._whole: Trajectories | None = None
         self._arrays: dict[str, np.ndarray] = {}

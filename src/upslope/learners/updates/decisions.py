@@ -24,7 +24,7 @@ class DecisionUpdater:
     def __init__(self, method: Method, policy: DecisionPolicy, views: PolicyViews, optimizer: OptimizerStep, settings: Settings):
         self.method, self.policy, self.optimizer, self.settings = method, policy, optimizer, settings
         self.needs = estimator.slice_columns(method)
-        self.objective = DecisionObjective(method, views, self.needs)
+        self.objective = DecisionObjective(method, views, self.needs, replays=not policy.plain)
 
     def shares(self, rows: Trajectories, order: torch.Generator) -> Sequence[Share]:
         cuts = self.settings.updates_per_step

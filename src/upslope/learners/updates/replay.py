@@ -7,6 +7,10 @@ computed once, what is computed twice or never read is left out.
 
 Only what is certain is repeated. An operation that is not in `KERNELS`, one that reads a value into Python (a branch on data) or
 that changes what something else still looks at makes the program ``None``, and the caller goes on as the method is written.
+
+The line of calls is compiled by `exec`, since a loop over it in Python would cost as much again as the calls. What is compiled is
+made here of generated names (``x0``, ``c3``, ``v7``), brackets and ``.astype``; no text of a method, a knob or a file enters it.
+``--plain`` does without.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from upslope.runtime import torch_private
 
 
 class Program(NamedTuple):
@@ -33,7 +38,7 @@ class Program(NamedTuple):
             return self.run(*arrays)
 
 
-class Tape(TorchDispatchMode):
+class Tape(torch_private.DispatchMode):  # type: ignore[misc,name-defined]
     """Remembers every operation while it is entered."""
 
     def __init__(self) -> None:
@@ -43,11 +48,13 @@ class Tape(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.done.append((f"{func._schema.name.removeprefix('aten::')}.{func._overloadname}", args, kwargs or {}, result))
+        self.done.append((func.name().removeprefix("aten::"), args, kwargs or {}, result))
         return result
 
     def program(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Program | None:
         """The run as a function of these inputs, or ``None`` where that is not certain."""
+        if isinstance(self, torch_private.NoDispatchMode):
+            return None
         try:
             return _Writer(inputs).write(self.done, outputs)
         except _Uncertain:

@@ -1,8 +1,8 @@
 """Policies for control: a categorical or Gaussian multi-layer perceptron, with a critic on a trunk of its own.
 
 Acting and learning are different work. Learning (`MLPPolicy.evaluate`) sees a minibatch of decisions and needs gradients; acting
-sees a handful of observations thousands of times in a row with weights that do not move. `Actor` is the second: the weights as
-they stand, both trunks fused into one, and all that can wait until the rollout is over left until then.
+sees a handful of observations thousands of times in a row with weights that do not move (`upslope.policies.control.actor`). Both
+are written out in numpy (`network`); ``plain`` takes torch's own operations instead (`plain`).
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from upslope.errors import MethodError, UserError, did_you_mean
+from upslope.policies.control.actor import Acted, Actor
 from upslope.policies.control.network import (
     ACTIVATIONS,
-    Categorical,
-    Gaussian,
     LayerStack,
     NetworkFunction,
     NetworkPass,
     stack_size,
 )
+from upslope.policies.control.plain import PlainActor, PlainPass
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
 from upslope.runtime.seeding import generator
 from upslope.types import Head, Trajectories, View
@@ -45,16 +45,6 @@ class ControlInputs:
 
     def take(self, pick) -> ControlInputs:
         return ControlInputs(pick(self.observation))
-
-
-class Acted(NamedTuple):
-    """An action and what the policy thought of it, ``[B]`` each; ``value`` is absent without a critic."""
-
-    action: Tensor
-    """Ids ``[B]`` or vectors ``[B, D]``. Gaussian actions are as drawn: the environment's side clips them to its box."""
-    logp: Tensor
-    entropy: Tensor | None
-    value: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -105,6 +95,8 @@ class MLPPolicy(nn.Module):
                  activation: str = "tanh", seed: int = 0) -> None:  # fmt: skip
         super().__init__()
         self.sizes = MLPSizes(observation_size, actions, continuous, tuple(hidden), activation)
+        self.plain = False
+        """Compute with torch's own operations: slower, and what the fast way is held against."""
         self.flat = nn.ParameterDict()
         """The weights of each stack as one vector: ``policy`` (``log_std`` at its end), ``value`` and further heads by name."""
         self._add_stack("policy", 0.01, generator(seed, "policy"))
@@ -151,7 +143,7 @@ class MLPPolicy(nn.Module):
 
     def acting(self) -> Actor:
         """The policy as it stands now, made for acting; later updates do not reach it."""
-        return Actor(self)
+        return PlainActor(self) if self.plain else Actor(self)
 
     def act(self, observation: Tensor, noise: Tensor, greedy: bool = False) -> Acted:
         """Act once on observations ``[B, D]``. A loop takes one `acting` and uses that instead.
@@ -171,16 +163,21 @@ class MLPPolicy(nn.Module):
     def evaluate(self, rows: Trajectories, needs: frozenset[str] = frozenset()) -> View:
         """Log-probabilities ``[N, T]`` of the recorded joint actions, and ``entropy`` and ``value`` if needed, with gradient."""
         done = self.forward_pass(rows, needs)
+        if isinstance(done, PlainPass):
+            return View.of(done.tensors)
         columns = NetworkFunction.apply(done, *(self.flat[name] for name in done.stacks))
         return View.of(dict(zip(done.columns, columns, strict=True)))
 
-    def forward_pass(self, rows: Trajectories, needs: frozenset[str]) -> NetworkPass:
+    def forward_pass(self, rows: Trajectories, needs: frozenset[str]) -> NetworkPass | PlainPass:
         """The same as arrays, without torch; `backward_pass` takes it back to the weights."""
         if rows.action is None:
             raise MethodError("these rows have no actions to evaluate.")
         if "value" in needs and self.critic is None:
             raise MethodError("a value was asked of a policy without a critic. Call add_value_head(seed) before the first rollout.")
         stacks = {name: stack for name, stack in self._stacks.items() if name == "policy" or name in needs}
+        if self.plain:
+            vectors = {name: (self.flat[name], stack.widths) for name, stack in stacks.items()}
+            return PlainPass(vectors, self.sizes, rows.inputs.observation, rows.action, "entropy" in needs)
         action = rows.action.numpy()
         return NetworkPass(
             stacks,
@@ -191,8 +188,12 @@ class MLPPolicy(nn.Module):
             action.shape[:2],
         )
 
-    def backward_pass(self, done: NetworkPass, grads: Mapping[str, np.ndarray]) -> float:
+    def backward_pass(self, done: NetworkPass | PlainPass, grads: Mapping[str, np.ndarray]) -> float:
         """Sets the gradient of every vector, given those of a forward pass's columns, and returns the norm of all together."""
+        if isinstance(done, PlainPass):
+            self.zero_grad(set_to_none=True)
+            done.backward(grads)
+            return math.sqrt(sum(float(flat.grad.double().square().sum()) for flat in self.parameters() if flat.grad is not None))
         found = done.gradients(grads)
         for name, flat, gradient in self._gradients:
             flat.grad = gradient if name in found else None
@@ -311,61 +312,6 @@ class MLPPolicy(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._make_views()
-
-
-class Actor:
-    """A policy's weights as they stood when it was made: actor and critic fused, on the CPU, where environments are.
-
-    The first layers are stacked, later ones stand on the diagonal of one matrix: a step costs one small product per layer
-    instead of two. It computes in numpy: on a handful of observations the calls are what costs, and numpy's cost less than half of
-    torch's. Only what the next step waits for is worked out at once; `view` does the rest for a whole rollout.
-    """
-
-    def __init__(self, policy: MLPPolicy) -> None:
-        stacks = [policy.actor] + ([policy.critic] if policy.critic is not None else [])
-        self.has_value = len(stacks) == 2
-        self.activation = ACTIVATIONS[policy.sizes.activation].call
-        self.log_std = policy.log_std.float().numpy().copy() if policy.log_std is not None else None
-        self._std = np.exp(self.log_std) if self.log_std is not None else None
-        self._weights: list[tuple[np.ndarray, np.ndarray]] = []
-        for depth, layers in enumerate(zip(*stacks, strict=True)):
-            blocks = [layer.weight.float() for layer in layers]
-            joined = torch.cat(blocks) if depth == 0 else torch.block_diag(*blocks)
-            bias = torch.cat([layer.bias.float() for layer in layers])
-            self._weights.append((joined.t().contiguous().numpy(), bias.numpy()))
-
-    def output(self, observation: np.ndarray) -> np.ndarray:
-        """Logits or means, then the value if there is a critic: ``[B, A]`` or ``[B, A + 1]``, float32."""
-        *inner, (head, head_bias) = self._weights
-        hidden = observation
-        for weight, bias in inner:
-            hidden = self.activation(hidden @ weight + bias)
-        return hidden @ head + head_bias
-
-    def choose(self, output: np.ndarray, noise: np.ndarray, greedy: bool = False) -> np.ndarray:
-        """Actions ``[B]`` or ``[B, D]`` for one step's output; the noise is as in `MLPPolicy.act`."""
-        parameters = output[:, :-1] if self.has_value else output
-        if self._std is not None:
-            return parameters.copy() if greedy else parameters + self._std * noise
-        if greedy:
-            return parameters.argmax(-1)
-        # Inverse CDF without normalising. A uniform below one times the total stays below the total in floating point, so the
-        # index stays inside, and an action of probability zero is never the first to pass the threshold.
-        cumulative = np.exp(parameters - parameters.max(-1, keepdims=True)).cumsum(-1)
-        return (cumulative <= noise[:, None] * cumulative[:, -1:]).sum(-1)
-
-    def view(self, output: np.ndarray, action: np.ndarray) -> View:
-        """What was thought of the actions, for outputs with any leading axes: a whole rollout in one call."""
-        shape, output = output.shape[:-1], output.reshape(-1, output.shape[-1])
-        parameters = output[:, :-1] if self.has_value else output
-        action = action.reshape(len(output), *action.shape[len(shape) :])
-        thought = Categorical(parameters, action) if self.log_std is None else Gaussian(parameters, self.log_std, action)
-        columns = {"logp": thought.logp, "entropy": thought.entropy} | ({"value": output[:, -1]} if self.has_value else {})
-        return View.of({name: torch.from_numpy(column.reshape(shape)) for name, column in columns.items()})
-
-    def value(self, observation: np.ndarray) -> np.ndarray:
-        """Values ``[B]``; zeros without a critic, as where nothing is known behind a cut."""
-        return self.output(observation)[:, -1] if self.has_value else np.zeros(len(observation), np.float32)
 
 
 def _read_description(files: CheckpointReader) -> tuple[MLPSizes, bool, list[str]]:

@@ -66,12 +66,12 @@ class LayerStack:
     """
 
     def __init__(self, flat: Tensor, widths: tuple[int, ...], activation: Activation) -> None:
-        self.widths, self.activation = widths, activation
-        self.layers = [LinearLayer(*pieces) for pieces in _cut(flat.detach(), widths)]
+        self.flat, self.widths, self.activation = flat.detach(), widths, activation
+        self.layers = [LinearLayer(*pieces) for pieces in cut_vector(flat.detach(), widths)]
         self.gradient = np.zeros(len(flat), flat.detach().numpy().dtype)
         """Of the whole vector: where `backward` writes, every time anew."""
         self._arrays = [(layer.weight.numpy(), layer.bias.numpy()) for layer in self.layers]
-        self._grads = list(_cut(self.gradient, widths))
+        self._grads = list(cut_vector(self.gradient, widths))
 
     def __getitem__(self, position: int) -> LinearLayer:
         return self.layers[position]
@@ -109,7 +109,7 @@ class LayerStack:
                 grad *= self.activation.derivative(*kept[position - 1])
 
 
-def _cut(flat: Any, widths: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
+def cut_vector(flat: Any, widths: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
     """Weight and bias of each layer as views of a vector, of torch or of numpy."""
     begin = 0
     for below, above in pairwise(widths):

@@ -16,6 +16,7 @@ from torch import Tensor
 from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.blocks import Products
 from upslope.policies.forward.packing import Layout
+from upslope.runtime import torch_private
 
 _passes = itertools.count()
 
@@ -160,8 +161,8 @@ class _Weights:
 
     def __init__(self, body: Architecture):
         parameters = list(body.model.parameters())
-        self.versions = [(parameter.data_ptr(), parameter._version) for parameter in parameters]
-        self.lengths = [float(length) for length in torch._foreach_norm([parameter.detach() for parameter in parameters])]
+        self.versions = [(parameter.data_ptr(), torch_private.version_of(parameter)) for parameter in parameters]
+        self.lengths = [float(length) for length in torch_private.foreach_norm([parameter.detach() for parameter in parameters])]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Weights) and (self.versions, self.lengths) == (other.versions, other.lengths)

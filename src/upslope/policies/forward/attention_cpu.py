@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from upslope.policies.forward.packing import Layout, pad, unpad
+from upslope.runtime import torch_private
 
 COPIED = 16
 """Prompts up to so long are copied."""
-_flash_back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 class Attended(NamedTuple):
@@ -229,7 +229,7 @@ def attend_with_logsumexp(
     q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None, causal: bool = False
 ) -> Attended:
     """Attention ``[B, heads, T, width]``, and its logsumexps ``[B, heads, T]``; ``mask`` is added to the scores."""
-    return Attended(*torch._scaled_dot_product_flash_attention_for_cpu(q, k, v, is_causal=causal, attn_mask=mask, scale=scale))
+    return Attended(*torch_private.flash_attention_for_cpu(q, k, v, is_causal=causal, attn_mask=mask, scale=scale))
 
 
 def attend_some(q: Tensor, k: Tensor, v: Tensor, scale: float, absent: Tensor | None) -> Attended:
@@ -250,9 +250,8 @@ def _back(
     """The grads of queries, keys and values."""
     repeat = q.shape[1] // k.shape[1]
     keys, values = _repeated(k, repeat), _repeated(v, repeat)
-    to_q, *to_both = _flash_back(
-        result.grad, q, keys, values, result.out, result.logsumexp, 0.0, causal, attn_mask=mask, scale=scale
-    )
+    back = torch_private.flash_attention_for_cpu_backward
+    to_q, *to_both = back(result.grad, q, keys, values, result.out, result.logsumexp, 0.0, causal, attn_mask=mask, scale=scale)
     return [to_q, *(x if repeat == 1 else x.unflatten(1, (-1, repeat)).sum(2) for x in to_both)]
 
 

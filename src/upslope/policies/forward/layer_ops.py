@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from upslope.policies.forward.triton import launch
+from upslope.runtime import torch_private
 
 ACTIVATIONS = ("silu", "gelu", "tanh")
 """``tanh`` is GELU by its usual approximation."""
@@ -44,7 +45,7 @@ def gathered(several: list[tuple[Tensor, ...]], dtype: torch.dtype) -> list[Matr
     flat = torch.empty(sum(sizes), dtype=dtype, device=pieces[0].device)
     with torch.no_grad():
         targets = [target.view(part.shape) for target, part in zip(flat.split(sizes), pieces, strict=True)]
-        torch._foreach_copy_(targets, pieces)
+        torch_private.foreach_copy_(targets, pieces)
         wholes = flat.split([sum(part.numel() for part in parts) for parts in copied])
         lows = {id(parts): whole.view(-1, *parts[0].shape[1:]) for whole, parts in zip(wholes, copied, strict=True)}
     return [Matrix(lows[id(parts)] if id(parts) in lows else parts[0].detach(), parts) for parts in several]

@@ -18,10 +18,11 @@ from upslope.plan import checked_table
 from upslope.runtime.files import write_text
 from upslope.runtime.method_file import method_table
 from upslope.runtime.run_folder import RunFolder
-from upslope.runtime.settings import Settings
+from upslope.runtime.settings import Settings, check_names
 from upslope.runtime.toml_files import parse_toml
 from upslope.setting_up import set_up
 from upslope.types import Method
+from upslope.types.part_text import as_text
 
 FILE = "compare.toml"
 CURVE_POINTS = 10
@@ -57,10 +58,7 @@ class Question:
                     raise UserError(f"the {kind} {name!r} is given twice; another copy of it would only repeat its runs.")
         if not isinstance(self.seeds, int) or self.seeds < 1:
             raise UserError(f"--seeds is {self.seeds!r}; it must be a whole number, at least 1. Five tell something, ten more.")
-        known = [f.name for f in dataclasses.fields(Settings)]
-        for name in self.settings:
-            if name not in known:
-                raise UserError(f"no setting named {name!r}.{did_you_mean(name, known)}")
+        check_names(self.settings)
         Settings(**self.settings)
         for path in (*self.knobs, *self.grid):
             owner = path.rpartition(":")[0]
@@ -92,7 +90,7 @@ class Question:
         found = []
         for choice in itertools.product(*paths.values()):
             chosen = dict(zip(paths, choice, strict=True))
-            label = " ".join([_plain_name(method), *(f"{path}={value}" for path, value in chosen.items())])
+            label = " ".join([_plain_name(method), *(f"{path}={as_text(value)}" for path, value in chosen.items())])
             found.append(({**fixed, **chosen}, label))
         return found
 
@@ -122,7 +120,7 @@ class Cell:
         """The words behind ``upslope`` that train it."""
         asked = self.question
         words = ["train", self.method, "--task", self.task, "--model", asked.model, "--out", str(out), "--quiet"]
-        words += [word for path, value in self.knobs.items() for word in ("--set", f"{path}={value}")]
+        words += [word for path, value in self.knobs.items() for word in ("--set", f"{path}={as_text(value)}")]
         words += [word for slot, name in asked.take.items() for word in ("--take", f"{slot}={name}")]
         words += ["--reward", asked.reward] if asked.reward else []
         words += ["--test-data", asked.test_data] if asked.test_data else []
@@ -237,7 +235,7 @@ def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> Non
     for cell in cells:
         known[cell.folder] = {
             "folder": cell.folder, "label": cell.label, "method": cell.method, "task": cell.task, "seed": cell.seed,
-            "knobs": {key: value if isinstance(value, (bool, int, float)) else str(value) for key, value in cell.knobs.items()},
+            "knobs": {key: value if isinstance(value, (bool, int, float)) else as_text(value) for key, value in cell.knobs.items()},
         }  # fmt: skip
     table = {"upslope": __version__, "shared": shared, "cells": list(known.values())}
     write_text(path / FILE, tomli_w.dumps(table))

@@ -30,7 +30,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--seeds", type=whole(1), metavar="N", help="runs of each method on each task, from --seed on (5)")
     add("--model", help="as for train (tiny)")
     add("--set", action="append", default=[], metavar="PATH=VALUE",
-        help="a knob of every method, or of one: dhpo:surrogate.sequence.high=0.1; repeatable")  # fmt: skip
+        help="a knob or part of every method, or of one: dhpo:surrogate.sequence.high=0.1; repeatable")  # fmt: skip
     add("--grid", action="append", default=[], metavar="PATH=V,V", help="values of a knob; each is compared as a method of its own")
     add("--take", action="append", default=[], metavar="SLOT=METHOD", help="as for train; repeatable")
     add("--reward", default="", help="as for train")
@@ -111,11 +111,23 @@ def _grid(given: Sequence[str]) -> dict[str, list[str]]:
     from upslope.runtime.settings_flags import pairs
 
     found = pairs("--grid", given, "PATH=VALUE,VALUE, as in surrogate.high=0.2,0.28")
-    grid = {path: [value.strip() for value in values.split(",")] for path, values in found.items()}
+    grid = {path: [value.strip() for value in _split(values)] for path, values in found.items()}
     for path, values in grid.items():
         if not all(values):
             raise UserError(f"--grid {path}={','.join(values)} has an empty value.")
     return grid
+
+
+def _split(values: str) -> list[str]:
+    """At commas, but not inside of brackets: those belong to the fields of a part."""
+    found, depth = [""], 0
+    for letter in values:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return found
 
 
 def _references(given: Sequence[str]) -> dict[str, tuple[float, float]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from upslope.errors import UserError
+from upslope.plan import checked_table
 from upslope.report.compare.cells import Cell, Checked, FindMethod, Question, check, is_comparison, write_question
 from upslope.report.compare.gathering import Field, expand, gather
 from upslope.report.compare.markdown import markdown
@@ -83,7 +84,7 @@ def compare_runs(folders: Sequence[str | Path], options: Options) -> Answer:
     paths = expand(found)
     notes: list[str] = []
     if options.k:
-        done = [path for path, _ in paths if (path / "summary.json").is_file() and not _is_control(path)]
+        done = [path for path, _ in paths if (path / "summary.json").is_file() and _is_text(path)]
         with Watching(len(done), 0, 1, quiet=options.quiet) as watching:
             notes = _sampled(done, options.k, options.workers or 1, 1, watching)
     field = gather(paths)
@@ -178,8 +179,12 @@ def _is_only_a_report(path: Path) -> bool:
     return (path / "comparison.json").is_file() and not is_comparison(path)
 
 
-def _is_control(path: Path) -> bool:
-    return str(RunFolder.open(path).table().get("task")).startswith("gym:")
+def _is_text(path: Path) -> bool:
+    """Whether it is a run that can be sampled for pass@k; of one that cannot be read `gather` says why it is left out."""
+    try:
+        return bool(checked_table(RunFolder.open(path))["domain"] == "text")
+    except UserError:
+        return False
 
 
 def _task_of(path: Path, cells: Sequence[Cell]) -> str:

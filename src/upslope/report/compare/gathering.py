@@ -15,6 +15,7 @@ from upslope.plan import checked_table
 from upslope.report.compare.cells import flat, is_comparison, read_labels
 from upslope.report.compare.sampling import counts
 from upslope.runtime.run_folder import RunFolder
+from upslope.types.part_index import class_name
 
 BUDGET = ("steps", "tasks_per_step", "samples_per_task", "envs", "horizon", "max_tokens", "warm_start")
 """What a run may spend. Runs that differ in one of these are not ranked."""
@@ -184,7 +185,7 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
     made = []
     for run in runs:
         mine = _variant(run)
-        told = [f"{_knob_name(path)}={_knob_value(mine.get(path))}" for path in differing[run.method, run.task]]
+        told = [f"{_knob_name(path)}={_knob_value(path, mine.get(path))}" for path in differing[run.method, run.task]]
         made.append(" ".join([run.method, *dict.fromkeys(told)]))
     return made
 
@@ -200,9 +201,11 @@ def _knob_name(path: str) -> str:
     return path.replace(".0.", ".").removesuffix(".part")
 
 
-def _knob_value(value: Any) -> str:
+def _knob_value(path: str, value: Any) -> str:
     if value is None:
         return "none"
+    if path.rpartition(".")[2] == "part":
+        return class_name(str(value))
     return str(value).rpartition(":")[2].partition("@")[0] if isinstance(value, str) else str(value)
 
 

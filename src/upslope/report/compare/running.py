@@ -19,8 +19,10 @@ from typing import IO, Any
 from upslope.errors import UserError
 from upslope.report.compare.cells import Cell, Checked, check_agrees
 from upslope.report.compare.watching import Watching
+from upslope.runtime.environment import ALLOCATOR
 from upslope.runtime.memory import free_bytes
 from upslope.runtime.run_folder import RunFolder
+from upslope.tasks import domain_of
 
 LOGS, LOCK = "logs", ".lock"
 POLL_SECONDS = 0.2
@@ -57,7 +59,7 @@ def upslope_command(words: Sequence[str]) -> list[str]:
 
 def environment(threads: int) -> dict[str, str]:
     """What a run inherits: one thread each for small models, so that they share the cores instead of fighting for them."""
-    return {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    return {**ALLOCATOR, **os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
 
 
 def sort_out(cells: Sequence[Cell], root: Path, checked: Checked) -> tuple[list[Cell], list[Cell]]:
@@ -223,7 +225,7 @@ def cores() -> int:
 def threads_of(question: Any) -> int:
     """Torch threads of each run: as given, one for small models and control, else all cores."""
     given = question.settings.get("threads")
-    small = question.model.split(":")[0] == "tiny" or all(task.startswith("gym:") for task in question.tasks)
+    small = question.model.split(":")[0] == "tiny" or all(domain_of(task) == "control" for task in question.tasks)
     return int(given or (1 if small else cores()))
 
 

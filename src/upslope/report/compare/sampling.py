@@ -68,22 +68,21 @@ def sample_all(paths: Sequence[Path], k: int, *, workers: int, threads: int, say
 
 def sample(path: Path, k: int, problems: int = PROBLEMS) -> dict[str, Any]:
     """Samples one run and keeps what came out."""
-    import torch
-
     from upslope.rollout.evaluation import evaluate_text
     from upslope.run import Run
     from upslope.runtime.run_folder import RunFolder
+    from upslope.runtime.threads import torch_threads
 
     folder = RunFolder.open(path)
     run = Run(folder)
     settings = run.plan.settings
-    torch.set_num_threads(settings.threads or 1)
-    policy = run.policy
-    assert run.bench is not None
-    found = evaluate_text(
-        run.bench.task, policy, problems=problems, max_tokens=settings.max_tokens or run.bench.task.max_tokens, samples=k,
-        temperature=settings.temperature, stop=settings.stops,
-    )  # fmt: skip
+    with torch_threads(settings.threads or 1):
+        policy = run.policy
+        assert run.bench is not None
+        found = evaluate_text(
+            run.bench.task, policy, problems=problems, max_tokens=settings.max_tokens or run.bench.task.max_tokens, samples=k,
+            temperature=settings.temperature, stop=settings.stops,
+        )  # fmt: skip
     kept = {
         "checkpoint": (run.checkpoint or folder.latest()).name,
         "problems": len(found.problems),

@@ -20,6 +20,7 @@ from upslope.policies.forward.triton.launch import GATE_BLOCK, GATE_WARPS, power
 from upslope.rollout.decode.record import Job, Record
 from upslope.rollout.decode.stepper import Prompts, Stepper
 from upslope.rollout.decode.weights import Weights
+from upslope.runtime import torch_private
 from upslope.types import Sampling
 
 SIZES = (16, 32, 64, 128, 256, 384, 512, 768, 1024)
@@ -217,7 +218,7 @@ class _Kept:
     def take(self, prompts: Prompts, job: Job | None) -> None:
         tokens, texts = sum(prompts.lengths), len(prompts.lengths)
         for kept, read in zip((self.keys, self.values), zip(*prompts.memory, strict=True), strict=True):
-            torch._foreach_copy_([layer[:tokens] for layer in kept], list(read))
+            torch_private.foreach_copy_([layer[:tokens] for layer in kept], list(read))
         self.length[:texts] = prompts.length
         self.start[:texts] = prompts.length.cumsum(0) - prompts.length
         if job is None:

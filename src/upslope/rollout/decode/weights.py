@@ -12,6 +12,7 @@ from torch import Tensor
 from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.blocks import Block, blocks_of, norm_weight
 from upslope.policies.forward.layer_ops import Matrix
+from upslope.runtime import torch_private
 
 
 class Weights:
@@ -46,7 +47,7 @@ class Weights:
                 self.blocks, self._ends = [_copied(block) for block in blocks_of(body, self.dtype)], tuple(map(_copied, ends))
             else:
                 own, new = [*self.blocks, self._ends], [*blocks_of(body, self.dtype), ends]
-                torch._foreach_copy_([*_tensors(own)], [*_tensors(new)])
+                torch_private.foreach_copy_([*_tensors(own)], [*_tensors(new)])
         self.embedding, self.last_norm, self.head = self._ends
 
 

@@ -7,7 +7,6 @@ Written against vLLM's documented interface (``LLM.generate`` with token prompts
 from __future__ import annotations
 
 import importlib.util
-import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from upslope.errors import MissingExtra, UserError, pip_install
 from upslope.policies.adapters import folded
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.engines.external import Recorded, as_completions, cut_at_stops, ended, gap, seed_of, untruncated
+from upslope.runtime.environment import default_environment
 from upslope.types import Completions, Metrics, Sampling
 
 MOST_POSITIONS = 16_384
@@ -44,7 +44,10 @@ class VLLMEngine:
         if importlib.util.find_spec("vllm") is None:
             raise MissingExtra("vllm is", pip_install("vllm"))
         # With the engine in this process, weights are handed over as they are, without a copy through another process.
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        with default_environment({"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}):
+            self._start(policy, memory_share)
+
+    def _start(self, policy: LanguageModel, memory_share: float) -> None:
         import vllm
 
         self.vllm, self.policy = vllm, policy

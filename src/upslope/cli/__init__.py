@@ -1,0 +1,94 @@
+"""The command line: reads flags, calls the library, prints. What is heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from upslope.cli.codes import BROKEN, BROKEN_PIPE, FAILED, INTERRUPTED
+from upslope.errors import Remark, UserError, did_you_mean
+from upslope.runtime.environment import ALLOCATOR
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; the exit code: 0 done, 1 a fault of ours, 2 something to mend, 130 interrupted."""
+    if argv is None:  # the process is ours, with those it starts
+        for name, value in ALLOCATOR.items():
+            os.environ.setdefault(name, value)
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", Remark)
+            warnings.formatwarning = _in_a_line
+            code = _dispatch([word for word in words if word != "--debug"])
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        return _failed(str(error), FAILED, debug)
+    except KeyboardInterrupt:
+        print("upslope: interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has what it wanted. Standard output is replaced so that closing it does not complain.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except OSError as problem:  # the disk, a folder, a port: what the system refuses has its own words
+        what = f"{problem.filename}: " if problem.filename else ""
+        return _failed(f"{what}{problem.strerror or problem}.", FAILED, debug)
+    except Exception as fault:
+        said = f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
+        return _failed(f"this should not have happened: {said}. With --debug it says where.", BROKEN, debug)
+
+
+def _in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
+    """A remark for the user without the place in our code it came from; any other warning as ever."""
+    return f"note: {message}\n" if issubclass(category, Remark) else _format_warning(message, category, *where, **more)
+
+
+_format_warning = warnings.formatwarning
+
+
+def _failed(message: str, code: int, debug: bool) -> int:
+    """One line for the user; all that is known for whoever asks."""
+    if debug:
+        traceback.print_exc(file=sys.stderr)
+    print(f"upslope: {message}".encode(errors="backslashreplace").decode(), file=sys.stderr)
+    return code
+
+
+def _dispatch(argv: list[str]) -> int:
+    from upslope.cli.parsers import parsers
+
+    parser, commands = parsers()
+    named = next((word for word in argv if not word.startswith("-")), None)
+    if named is not None and named not in commands:
+        raise UserError(f"no command named {named!r}.{did_you_mean(named, commands)} There are {', '.join(commands)}.")
+    if not argv:
+        parser.print_help()
+        return 0
+    try:
+        flags, unknown = parser.parse_known_args(argv)
+    except SystemExit as asked:  # --help and --version have printed what they had to say
+        return int(asked.code or 0)
+    if unknown:
+        _refuse(unknown, commands[flags.command] if flags.command else parser)
+    run: Callable[[argparse.Namespace], int] = flags.run
+    return run(flags)
+
+
+def _refuse(unknown: list[str], parser: argparse.ArgumentParser) -> NoReturn:
+    first = next((word for word in unknown if word.startswith("-")), unknown[0])
+    if not first.startswith("-"):
+        parser.error(f"{first!r} is one word too many")
+    flag = first.partition("=")[0]
+    known = [name for action in parser._actions for name in action.option_strings]
+    near = did_you_mean(flag, known)
+    raise UserError(f"{parser.prog.partition(' ')[2]}: no flag {flag!r}.{near} '{parser.prog} --help' lists all.")

@@ -1,0 +1,115 @@
+"""Commands that look at a run, at the catalogue and at the tasks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from upslope.cli.codes import FAILED
+from upslope.cli.training import knobs_set, taken
+from upslope.errors import UserError
+
+# -- a run -----------------------------------------------------------------------------------------------------------------
+
+
+def evaluate(flags: argparse.Namespace) -> int:
+    """Measures a run."""
+    from upslope.api import load
+    from upslope.report.checkup import Asked, evaluate, evaluation_text
+
+    found = evaluate(load(flags.path, flags.trust), Asked(flags.k, flags.samples, flags.problems, flags.temperature, flags.engine))
+    _print(found if flags.json else evaluation_text(found))
+    return 0
+
+
+def check(flags: argparse.Namespace) -> int:
+    """Looks whether a run's folder is whole."""
+    from upslope.report.check_run import check_run
+    from upslope.report.live import passing_line
+
+    with passing_line() as show:
+        found = check_run(flags.path, show)
+    _print([vars(each) for each in found] if flags.json else "\n".join(map(str, found)))
+    return 0 if all(each.whole for each in found) else FAILED
+
+
+def try_out(flags: argparse.Namespace) -> int:
+    """Shows answers or an episode of a run."""
+    from upslope.api import load
+    from upslope.report import checkup
+
+    run = load(flags.path, flags.trust)
+    if checkup.is_control(run):
+        for name, given in (("--prompt", flags.prompt), ("--temperature", flags.temperature)):
+            if given:
+                raise UserError(f"{name} goes with text; {run.table['task']} is an environment. Try --render or --seed.")
+        print(checkup.episode(run, flags.seed, flags.render))
+        return 0
+    if flags.render:
+        raise UserError(f"--render goes with environments; {run.table['task']} is text.")
+    speaker = checkup.Speaker(run, flags.temperature, flags.seed)
+    for prompt in flags.prompt:
+        for line in sys.stdin if prompt == "-" else [prompt]:
+            print(speaker.answer(line.rstrip("\n")), flush=True)
+    if not flags.prompt:
+        print(speaker.examples(flags.problems))
+        if sys.stdin.isatty():
+            _talk(speaker.answer)
+    return 0
+
+
+def _talk(answer: Callable[[str], str]) -> None:
+    print("\nyour own problems; an empty line ends")
+    with suppress(EOFError):
+        while line := input("> "):
+            print(answer(line), flush=True)
+
+
+# -- the catalogue -----------------------------------------------------------------------------------------------------------
+
+
+def list_methods(flags: argparse.Namespace) -> int:
+    """Lists the catalogue."""
+    from upslope.api import list_methods
+    from upslope.report.describe import method_record, methods_table
+
+    found = list_methods(flags.family)
+    _print([method_record(each) for each in found] if flags.json else methods_table(found, _terminal_width()))
+    return 0
+
+
+def show(flags: argparse.Namespace) -> int:
+    """Shows a method."""
+    from upslope.api import method
+    from upslope.report.describe import show_record, show_text
+
+    found = method(flags.method, taken(flags)).with_knobs(knobs_set(flags))
+    _print(show_record(found, flags.flat) if flags.json else show_text(found, flags.flat, min(_terminal_width() or 110, 110)))
+    return 0
+
+
+def list_tasks(flags: argparse.Namespace) -> int:
+    """Lists what can be trained on."""
+    from upslope.tasks import list_tasks
+
+    found = list_tasks(flags.all)
+    if flags.json:
+        _print([{"name": each.name, "domain": each.domain, "description": each.description} for each in found])
+        return 0
+    room = max(len(each.name) for each in found)
+    _print("\n".join(f"{each.name:<{room}}  {each.domain:<7}  {each.description}" for each in found))
+    return 0
+
+
+def _print(value: str | Mapping[str, Any] | list[Any]) -> None:
+    print(value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def _terminal_width() -> int:
+    """Columns of the terminal, or 0 where nobody is looking and nothing should be cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0

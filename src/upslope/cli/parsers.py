@@ -1,0 +1,148 @@
+"""The commands and their flags. Light, so that ``--help`` stays fast."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from upslope import __version__
+from upslope.cli import looking, training
+from upslope.errors import UserError
+
+ABOUT = "Policy optimization as a composition of small parts on one engine."
+EXAMPLES = """examples:
+  upslope train dhpo                                  the demo: a tiny model learns to write words backwards
+  upslope train grpo --task reverse --steps 100 --set surrogate.high=0.3
+  upslope train ppo --task gym:CartPole-v1
+  upslope train my_method.py --task problems.jsonl --reward my_reward.py:score --model smollm2
+  upslope compare grpo dapo --task reverse            which is better, with five seeds each and error bars
+  upslope board                                       runs, curves and rollouts in a browser, live
+  upslope show dhpo                                   what a method changes, its formula, its paper
+  upslope eval runs/dhpo-reverse-0 --k 16             pass@k with intervals
+  upslope serve runs/dhpo-reverse-0                   its result behind OpenAI's protocol
+
+'upslope COMMAND --help' says more about each command."""
+SET: dict[str, Any] = {
+    "action": "append",
+    "default": [],
+    "metavar": "PATH=VALUE",
+    "help": "a knob of a part, as in surrogate.high=0.3, or a whole part, as in aggregate=TokenMean; repeatable",
+}
+TAKE: dict[str, Any] = {
+    "action": "append",
+    "default": [],
+    "metavar": "SLOT=METHOD",
+    "help": "which method of a composition fills a slot that two of them change; repeatable",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors like all others here: a `UserError`, without the usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        command = self.prog.partition(" ")[2]
+        raise UserError(f"{command + ': ' if command else ''}{_sentence(message)} '{self.prog} --help' says more.")
+
+
+def _sentence(message: str) -> str:
+    words = message.removeprefix("argument ").replace("the following arguments are required: ", "it needs ")
+    return words if words.endswith(("?", ".")) else f"{words}."
+
+
+def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser of all, and those of the commands by name."""
+    from upslope.report.compare import command as compare_command
+    from upslope.runtime.settings_flags import add_settings
+
+    shape: dict[str, Any] = {"allow_abbrev": False, "formatter_class": _wide}
+    parser = _Parser(prog="upslope", description=ABOUT, epilog=EXAMPLES, **shape)
+    parser.add_argument("--version", action="version", version=f"upslope {__version__}")
+    parser.add_argument("--debug", action="store_true", help="with any command: where an error came from, as a traceback")
+    below = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], about: str) -> argparse.ArgumentParser:
+        made = below.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".", **shape)
+        made.set_defaults(run=run)
+        return made
+
+    train = command("train", training.train, "train a policy; prints the folder of the run last")
+    train.usage = "upslope train METHOD [TASK] [--task TASK] [--model MODEL] [--set PATH=VALUE] [settings]"
+    _add_train_flags(train)
+    add_settings(train)
+    _add_run_commands(command)
+    compare = command("compare", training.compare, "which method is better: trains each with several seeds, or takes finished runs")
+    compare_command.add_flags(compare)
+    add_settings(compare)
+    methods = command("methods", looking.list_methods, "list the catalogue of methods")
+    methods.add_argument("--family", default="", help="only this family, such as rlvr or control")
+    show = command("show", looking.show, "what a method changes, its formula and its paper")
+    show.add_argument("method", metavar="METHOD", help="a name, a composition such as dhpo+high-entropy, or a file")
+    show.add_argument("--set", **SET)
+    show.add_argument("--take", **TAKE)
+    show.add_argument("--flat", action="store_true", help="all that it does, in the order in which it is done")
+    tasks = command("tasks", looking.list_tasks, "list what can be trained on")
+    tasks.add_argument("--all", action="store_true", help="with every dataset of reasoning-gym, which takes seconds")
+    for each in (methods, show, tasks):
+        each.add_argument("--json", action="store_true", help="the same as JSON")
+    return parser, dict(below.choices)
+
+
+def _wide(prog: str) -> argparse.HelpFormatter:
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=min(shutil.get_terminal_size().columns, 110))
+
+
+def _add_train_flags(train: argparse.ArgumentParser) -> None:
+    add = train.add_argument
+    add(
+        "method",
+        metavar="METHOD",
+        help="a name ('upslope methods'), a composition (dhpo+high-entropy), file.py or file.py:name",
+    )
+    add("task_word", metavar="TASK", nargs="?", help="the same as --task")
+    add("--task", help="a name ('upslope tasks'), gym:ID, reasoning-gym:NAME, a .jsonl file, or file.py:Class (reverse)")
+    add("--model", default="tiny", help="tiny, smollm2, or a folder that transformers can load; control needs none (tiny)")
+    add("--out", help="folder of the run (runs/METHOD-TASK-SEED)")
+    add("--set", **SET)
+    add("--take", **TAKE)
+    add("--reward", default="", help="exact, math-verify, or a function of yours as file.py:function")
+    add("--test-data", default="", metavar="FILE", help="a second .jsonl to evaluate on")
+    add("--tracker", action="append", default=[], metavar="NAME", help="tensorboard or wandb; repeatable")
+    add("--quiet", action="store_true", help="print nothing but the folder of the run")
+
+
+def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    from upslope.board import command as board
+    from upslope.runtime.settings_flags import number, whole
+    from upslope.serving import command as serve
+
+    evaluate = command("eval", looking.evaluate, "measure a run on held-out problems or episodes, with intervals")
+    evaluate.add_argument("--k", type=whole(1), metavar="N", help="text: pass@1 to pass@N (16)")
+    evaluate.add_argument("--samples", type=whole(1), metavar="N", help="text: answers per problem, at least k (k)")
+    evaluate.add_argument("--problems", type=whole(1), metavar="N", help="problems or episodes (as the run was evaluated)")
+    evaluate.add_argument("--temperature", type=number(0), metavar="X", help="text: of the answers for pass@k (the run's own)")
+    evaluate.add_argument("--engine", metavar="URL", help="text: the OpenAI-compatible server that answers in the run's place")
+    evaluate.add_argument("--json", action="store_true", help="the same as JSON")
+    attempt = command("try", looking.try_out, "talk to the trained model, or watch an episode")
+    attempt.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="text: answer this; - reads stdin")
+    attempt.add_argument("--problems", type=whole(1), default=6, metavar="N", help="text: held-out problems to show (6)")
+    attempt.add_argument("--temperature", type=number(0), default=0.0, metavar="X", help="text: above 0 samples (0: the likeliest)")
+    attempt.add_argument("--seed", type=whole(0), default=0, metavar="N", help="another one shows other problems or episodes (0)")
+    attempt.add_argument("--render", action="store_true", help="control: watch the episode in a window")
+    serve.add_flags(
+        command("serve", serve.run, "answer requests in OpenAI's protocol with a run's result or a model, until interrupted")
+    )
+    resume = command("resume", training.resume, "go on with a run that was stopped or killed")
+    resume.add_argument("--quiet", action="store_true", help="print nothing but the folder of the run")
+    check = command(
+        "check",
+        looking.check,
+        "whether a run's folder is whole; nothing in it is run",
+    )
+    check.add_argument("path", metavar="RUN", help="the folder of a run")
+    check.add_argument("--json", action="store_true", help="the same as JSON")
+    board.add_flags(command("board", board.run, "a web page on the runs, live, until interrupted"))
+    for each in (evaluate, attempt, resume):
+        each.add_argument("path", metavar="RUN", help="the folder of a run")
+        each.add_argument("--trust", action="store_true", help="run code in the folder that this machine did not write; remembered")
