@@ -18,9 +18,7 @@ SOURCE, TESTS = ROOT / "src" / "upslope", ROOT / "tests"
 TABLE = "test_table.py"
 LEARNER = ("test_learner.py", "test_nonfinite.py", "test_pinned_runs.py")
 """What goes through the whole learner; tried last, as these take longest."""
-NOT_RELATED = re.compile(
-    r"test_(board|cli|docs|fuzz|gpu|claims|bench|compare|serv\w+|copying|layering|resume|learning)[_.]"
-)
+NOT_RELATED = re.compile(r"test_(board|cli|docs|fuzz|gpu|claims|bench|compare|serv\w+|copying|layering|resume|learning)[_.]")
 EVERY_PART = tuple(TESTS / "objective" / name for name in ("test_defaults.py", "test_bounds.py"))
 """Tests that look at every part."""
 MOST_FILES, MOST_METHODS = 4, 2
