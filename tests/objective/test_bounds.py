@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from test_defaults import part_classes
+from part_classes import part_classes
 
 from upslope.errors import MethodError
 
