@@ -25,8 +25,8 @@ NOT_RELATED = re.compile(
     r"|test_(docs|fuzz|gpu|claims|bench|layering|resume|learning)"
 )
 """By path below tests/."""
-DEFAULTS = TESTS / "objective" / "test_defaults.py"
-"""Looks at every part."""
+EVERY_PART = tuple(TESTS / "objective" / name for name in ("test_defaults.py", "test_bounds.py"))
+"""Tests that look at every part."""
 MOST_FILES, MOST_METHODS = 4, 2
 """Of the tests of methods that use a file: with more, what many methods share would be tried on all of them."""
 
@@ -58,7 +58,7 @@ class Related:
         near.sort(key=lambda test: (test.stem != f"test_{file.stem}", -len(_imports(test) & _defined(file)), test.name))
         own = [test for test in self.tests if test not in near and _checked(test) & set(methods)]
         own.sort(key=lambda test: (-len(_checked(test) & set(methods)) / len(_checked(test)), test.name))
-        near = [*([DEFAULTS] if "objective" in file.parts else []), *near[:MOST_FILES]]
+        near = [*(EVERY_PART if "objective" in file.parts else ()), *near[:MOST_FILES]]
         found = [Selection(tuple(each)) for each in (near, own[:MOST_FILES]) if each]
         if methods and "learners" not in file.parts:
             names = " or ".join(f"{name}]" for name in methods[:MOST_METHODS])

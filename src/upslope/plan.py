@@ -8,7 +8,6 @@ import platform
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -120,7 +119,7 @@ def checked_table(folder: RunFolder) -> JsonDict:
     return table
 
 
-def base_digests(policy: Any, settings: Settings) -> dict[str, str]:
+def base_digests(policy: object, settings: Settings) -> dict[str, str]:
     """The files of the model that adapters were added to, by digest: what a checkpoint has learned is worth nothing without it."""
     folder = getattr(policy, "source", None)
     if not settings.lora or folder is None:
@@ -129,7 +128,7 @@ def base_digests(policy: Any, settings: Settings) -> dict[str, str]:
     return {str(file): _digest(file) for file in (folder / "config.json", *weights)}
 
 
-def check_base(folder: RunFolder, policy: Any, settings: Settings) -> None:
+def check_base(folder: RunFolder, policy: object, settings: Settings) -> None:
     """Refuses a run with adapters whose model is not the one it began with."""
     known = folder.table().get("base") or {}
     for file, digest in base_digests(policy, settings).items():

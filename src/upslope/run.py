@@ -366,7 +366,7 @@ class _StopSignals:
         self.asked = False
         self._waits = False
 
-    def __call__(self, number: int, frame: Any) -> None:
+    def __call__(self, number: int, frame: object) -> None:
         if self.asked or not self._waits:
             raise KeyboardInterrupt
         self.asked = True

@@ -246,7 +246,7 @@ def _by_name(records: list[JsonDict]) -> dict[str, Floats]:
     if not names:
         return {}
     try:
-        rows: Iterable[Any] = map(itemgetter(*names), records)
+        rows: Iterable[object] = map(itemgetter(*names), records)
         table = np.array(list(rows), dtype=np.float64).reshape(len(records), len(names))
         return {name: table[:, position] for position, name in enumerate(names)}
     except (KeyError, TypeError, ValueError, OverflowError):  # not all have the same, or something is no number
@@ -254,7 +254,7 @@ def _by_name(records: list[JsonDict]) -> dict[str, Floats]:
         return {name: np.array(values) for name, values in found.items() if not all(np.isnan(values))}
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     try:
         return float(value) if isinstance(value, (int, float)) else np.nan
     except OverflowError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from upslope.board import safe_files
 from upslope.board.mathml import formula_mathml
@@ -79,7 +78,7 @@ def _settled_table(method: Method, domains: tuple[str, ...]) -> JsonDict:
     return method_table(method)
 
 
-def slot_text(slot: str, value: Any) -> str:
+def slot_text(slot: str, value: object) -> str:
     """What fills a slot, as `Method` itself would print it."""
     if not value:
         return "none"
@@ -88,7 +87,7 @@ def slot_text(slot: str, value: Any) -> str:
     return " + ".join(map(_part_text, value)) if isinstance(value, list) else _part_text(value)
 
 
-def _part_text(value: Any) -> str:
+def _part_text(value: object) -> str:
     if isinstance(value, dict):
         knobs = ", ".join(f"{name}={_part_text(item)}" for name, item in value.items() if name != "part")
         return f"{class_name(_text(value.get('part')))}({knobs})"
@@ -97,7 +96,7 @@ def _part_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else repr(value)
 
 
-def _parts(slot: str, value: Any) -> list[Any]:
+def _parts(slot: str, value: object) -> list[object]:
     if isinstance(value, list):
         return value
     if isinstance(value, dict):
@@ -105,7 +104,7 @@ def _parts(slot: str, value: Any) -> list[Any]:
     return []
 
 
-def _about(part: Any) -> str:
+def _about(part: object) -> str:
     return _abouts().get(_text(part.get("part")), "") if isinstance(part, dict) else ""
 
 
@@ -115,7 +114,7 @@ def _abouts() -> dict[str, str]:
     return {name: read_docstring(kind)[0] for name, kind in own_parts().items()}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
@@ -149,7 +148,7 @@ def method_of_run(plan: JsonDict) -> JsonDict:
     return min(views, key=lambda view: sum(row["changed"] for row in view["slots"]))
 
 
-def _flat(value: Any, path: str = "") -> JsonDict:
+def _flat(value: object, path: str = "") -> JsonDict:
     if isinstance(value, list):
         # Inside a slot that holds one part its position need not be said.
         value = {"": value[0]} if len(value) == 1 else {str(position): item for position, item in enumerate(value)}
@@ -223,7 +222,7 @@ def _only_parts(flat: JsonDict) -> JsonDict:
     return {path: value for path, value in flat.items() if path.rpartition(".")[2] == "part"}
 
 
-def _set_text(value: Any) -> str:
+def _set_text(value: object) -> str:
     """A part or a stack of them as ``--set`` reads it."""
     if isinstance(value, list):
         return ", ".join(map(_set_text, value)) or "none"
@@ -237,7 +236,7 @@ def _set_text(value: Any) -> str:
     return f"{class_name(_text(value.get('part')))}({fields})"
 
 
-def _is_usual(plan: JsonDict, name: str, value: Any) -> bool:
+def _is_usual(plan: JsonDict, name: str, value: object) -> bool:
     """Whether a setting would be the same if nobody had said it."""
     if name == "device":
         return value == "auto" or plan["domain"] == "control" or (value == "cpu" and _is_tiny(plan))

@@ -243,7 +243,7 @@ def gain(line: bytes) -> float | None:
 # -- values ----------------------------------------------------------------------------------------------------------------
 
 
-def number(value: Any) -> float | int | None:
+def number(value: object) -> float | int | None:
     """A finite number, or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -253,12 +253,12 @@ def number(value: Any) -> float | int | None:
         return None
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """The beginning of a text, as much as a list can show."""
     return value[:MOST_TEXT] if isinstance(value, str) else ""
 
 
-def pair(value: Any) -> tuple[Any, Any]:
+def pair(value: object) -> tuple[Any, Any]:
     return (value[0], value[1]) if isinstance(value, list) and len(value) == 2 else (None, None)
 
 

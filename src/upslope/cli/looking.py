@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
 
 from upslope.cli.codes import FAILED
 from upslope.cli.training import knobs_set, taken
@@ -108,7 +107,7 @@ def list_tasks(flags: argparse.Namespace) -> int:
     return 0
 
 
-def _print(value: str | Mapping[str, Any] | list[Any]) -> None:
+def _print(value: str | Mapping[str, object] | list[object]) -> None:
     print(value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False))
 
 

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -155,12 +154,12 @@ def _column_line(name: str, column: Tensor, sampled: Tensor) -> str:
     return f"{name}: {int(wrong.sum())} values that are not finite, in {len(rows)} of {len(column)} rows: {_some(rows)}"
 
 
-def _some(items: list[Any]) -> str:
+def _some(items: list[object]) -> str:
     more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
     return ", ".join(map(str, items[:SHOWN])) + more
 
 
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+def _flat(value: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """Every tensor of a batch with its place in it."""
     if isinstance(value, Tensor):
         yield path, value
@@ -174,7 +173,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from _flat(item, f"{path}.{name}" if path else str(name))
 
 
-def _names(policy: Any) -> dict[int, str]:
+def _names(policy: object) -> dict[int, str]:
     modules = (
         {"": policy} if isinstance(policy, nn.Module) else {"": getattr(policy, "model", None), **getattr(policy, "heads", {})}
     )

@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
 
 from upslope.methods import catalogue
 from upslope.plain_data import JsonDict
@@ -175,7 +174,7 @@ def _part_text(record: JsonDict, width: int) -> str:
     return "\n".join(lines)
 
 
-def _knob(value: Any) -> str:
+def _knob(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -253,11 +253,11 @@ def _points(steps: Sequence[JsonDict], key: str) -> list[tuple[float, float]]:
     return [(float(step), float(y)) for step, y in found if isinstance(y, (int, float)) and math.isfinite(y)]
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, (int, float)) else "none"
 
 
-def _long(value: Any) -> str:
+def _long(value: object) -> str:
     text = str(value)
     left = len(text) - LONGEST_TEXT
     return _text(text[:LONGEST_TEXT]) + (f' <span class="note">and {left:,} characters more</span>' if left > 0 else "")

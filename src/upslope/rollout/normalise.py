@@ -85,7 +85,7 @@ class ObservationNormaliser:
     def state(self) -> dict[str, Stored]:
         return self.moments.state()
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, object]) -> None:
         self.moments.load_state(state)
 
 
@@ -125,6 +125,6 @@ class RewardNormaliser:
     def state(self) -> dict[str, Stored]:
         return self.moments.state()
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, object]) -> None:
         self.moments.load_state(state)
         self.restart()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class RecordedEpisode:
 
     seed: int
     rewards: list[float]
-    actions: list[Any]
+    actions: list[object]
     """Choices, or vectors as lists, as the policy gave them."""
     ended: Literal["terminated", "truncated", "unfinished"]
 
@@ -39,7 +39,7 @@ def play(task: GymTask, policy: MLPPolicy, observations: ObservationNormaliser |
     place, actor = task.make(1), policy.acting()
     seen = place.reset(0, seed)[None]
     rewards: list[float] = []
-    actions: list[Any] = []
+    actions: list[object] = []
     ended: Literal["terminated", "truncated", "unfinished"] = "unfinished"
     try:
         while len(rewards) < MOST_WATCHED and ended == "unfinished":

@@ -49,7 +49,7 @@ class CheckpointWriter:
         with self._open(name) as write:
             write(data)
 
-    def write_json(self, name: str, value: Any) -> None:
+    def write_json(self, name: str, value: object) -> None:
         self.write(name, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:

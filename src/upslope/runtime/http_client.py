@@ -90,7 +90,7 @@ class Client:
     def get(self, path: str) -> Any:
         return self._send("GET", path, None, "")
 
-    def post(self, path: str, body: Any) -> Any:
+    def post(self, path: str, body: object) -> Any:
         return self._send("POST", path, json.dumps(body).encode(), "application/json")
 
     def put(self, path: str, data: bytes) -> Any:

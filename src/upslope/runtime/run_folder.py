@@ -298,7 +298,7 @@ def _record(line: bytes) -> JsonDict | None:
     return found if isinstance(found, dict) else None
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     """JSON has no NaN; what is not a number is null."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}

@@ -22,12 +22,12 @@ ENGINES = ("torch", "vllm")
 """Engines that have a name; a server has its address."""
 
 
-def text_only(default: Any) -> Any:
+def text_only(default: object) -> Any:
     """A setting of text tasks."""
     return dataclasses.field(default=default, metadata={"domain": "text"})
 
 
-def control_only(default: Any) -> Any:
+def control_only(default: object) -> Any:
     """A setting of control tasks."""
     return dataclasses.field(default=default, metadata={"domain": "control"})
 
@@ -198,7 +198,7 @@ def check_domain(settings: Settings, domain: Domain, task: str, model: str = "ti
                 raise UserError(f"--{name.replace('_', '-')} {value} goes with {other}; {task} is {kind}. Leave it out.")
 
 
-def _check_engine(name: Any) -> None:
+def _check_engine(name: object) -> None:
     from upslope.runtime.http_client import server_address
 
     if not isinstance(name, str) or "://" not in name:

@@ -199,7 +199,7 @@ class Handler(TimedHandler):
         if unread:
             self.take_leave()
 
-    def _json(self, body: Any, status: int = 200) -> None:
+    def _json(self, body: object, status: int = 200) -> None:
         text = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")

@@ -102,7 +102,7 @@ def _from_file(spec: str) -> TextTask:
     return make_own(tasks[name], file)
 
 
-def _is_task_class(value: Any) -> bool:
+def _is_task_class(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, TextTask) and value is not TextTask
 
 

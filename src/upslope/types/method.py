@@ -101,10 +101,11 @@ class Method:
         for path, part in self.held(slot):
             if isinstance(part, wanted):
                 continue
-            fitting = sorted(kind.__name__ for kind in _loaded(wanted))[:6]
+            from upslope.types.part_text import fitting  # looks for all parts there are
+
             given = f"{part}, {_belongs(part)}" if isinstance(part, Part) else f"{shown(part)}, which is no part"
-            examples = f", such as {', '.join(fitting)}" if fitting else ""
-            raise MethodError(f"{path} of {self.name} is {given}. It takes a part that derives from {wanted.__name__}{examples}.")
+            fits = f"It takes a part that derives from {wanted.__name__}: {', '.join(fitting(wanted)) or 'there is none yet'}."
+            raise MethodError(f"{path} of {self.name} is {given}. {fits}")
 
     def held(self, slot: str) -> list[tuple[str, Part]]:
         """The parts of a slot with their paths."""
@@ -225,14 +226,6 @@ def _belongs(part: Part) -> str:
         if isinstance(part, kind):
             return f"which is for the slot {slot!r}"
     return "which is for no slot of its own"
-
-
-def _loaded(kind: type[Part]) -> Iterator[type[Part]]:
-    """Parts of ours of that kind that have been imported so far."""
-    for below in kind.__subclasses__():
-        if "__dataclass_params__" in vars(below) and below.__module__.startswith("upslope."):
-            yield below
-        yield from _loaded(below)
 
 
 def _slot_text(value: Any) -> str:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from batches import assert_same, at_proximal, gradient, random_batch
+from batches import assert_same, at_proximal, gradient, random_batch, replace_view
 from torch import Tensor
 
 from upslope.errors import MethodError
@@ -192,3 +192,14 @@ def test_the_ratio_has_value_one_and_the_slope_of_the_score():
     (slope,) = torch.autograd.grad(branch.value.sum(), batch.current.logp)
     assert torch.equal(slope, batch.sampled)
     assert Unclipped().takes(OnPolicy().branches())
+
+
+def test_the_first_entropy_is_the_mean_over_answers_with_a_token():
+    # Answers of two tokens, of one and of none, with entropies 0.2 and 0.6; nothing is known of the third.
+    batch = random_batch(seed=0, groups=1, samples=3, positions=2, ragged=False)
+    sampled = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    entropy = torch.tensor([[0.2, 0.2], [0.6, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    batch = replace_view(batch.replace(sampled=sampled), "behavior", entropy=entropy)
+    part = EntropyCutoff()
+    assert part.update(part.init(), batch, {})["first"] == pytest.approx(0.4)
+    assert part.update({"first": 0.1}, batch, {}) == {"first": 0.1}, "only the first step writes it down"

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Data, DataContext, State, Stateful
-from upslope.plain_data import JsonDict
 from upslope.types import Batch, Metrics, Trajectories, View, pack_rows, unpack_rows
 
 
@@ -68,7 +67,7 @@ class LastResponse(Data, Stateful):
         steps = [_only(packed, ~torch.isin(packed["task"], newest["task"]), batch) for packed in state["steps"]] + [newest]
         return {"steps": self._capped(steps, batch)}
 
-    def _capped(self, steps: list[JsonDict], like: Trajectories) -> list[JsonDict]:
+    def _capped(self, steps: list[State], like: Trajectories) -> list[State]:
         """The newest `keep` answers; steps of which none is left are gone."""
         left, kept = self.keep, []
         for packed in reversed(steps):
@@ -102,7 +101,7 @@ def _plain(rows: Trajectories) -> Trajectories:
     )
 
 
-def _only(packed: JsonDict, keep: Tensor, like: Trajectories) -> JsonDict:
+def _only(packed: State, keep: Tensor, like: Trajectories) -> State:
     """These of the packed rows; untouched where that is all of them."""
     if bool(keep.all()):
         return packed

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Data, DataContext, State, Stateful
-from upslope.plain_data import JsonDict
 from upslope.types import Batch, Metrics, Source, Trajectories, decision_keys, pack_rows, unpack_rows
 
 OLDER = 1_000_000_000
@@ -76,7 +75,7 @@ class Replay(Data, Stateful):
         return {"steps": [{"rows": pack_rows(learned), "notes": notes}, *state["steps"]][: self.window]}
 
 
-def _rows_of(step: JsonDict, like: Trajectories) -> Trajectories:
+def _rows_of(step: State, like: Trajectories) -> Trajectories:
     return unpack_rows(step["rows"], like).replace(info=step["notes"])
 
 

@@ -301,7 +301,7 @@ class MLPPolicy(nn.Module):
         """Observations ``[..., D]`` as ``[M, D]`` in the weights' own kind of number."""
         return observation.numpy().reshape(-1, self.sizes.observation).astype(self.actor.gradient.dtype, copy=False)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> MLPPolicy:
+    def _apply(self, fn: object, recurse: bool = True) -> MLPPolicy:
         super()._apply(fn, recurse)
         self._make_views()
         return self

@@ -224,7 +224,7 @@ class NetworkFunction(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[object, ...]:
         assert len(ctx.saved_tensors) == len(ctx.done.stacks)
         given = {name: grad.numpy() for name, grad in zip(ctx.done.columns, grads, strict=True) if grad is not None}
         found = ctx.done.gradients(given)

@@ -34,7 +34,7 @@ USED = frozenset({
     "sliding_window", "attention_bias", "model_type",
 })  # fmt: skip
 """Settings that are heeded: by the decoder, by what decides whether it is taken, or by the shapes of the tensors."""
-NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL: dict[str, tuple[object, ...]] = {
     "mlp_bias": (False, None),
     "use_sliding_window": (False, None),
     "use_bidirectional_attention": (False, None),

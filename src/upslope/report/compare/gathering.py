@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
@@ -139,7 +138,7 @@ def read_run(path: Path) -> Trained | str:
     )
 
 
-def _finite(value: Any) -> float | None:
+def _finite(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
@@ -202,7 +201,7 @@ def _knob_name(path: str) -> str:
     return path.replace(".0.", ".").removesuffix(".part")
 
 
-def _knob_value(path: str, value: Any) -> str:
+def _knob_value(path: str, value: object) -> str:
     if value is None:
         return "none"
     if path.rpartition(".")[2] == "part":
@@ -243,7 +242,7 @@ def _differences(contenders: Sequence[Contender], tasks: Sequence[str]) -> list[
     return found
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     return "none" if value in (None, "") else str(value)
 
 
@@ -258,7 +257,7 @@ def _evaluation(run: Trained) -> JsonDict:
 
 
 def _terms(run: Trained) -> JsonDict:
-    data: Mapping[str, Any] = run.table.get("data") or {}
+    data: Mapping[str, object] = run.table.get("data") or {}
     return {"reward function": run.table["reward"], "data": " ".join(f"{name} {digest}" for name, digest in sorted(data.items()))}
 
 

@@ -330,7 +330,7 @@ def _shared(runs: Sequence[Trained]) -> JsonDict:
     return {key: value for key, value in same.items() if value not in (None, "")}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

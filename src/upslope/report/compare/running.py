@@ -130,7 +130,7 @@ def _ended(job: RunJob, root: Path, watching: Watching) -> list[Failure]:
 def _signals_interrupt() -> Iterator[None]:
     """Whoever ends the comparison, by Ctrl-C, by ``kill`` or by closing the terminal, ends its runs with it, in order."""
 
-    def interrupt(number: int, frame: Any) -> None:
+    def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
     names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]

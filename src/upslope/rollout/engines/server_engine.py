@@ -261,7 +261,7 @@ class ServerEngine:
 
     # -- reading answers -------------------------------------------------------------------------------------------------
 
-    def _rows(self, answer: Any, limit: int) -> list[Recorded]:
+    def _rows(self, answer: object, limit: int) -> list[Recorded]:
         choices = answer.get("choices") if isinstance(answer, dict) else None
         if not isinstance(choices, list) or not choices:
             raise UserError(f"{self.url} gave no 'choices'. Is it an OpenAI-compatible server?")
