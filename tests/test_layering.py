@@ -8,8 +8,9 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "upslope"
 # Highest first. A module may import from its own layer and from those below.
 LAYERS = [
-    "cli", "api", "board", "serving", "report", "methods", "run", "plan", "setting_up", "learners", "evolve", "curriculum",
-    "rollout", "rewards", "tasks", "policies", "objective", "runtime", "types", "knobs", "plugins", "fields", "errors",
+    "cli", "api", "board", "serving", "report", "testing", "methods", "parts", "run", "plan", "setting_up", "learners", "evolve",
+    "curriculum", "rollout", "rewards", "tasks", "policies", "objective", "runtime", "types", "knobs", "plugins", "fields",
+    "errors",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 

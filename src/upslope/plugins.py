@@ -84,6 +84,18 @@ def named(group: str, name: str) -> Plugin | None:
     return found[0] if found else None
 
 
+def full_name(spec: str, plugin: Plugin | None) -> str:
+    """What a file calls a task or reward of a package: with the package, so that no other may ever take its place.
+
+    Args:
+        spec: the name, perhaps with knobs behind a colon.
+    """
+    if plugin is None:
+        return spec
+    _, colon, knobs = spec.partition(":")
+    return f"{plugin.package}/{plugin.name}{colon}{knobs}"
+
+
 def normalised(package: str) -> str:
     """A package's name in the one spelling that pip compares names in."""
     return re.sub(r"[-_.]+", "-", package).lower()
