@@ -17,32 +17,11 @@ JUDGED = re.compile(
     r"^- (?P<method>[\w.+-]+): (?P<words>.*?): \*\*(?P<verdict>held|not shown at this scale|did not hold)\*\*", re.M
 )
 
-LIBRARIES = "loss and gradient equal those of liger-kernel and of TRL on ragged random batches"
-ENUMERATED = "on a policy small enough to enumerate,"
-FOUNDING = {
-    "reinforce": f"{ENUMERATED} its estimate against the exact gradient, without and with each baseline",
-    "rloo": f"advantages and gradient worked out by hand; {ENUMERATED} its estimate against the exact gradient",
-    "ppo": "GAE equals that of torchrl and of Stable-Baselines3; GAE and the dual clip worked out by hand",
-    "grpo": LIBRARIES,
-    "dr-grpo": LIBRARIES,
-    "dapo": f"{LIBRARIES} (without its filter and length penalty, which are no part of a loss)",
-    "gspo": LIBRARIES,
-    "cispo": LIBRARIES,
-    "gmpo": f"loss and gradient worked out by hand; {ENUMERATED} its gradient at the first update is GRPO's",
-    "high-entropy": "selected tokens, loss and gradient equal those of TRL",
-    "dhpo": f"loss and gradient worked out by hand; {ENUMERATED} its gradient at either end of the mix is GRPO's or GSPO's",
-    "dhpo-entropy": f"mixing weights worked out by hand; {ENUMERATED} its gradient at the first update is GRPO's",
-}
-"""What the methods checked in tests/test_oracles.py and tests/test_identities.py were compared with."""
-
 
 def collect() -> dict[str, dict[str, Any]]:
     """For each method: ``identity`` and ``oracle`` (where, against what), ``claim`` (verdicts by page) and ``cost``."""
     found: dict[str, dict[str, Any]] = {}
-    for name, text in FOUNDING.items():
-        of(found, name)["identity"] = ["tests/test_identities.py"]
-        of(found, name)["oracle"] = {"tests/test_oracles.py": [text]}
-    for file in sorted((TESTS / "rlvr").glob("test_*.py")):
+    for file in sorted((TESTS / "methods").rglob("test_*.py")):
         _read_markers(file, found)
     for page in sorted((DOCS / "claims").glob("*.md")):
         for line in JUDGED.finditer(page.read_text(encoding="utf-8")):
@@ -61,7 +40,7 @@ def of(found: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
 
 def _read_markers(file: Path, found: dict[str, dict[str, Any]]) -> None:
     """``@pytest.mark.checks("oracle", "bnpo", by="verl")`` above a test."""
-    where = f"tests/rlvr/{file.name}"
+    where = file.relative_to(TESTS.parent).as_posix()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "checks"):
             continue

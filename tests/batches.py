@@ -12,6 +12,7 @@ from upslope.testing.batches import (
     random_batch,
     replace_view,
     right_pad,
+    with_outlier,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "random_batch",
     "replace_view",
     "right_pad",
+    "with_outlier",
 ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
 driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make install")
 from playwright.sync_api import Browser, Locator, Page, expect  # noqa: E402
@@ -16,7 +16,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 NEEDS_CHROMIUM = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium on the path. On Debian or Ubuntu: apt-get install chromium"
 )
-PICTURES = Path(__file__).parent.parent / "build" / "board"
+PICTURES = ROOT / "build" / "board"
 SIZE = {"width": 1280, "height": 800}
 # A test machine may be busy; what is waited for comes in a fraction of this.
 expect.set_options(timeout=20_000)

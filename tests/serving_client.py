@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from upslope.policies import LanguageModel, load_language_model
 from upslope.serving.server import Server
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 LOUD = 4.0
 """Random weights this much larger have much to say: distributions far from uniform, few early ends."""
 
@@ -42,3 +44,11 @@ def wait_until(happened: Callable[[], bool], seconds: float = 60.0) -> None:
     while not happened():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
+
+
+def ended(connection: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    found = b""
+    while more := connection.recv(4096):
+        found += more
+    return found

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from places import ROOT
 
 from upslope.cli import main
 from upslope.methods import catalogue
@@ -26,7 +27,6 @@ from upslope.tasks import domain_of
 
 torch.set_num_threads(1)
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 METHOD_PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
 EXAMPLES = ROOT / "examples"
@@ -79,7 +79,7 @@ def run_command(line: str) -> str:
     if words[1] == "train" or (words[1] == "compare" and "--task" in words):
         words += shlex.split(SMALL["control" if any(domain_of(word) == "control" for word in words) else "text"])
     if words[1] == "compare" and "--task" in words:
-        words.append("--dry-run")  # all that is checked before the first run; tests/test_compare_running.py has whole ones
+        words.append("--dry-run")  # all that is checked before the first run; tests/report/compare/test_running.py has whole ones
     if words[1] == "eval":
         words += ["--problems", "4"]
     out, err = io.StringIO(), io.StringIO()

@@ -4,8 +4,8 @@ import ast
 from pathlib import Path
 
 import pytest
+from places import SOURCE
 
-SOURCE = Path(__file__).parent.parent / "src" / "upslope"
 # Highest first. A module may import from its own layer and from those below.
 LAYERS = [
     "cli", "api", "board", "serving", "report", "testing", "methods", "parts", "run", "plan", "setting_up", "learners", "evolve",

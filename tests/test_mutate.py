@@ -7,15 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import ROOT, SOURCE
 
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
-from mutate import drawn  # noqa: E402
-from mutations import mutations  # noqa: E402
-from related_tests import Related, method_parts  # noqa: E402
+from mutate import drawn
+from mutations import mutations
+from related_tests import Related, method_parts
 
-SOURCE = ROOT / "src" / "upslope"
 EXAMPLE = '''"""A docstring with 1 + 1."""
 
 from dataclasses import dataclass
@@ -77,6 +76,6 @@ def test_the_tests_of_a_part_are_found():
     related = Related(method_parts())
     found = related.selections(SOURCE / "objective" / "surrogate" / "heterogeneous.py")
     files = [file.name for selection in found for file in selection.files]
-    assert files[:2] == ["test_defaults.py", "test_heterogeneous.py"] and "test_hapo.py" in files
+    assert files[:3] == ["test_defaults.py", "test_bounds.py", "test_heterogeneous.py"] and "test_hapo.py" in files
     assert found[-1].files[0].name == "test_table.py" and "hapo]" in found[-1].only
     assert all(related.selections(SOURCE / file) for file in ("objective/terms.py", "learners/adam.py"))

@@ -206,9 +206,7 @@ def test_a_name_of_two_packages_is_nobodys(acme: Path):
 
 def test_tasks_and_rewards_of_one_name_are_told_apart_by_their_package(acme: Path):
     points = "[upslope.tasks]\nlast-letter = other_rl.t:Other\nsort = other_rl.t:Other\n[upslope.rewards]\nletters = other_rl.t:pay"
-    code = (
-        "from acme_rl.tasks import LastLetter as Other\ndef pay(prompts, responses, answers):\n    return [7.0] * len(responses)\n"
-    )
+    code = "from acme_rl.tasks import LastLetter as Other\ndef pay(prompts, responses, answers):\n    return [7] * len(answers)\n"
     put(acme, "other-rl", "0.3", points, t=code)
     with pytest.raises(UserError, match=r"2 packages declare 'last-letter'.*acme-rl/last-letter or other-rl/last-letter"):
         load_task("last-letter")

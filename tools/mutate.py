@@ -4,7 +4,7 @@
     python tools/mutate.py --count 20 --only surrogate   # of files whose path holds that; writes nothing
 
 A fault that no test notices is a missing test, or it changes nothing that anybody could see: then tools/mutation_reasons.toml says
-so, and why. Each fault is in a copy of the source; the working tree is not touched.
+so, and why. All of it happens in a copy of the working tree.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ FOLDERS = ("objective", "learners")
 REASONS, RESULT = ROOT / "tools" / "mutation_reasons.toml", ROOT / "tools" / "mutation.json"
 SECONDS = 120
 """After so long a fault has made something endless, and that counts as noticed."""
+COPIED = ("src", "tests", "bench", "docs", "examples", "tools", "pyproject.toml", "README.md", "Makefile")
 PASSED, NOTHING_TO_RUN = 0, 5
 Known = dict[tuple[str, str], dict[str, str]]
 """What is known of faults, by file name and change."""
@@ -42,19 +43,25 @@ class Outcome:
     """What became of one fault."""
 
     mutation: Mutation
+    change: str
+    """The line without and with the fault."""
     caught: bool
     seconds: float
 
 
 class Copy:
-    """The source in a folder of its own, in which files are changed for the time of a test."""
+    """The working tree in a folder of its own, in which files are changed for the time of a test; the tree itself may move on."""
 
     def __init__(self, folder: Path):
-        self.folder = folder / "src"
-        shutil.copytree(ROOT / "src", self.folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        self.root = folder / "tree"
+        for name in COPIED:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, self.root / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            else:
+                shutil.copy(ROOT / name, self.root / name)
 
-    def put(self, file: Path, text: str) -> None:
-        (self.folder / file.relative_to(SOURCE.parent)).write_text(text)
+    def at(self, file: Path) -> Path:
+        return self.root / file.relative_to(ROOT)
 
 
 def in_child(copy: Copy, work: Callable[[], int], limit: float = math.inf) -> int:
@@ -65,8 +72,9 @@ def in_child(copy: Copy, work: Callable[[], int], limit: float = math.inf) -> in
         os.setpgid(0, 0)
         code = 1
         try:
-            sys.path.insert(0, str(copy.folder))
-            os.environ["PYTHONPATH"] = str(copy.folder)
+            sys.path.insert(0, str(copy.root / "src"))
+            os.environ["PYTHONPATH"] = str(copy.root / "src")
+            os.chdir(copy.root)
             sys.dont_write_bytecode = True
             silent = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silent, 1)
@@ -85,18 +93,18 @@ def in_child(copy: Copy, work: Callable[[], int], limit: float = math.inf) -> in
     return -1
 
 
-def run_pytest(selection: Selection, *options: str, plugins: tuple[object, ...] = ()) -> int:
+def run_pytest(copy: Copy, selection: Selection, *options: str, plugins: tuple[object, ...] = ()) -> int:
     import pytest
 
     only = ["-k", selection.only] if selection.only else []
-    plain = ["-q", "-p", "no:cacheprovider", "-m", "not slow", "--no-header", "--tb=no", f"--rootdir={ROOT}"]
-    return int(pytest.main([*plain, *only, *options, *map(str, selection.files)], plugins=list(plugins)))
+    plain = ["-q", "-p", "no:cacheprovider", "-m", "not slow", "--no-header", "--tb=no", f"--rootdir={copy.root}"]
+    return int(pytest.main([*plain, *only, *options, *(str(copy.at(file)) for file in selection.files)], plugins=list(plugins)))
 
 
 def tested(copy: Copy, selection: Selection, failing: list[str]) -> int:
     """The exit code of pytest on these tests; those that fail anyway are left out."""
     left_out = [f"--deselect={test}" for test in failing]
-    return in_child(copy, lambda: run_pytest(selection, "-x", *left_out), SECONDS)
+    return in_child(copy, lambda: run_pytest(copy, selection, "-x", *left_out), SECONDS)
 
 
 class Failures:
@@ -119,7 +127,7 @@ def failing_tests(copy: Copy, selections: list[Selection], folder: Path) -> list
     files = tuple(dict.fromkeys(file for selection in selections for file in selection.files))
     told = folder / "failing.txt"
     told.touch()
-    in_child(copy, lambda: run_pytest(Selection(files), plugins=(Failures(told),)))
+    in_child(copy, lambda: run_pytest(copy, Selection(files), plugins=(Failures(told),)))
     return sorted(set(told.read_text().split("\n")) - {""})
 
 
@@ -164,21 +172,20 @@ def reasons() -> Known:
 
 def described(outcome: Outcome, known: Known) -> dict[str, str | int]:
     mutation = outcome.mutation
-    before, after = mutation.lines(mutation.file.read_text())
-    change = f"{before}  =>  {after}"
-    reason = known.get((mutation.file.name, change), {"reason": "missing test", "why": ""})
+    reason = known.get((mutation.file.name, outcome.change), {"reason": "missing test", "why": ""})
     file = str(mutation.file.relative_to(SOURCE))
-    return {"file": file, "line": mutation.line, "change": change, "reason": reason["reason"], "why": reason.get("why", "")}
+    return {"file": file, "line": mutation.line, "change": outcome.change, "reason": reason["reason"], "why": reason.get("why", "")}
 
 
 def tried(copy: Copy, related: Related, mutation: Mutation, failing: list[str]) -> Outcome:
-    source, began = mutation.file.read_text(), time.monotonic()
-    copy.put(mutation.file, mutation.apply(source))
+    file, began = copy.at(mutation.file), time.monotonic()
+    source = file.read_text()
+    file.write_text(mutation.apply(source))
     caught = any(
         tested(copy, selection, failing) not in (PASSED, NOTHING_TO_RUN) for selection in related.selections(mutation.file)
     )
-    copy.put(mutation.file, source)
-    return Outcome(mutation, caught, time.monotonic() - began)
+    file.write_text(source)
+    return Outcome(mutation, "  =>  ".join(mutation.lines(source)), caught, time.monotonic() - began)
 
 
 def preload() -> None:

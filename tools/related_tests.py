@@ -16,11 +16,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE, TESTS = ROOT / "src" / "upslope", ROOT / "tests"
 TABLE = "test_table.py"
-LEARNER = ("test_learner.py", "test_nonfinite.py", "test_pinned_runs.py")
+LEARNER = ("learners/test_policy_gradient.py", "learners/test_nonfinite.py", "test_pinned_runs.py")
 """What goes through the whole learner; tried last, as these take longest."""
-NOT_RELATED = re.compile(r"test_(board|cli|docs|fuzz|gpu|claims|bench|compare|serv|copying|run_safety|layering|resume|learning)")
-DEFAULTS = TESTS / "objective" / "test_defaults.py"
-"""Looks at every part."""
+WHOLE_RUNS = ("learners/test_rollout_record.py",)
+"""Tried for what they import, not for every file of the learner."""
+NOT_RELATED = re.compile(
+    r"(board|cli|report/compare|serving|rollout/engines/test_server)/?|runtime/test_run_folder|tasks/test_copying"
+    r"|test_(docs|fuzz|gpu|claims|bench|layering|resume|learning)"
+)
+"""By path below tests/."""
+EVERY_PART = tuple(TESTS / "objective" / name for name in ("test_defaults.py", "test_bounds.py"))
+"""Tests that look at every part."""
 MOST_FILES, MOST_METHODS = 4, 2
 """Of the tests of methods that use a file: with more, what many methods share would be tried on all of them."""
 
@@ -43,22 +49,23 @@ class Related:
 
     def __init__(self, parts: dict[str, set[str]]):
         self.parts = parts
-        self.tests = [file for file in sorted(TESTS.rglob("test_*.py")) if not NOT_RELATED.match(file.name)]
+        self.tests = [file for file in sorted(TESTS.rglob("test_*.py")) if not NOT_RELATED.match(_place(file))]
 
     def selections(self, file: Path) -> list[Selection]:
         """Calls of pytest for a changed file, the nearest tests first; what fails in one needs no other."""
         methods = self.methods(file)
-        near = [test for test in self.tests if _imports(test) & _defined(file) and test.name not in (TABLE, *LEARNER)]
+        near = [test for test in self.tests if _imports(test) & _defined(file) and _place(test) not in (TABLE, *LEARNER)]
         near.sort(key=lambda test: (test.stem != f"test_{file.stem}", -len(_imports(test) & _defined(file)), test.name))
         own = [test for test in self.tests if test not in near and _checked(test) & set(methods)]
         own.sort(key=lambda test: (-len(_checked(test) & set(methods)) / len(_checked(test)), test.name))
-        near = [*([DEFAULTS] if "objective" in file.parts else []), *near[:MOST_FILES]]
+        near = [*(EVERY_PART if "objective" in file.parts else ()), *near[:MOST_FILES]]
         found = [Selection(tuple(each)) for each in (near, own[:MOST_FILES]) if each]
         if methods and "learners" not in file.parts:
             names = " or ".join(f"{name}]" for name in methods[:MOST_METHODS])
             found.append(Selection((TESTS / TABLE,), f"({names}) or aggregates or scopes"))
         if "learners" in file.parts or not methods:
-            found.append(Selection(tuple((TESTS / "learners").glob("test_*.py"))))
+            small = (test for test in (TESTS / "learners").rglob("test_*.py") if _place(test) not in (*LEARNER, *WHOLE_RUNS))
+            found.append(Selection(tuple(small)))
             found.append(Selection(tuple(TESTS / name for name in LEARNER if (TESTS / name).exists())))
         return found
 
@@ -86,6 +93,10 @@ def method_parts() -> dict[str, set[str]]:
         }
         for name, method in catalogue().items()
     }
+
+
+def _place(test: Path) -> str:
+    return test.relative_to(TESTS).as_posix()
 
 
 def _module(file: Path) -> str:

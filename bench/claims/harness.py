@@ -226,8 +226,8 @@ def sampled_answers(run: Any, problems: int = 64, samples: int = 64) -> dict[str
     """For `TextBed.after`: ``pass@1``, ``pass@8``, ``pass@64`` and ``distinct`` right answers per held-out problem."""
     from upslope.rollout.evaluation import evaluate_text
 
-    tokens = run.plan.settings.max_tokens or run.bench.task.max_tokens
-    found = evaluate_text(run.bench.task, run.policy, problems=problems, max_tokens=tokens, samples=samples, temperature=1.0)
+    tokens = run.plan.settings.max_tokens or run.components.task.max_tokens
+    found = evaluate_text(run.components.task, run.policy, problems=problems, max_tokens=tokens, samples=samples, temperature=1.0)
     pairs = [zip(said, right, strict=True) for said, right in zip(found.responses, found.correct, strict=True)]
     distinct = [len({text for text, right in each if right}) for each in pairs]
     passed = {f"pass@{k}": found.pass_at(k)[0] for k in (1, 8, 64) if k <= samples}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from upslope.errors import MethodError, UserError, did_you_mean
 from upslope.methods import catalogue, check_own_name, compose, find
+from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan
 from upslope.run import Run, Watcher
 from upslope.run import resume as resume_run
@@ -74,7 +75,7 @@ def train(
     task: str = "reverse",
     *,
     model: str = "tiny",
-    knobs: Mapping[str, Any] | None = None,
+    knobs: Knobs | None = None,
     reward: str = "",
     test_data: str = "",
     out: str | Path | None = None,
@@ -144,8 +145,8 @@ def compare(
     *,
     seeds: int = 5,
     model: str = "tiny",
-    knobs: Mapping[str, Any] | None = None,
-    grid: Mapping[str, Sequence[Any]] | None = None,
+    knobs: Knobs | None = None,
+    grid: Mapping[str, Sequence[object]] | None = None,
     take: Mapping[str, str] | None = None,
     reward: str = "",
     test_data: str = "",
@@ -185,7 +186,7 @@ def compare(
     options = Options(_folder(out), workers, k, references, threshold, quiet)
     if words and is_run(str(words[0])):
         return compare_runs(words, options)
-    asked: dict[str, Any] = dict(seeds=seeds, model=model, knobs=knobs, grid=grid, take=take, reward=reward, test_data=test_data)
+    asked: JsonDict = dict(seeds=seeds, model=model, knobs=knobs, grid=grid, take=take, reward=reward, test_data=test_data)
     return compare_methods(_question(words, task, **asked, **settings), method, options)
 
 
@@ -220,8 +221,8 @@ def _question(
     *,
     seeds: int = 5,
     model: str = "tiny",
-    knobs: Mapping[str, Any] | None = None,
-    grid: Mapping[str, Sequence[Any]] | None = None,
+    knobs: Knobs | None = None,
+    grid: Mapping[str, Sequence[object]] | None = None,
     take: Mapping[str, str] | None = None,
     reward: str = "",
     test_data: str = "",

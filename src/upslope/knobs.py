@@ -39,7 +39,7 @@ class Setting:
         return self.path.partition(".")[0]
 
 
-def set_knob(holder: Any, path: list[str], asked: Setting, fits: Any = None) -> Any:
+def set_knob(holder: object, path: list[str], asked: Setting, fits: object = None) -> Any:
     """``holder`` with what stands at ``path`` replaced: a field by a value of its type, or a whole part by another.
 
     Args:
@@ -57,7 +57,7 @@ def set_knob(holder: Any, path: list[str], asked: Setting, fits: Any = None) -> 
         raise MethodError(f"{asked}: {type(holder).__name__} has no knob {name!r}.{did_you_mean(name, knobs)} {known}")
     old, kind = getattr(holder, name), hints(type(holder)).get(name)
     if isinstance(old, tuple) and any(map(dataclasses.is_dataclass, (*old, *typing.get_args(kind)))):
-        new: Any = set_in_stack(old, rest, asked, kind)
+        new: object = set_in_stack(old, rest, asked, kind)
     elif rest or dataclasses.is_dataclass(old):
         new = set_knob(old, rest, asked, kind)
         if new is None:
@@ -67,7 +67,7 @@ def set_knob(holder: Any, path: list[str], asked: Setting, fits: Any = None) -> 
     return dataclasses.replace(holder, **{name: new})
 
 
-def set_in_stack(holder: tuple, path: list[str], asked: Setting, fits: Any = None) -> tuple:
+def set_in_stack(holder: tuple, path: list[str], asked: Setting, fits: object = None) -> tuple:
     """The same for parts that stack: ``0`` is the first, the number behind the last adds one, no number means all of them."""
     if not path:
         parts = asked.read_parts(asked.value, fits, str(asked))
@@ -84,7 +84,7 @@ def set_in_stack(holder: tuple, path: list[str], asked: Setting, fits: Any = Non
     return (*holder[:chosen], set_knob(holder[chosen], rest, asked, fits), *holder[chosen + 1 :])
 
 
-def set_in_names(holder: tuple, path: list[str], asked: Setting, fits: Any = None) -> tuple:
+def set_in_names(holder: tuple, path: list[str], asked: Setting, fits: object = None) -> tuple:
     """The same for pairs of a name and a part: a name that is new adds its part."""
     keys, parts = [key for key, _ in holder], [part for _, part in holder]
     if len(path) <= 1:
@@ -104,7 +104,7 @@ def set_in_names(holder: tuple, path: list[str], asked: Setting, fits: Any = Non
     return tuple(zip(keys, parts, strict=True))
 
 
-def said(value: Any) -> str:
+def said(value: object) -> str:
     """The value of a knob in a message: as it was typed, where it was."""
     return value if isinstance(value, str) and value.isprintable() and len(value) <= 80 else shown(value)
 
@@ -119,7 +119,7 @@ def _chosen(keys: list[str], path: list[str], asked: Setting) -> tuple[int, list
     raise MethodError(f"{asked}: {asked.owner} has {len(keys)} parts in slot {asked.slot!r}; {cure}")
 
 
-def _whole_part(holder: Any, asked: Setting, fits: Any) -> Any:
+def _whole_part(holder: object, asked: Setting, fits: object) -> Any:
     parts = asked.read_parts(asked.value, fits, str(asked))
     if parts is None:
         if not dataclasses.is_dataclass(holder):
@@ -134,7 +134,7 @@ def _whole_part(holder: Any, asked: Setting, fits: Any) -> Any:
     return parts[0] if parts else None
 
 
-def _coerced(holder: Any, name: str, asked: Setting) -> Any:
+def _coerced(holder: object, name: str, asked: Setting) -> Any:
     """The value (perhaps text from the command line) as what the knob holds."""
     old, kind, value = getattr(holder, name), hints(type(holder)).get(name), asked.value
     if choices := choices_of(kind):

@@ -8,11 +8,11 @@ import platform
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from upslope.errors import Remark, UserError
+from upslope.plain_data import JsonDict
 from upslope.plugins import changed_versions, full_name
 from upslope.rewards import plugin_of as reward_plugin
 from upslope.runtime import trust, user_code
@@ -47,7 +47,7 @@ class Plan:
     def __post_init__(self) -> None:
         object.__setattr__(self, "domain", domain_of(self.task))
 
-    def table(self) -> dict[str, Any]:
+    def table(self) -> JsonDict:
         """As it stands in ``run.toml``."""
         from upslope import __version__
 
@@ -106,9 +106,9 @@ class Plan:
         )
 
 
-def checked_table(folder: RunFolder) -> dict[str, Any]:
+def checked_table(folder: RunFolder) -> JsonDict:
     """A run's ``run.toml`` with all that a plan needs, parts by today's names; whatever is not as a run writes it is refused."""
-    table = {"packages": {}} | folder.table()  # runs from before format 3 have none
+    table: JsonDict = {"packages": {}} | folder.table()  # runs from before format 3 have none
     for key, kind in KINDS.items():
         if not isinstance(table.get(key), kind):
             what = f"{key} = {str(table[key])[:40]!r}" if key in table else f"no {key!r}"
@@ -126,7 +126,7 @@ def checked_table(folder: RunFolder) -> dict[str, Any]:
     return table
 
 
-def base_digests(policy: Any, settings: Settings) -> dict[str, str]:
+def base_digests(policy: object, settings: Settings) -> dict[str, str]:
     """The files of the model that adapters were added to, by digest: what a checkpoint has learned is worth nothing without it."""
     folder = getattr(policy, "source", None)
     if not settings.lora or folder is None:
@@ -135,7 +135,7 @@ def base_digests(policy: Any, settings: Settings) -> dict[str, str]:
     return {str(file): _digest(file) for file in (folder / "config.json", *weights)}
 
 
-def check_base(folder: RunFolder, policy: Any, settings: Settings) -> None:
+def check_base(folder: RunFolder, policy: object, settings: Settings) -> None:
     """Refuses a run with adapters whose model is not the one it began with."""
     known = folder.table().get("base") or {}
     for file, digest in base_digests(policy, settings).items():

@@ -124,7 +124,7 @@ def missing(package: str, group: str, needed_for: str, version: str = "") -> Use
     return UserError(f"{needed_for}, and the package {package} is not installed.{near} Install it: {_command(package, version)}")
 
 
-def changed_versions(recorded: Mapping[str, Any], groups: Iterable[str] = GROUPS) -> list[str]:
+def changed_versions(recorded: Mapping[str, object], groups: Iterable[str] = GROUPS) -> list[str]:
     """What to tell the user where packages are not of the version a run recorded. Those that are missing are an error.
 
     Args:

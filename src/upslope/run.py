@@ -6,10 +6,9 @@ import dataclasses
 import errno
 import json
 import re
-import signal
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +21,7 @@ import torch
 from upslope.errors import Remark, UserError
 from upslope.learners.nonfinite import NonFinite
 from upslope.learners.policy_gradient import PolicyGradient
+from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan, base_digests, check_base, checked_table
 from upslope.runtime import trust, user_code
 from upslope.runtime.checkpoint_files import CheckpointReader
@@ -31,9 +31,10 @@ from upslope.runtime.method_file import check_can_be_found_again, user_bundles
 from upslope.runtime.run_folder import RunFolder, check_new
 from upslope.runtime.run_lock import owned
 from upslope.runtime.settings import check_domain
+from upslope.runtime.stop_signals import stop_signals
 from upslope.runtime.threads import torch_threads
 from upslope.runtime.trackers import check_trackers, make_trackers
-from upslope.setting_up import Bench, set_up
+from upslope.setting_up import Components, set_up
 from upslope.types import Metrics
 
 MENDABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO, errno.EMFILE)
@@ -43,12 +44,12 @@ MENDABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, 
 class Watcher:
     """Told what the run is doing. The command line's live table is one."""
 
-    def began(self, run: Run, bench: Bench) -> None: ...
+    def began(self, run: Run, components: Components) -> None: ...
     def warming(self, step: int, accuracy: float, target: float) -> None: ...
     def evaluating(self, done: int, of: int) -> None: ...
-    def evaluated(self, step: int, result: dict[str, Any]) -> None: ...
+    def evaluated(self, step: int, result: JsonDict) -> None: ...
     def stepped(self, step: int, metrics: Metrics) -> None: ...
-    def ended(self, summary: dict[str, Any]) -> None: ...
+    def ended(self, summary: JsonDict) -> None: ...
 
 
 class Stopped(Exception):
@@ -62,12 +63,12 @@ class Run:
     folder: RunFolder
     given: Plan | None = field(default=None, repr=False)
     """The plan, where it is known already."""
-    bench: Bench | None = field(default=None, repr=False)
+    components: Components | None = field(default=None, repr=False)
     """Task, policy and rollout, while they are in memory."""
     trust: bool = False
     """Whether code in its folder that this machine did not write may run."""
     checkpoint: Path | None = None
-    """The checkpoint that the bench was loaded from."""
+    """The checkpoint that the components were loaded from."""
 
     @property
     def path(self) -> Path:
@@ -79,29 +80,29 @@ class Run:
         return self.given or Plan.from_folder(self.folder, self.trust)
 
     @cached_property
-    def table(self) -> dict[str, Any]:
+    def table(self) -> JsonDict:
         """The same as plain data: what ``run.toml`` says."""
         return checked_table(self.folder)
 
     @property
     def policy(self) -> Any:
         """The policy as the run left it."""
-        if self.bench is None:
-            self.bench = load_bench(self)
-        return self.bench.policy
+        if self.components is None:
+            self.components = load_components(self)
+        return self.components.policy
 
     @property
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[JsonDict]:
         """One record per step."""
         return [record for record in self.folder.read("metrics.jsonl") if record.get("kind") == "step"]
 
     @property
-    def evaluations(self) -> list[dict[str, Any]]:
+    def evaluations(self) -> list[JsonDict]:
         """One record per evaluation on held-out problems."""
         return [record for record in self.folder.read("metrics.jsonl") if record.get("kind") == "evaluation"]
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> JsonDict:
         """What ``summary.json`` says of a finished run."""
         file = self.path / "summary.json"
         if not file.exists():
@@ -113,7 +114,7 @@ class Run:
         return found
 
 
-def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | None = None, watcher: Watcher | None = None) -> Run:
+def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None, watcher: Watcher | None = None) -> Run:
     """Makes the folder of a new run and trains.
 
     Args:
@@ -123,10 +124,10 @@ def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | 
         check_new(out)
     check_trackers(plan.trackers)
     check_can_be_found_again(plan.method)
-    bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs)
+    components = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs)
     check_domain(plan.settings, plan.domain, plan.task, plan.model)
-    plan = dataclasses.replace(plan, settings=bench.settings, method=bench.method)
-    table, bundles = plan.table() | {"base": base_digests(bench.policy, plan.settings)}, user_bundles(plan.method)
+    plan = dataclasses.replace(plan, settings=components.settings, method=components.method)
+    table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)
     for key in ("task", "reward"):
         if ".py:" in table[key]:
             path, _, name = table[key].rpartition(":")
@@ -135,14 +136,14 @@ def start(plan: Plan, knobs: Mapping[str, Any] | None = None, out: str | Path | 
             table[key] = user_code.reference(module, name)
     user_code.check_bundles_agree(bundles)
     text = tomli_w.dumps(table)
-    name = re.sub(r"[^\w.+-]+", "-", f"{plan.method.name}-{bench.task.name}-{plan.settings.seed}".replace("=", ""))
+    name = re.sub(r"[^\w.+-]+", "-", f"{plan.method.name}-{components.task.name}-{plan.settings.seed}".replace("=", ""))
     with _mendable():
         folder = RunFolder.create(out, name[-150:])
         with owned(folder.path):
             user_code.keep(bundles, folder.path / "code")
             write_text(folder.path / "run.toml", text)
             trust.remember(trust.code_of(table, folder.path / "code"))
-            return _train(Run(folder, plan, bench), watcher or Watcher())
+            return _train(Run(folder, plan, components), watcher or Watcher())
 
 
 def resume(path: str | Path, watcher: Watcher | None = None, trusted: bool = False) -> Run:
@@ -156,26 +157,26 @@ def resume(path: str | Path, watcher: Watcher | None = None, trusted: bool = Fal
         return Run(folder, trust=trusted)
     with _mendable(), owned(folder.path):
         plan = Plan.from_folder(folder, trusted)
-        bench = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data)
-        check_base(folder, bench.policy, plan.settings)
-        return _train(Run(folder, plan, bench), watcher or Watcher())
+        components = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data)
+        check_base(folder, components.policy, plan.settings)
+        return _train(Run(folder, plan, components), watcher or Watcher())
 
 
-def load_bench(run: Run) -> Bench:
+def load_components(run: Run) -> Components:
     """Task, policy and rollout of a run as its last whole checkpoint has them, for evaluation and use, without its engine."""
     plan = run.plan
     settings = dataclasses.replace(plan.settings, engine="torch")
-    bench = set_up(plan.method, plan.task, plan.model, settings, plan.reward, plan.test_data, for_training=False)
-    check_base(run.folder, bench.policy, settings)
+    components = set_up(plan.method, plan.task, plan.model, settings, plan.reward, plan.test_data, for_training=False)
+    check_base(run.folder, components.policy, settings)
 
     def load(files: CheckpointReader) -> None:
-        bench.policy.load(files)
-        bench.rollout.load_state(load_state(files, "learner")["rollout"])
+        components.policy.load(files)
+        components.rollout.load_state(load_state(files, "learner")["rollout"])
 
     _, run.checkpoint, remarks = run.folder.last_whole(load)
     for remark in remarks:
         warnings.warn(Remark(remark), stacklevel=2)
-    return bench
+    return components
 
 
 @contextmanager
@@ -199,12 +200,12 @@ def _mendable() -> Iterator[None]:
 
 
 def _train(run: Run, watcher: Watcher) -> Run:
-    bench, settings, folder = run.bench, run.plan.settings, run.folder
-    assert bench is not None and settings.steps is not None
-    with torch_threads(settings.threads or 1), _stop_signals() as signals:
-        watcher.began(run, bench)
-        progress: dict[str, Any] = {"step": 0, "tokens": 0.0, "seconds": 0.0}
-        learner = _begin_or_restore(run, bench, watcher, progress)
+    components, settings, folder = run.components, run.plan.settings, run.folder
+    assert components is not None and settings.steps is not None
+    with torch_threads(settings.threads or 1), stop_signals() as signals:
+        watcher.began(run, components)
+        progress: JsonDict = {"step": 0, "tokens": 0.0, "seconds": 0.0}
+        learner = _begin_or_restore(run, components, watcher, progress)
         trackers = make_trackers(run.plan.trackers, folder.path, run.plan.table())
         clock = _Clock(progress["seconds"])
         with signals.waiting():
@@ -213,15 +214,15 @@ def _train(run: Run, watcher: Watcher) -> Run:
                 progress["step"], progress["tokens"] = step, progress["tokens"] + metrics["tokens"]
                 folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics, "memory": peak_memory()})
                 _log_samples(run, learner, step)
-                bench.record_step(folder, learner, step, metrics["seconds"])
+                components.record_step(folder, learner, step, metrics["seconds"])
                 watcher.stepped(step, metrics)
                 for tracker in trackers:
                     tracker.log(step, metrics)
                 if settings.eval_every and step % settings.eval_every == 0 and step < settings.steps:
-                    _evaluate(run, bench, watcher, step)
-                _save_if_due(run, bench, learner, progress | {"seconds": clock.total()}, signals.asked)
-        after = _evaluate(run, bench, watcher, settings.steps)
-        summary = _summary(run, bench, progress, after, clock.total())
+                    _evaluate(run, components, watcher, step)
+                _save_if_due(run, components, learner, progress | {"seconds": clock.total()}, signals.asked)
+        after = _evaluate(run, components, watcher, settings.steps)
+        summary = _summary(run, components, progress, after, clock.total())
         write_json(folder.path / "summary.json", summary)
     for tracker in trackers:
         tracker.close()
@@ -240,41 +241,41 @@ def _step(run: Run, learner: PolicyGradient, step: int) -> Metrics:
             learner.offence.save(run.path / "nonfinite")
 
 
-def _begin_or_restore(run: Run, bench: Bench, watcher: Watcher, progress: dict[str, Any]) -> PolicyGradient:
+def _begin_or_restore(run: Run, components: Components, watcher: Watcher, progress: JsonDict) -> PolicyGradient:
     """The learner at the last whole checkpoint, or at the beginning: warm-started, evaluated, saved."""
     folder, settings = run.folder, run.plan.settings
     keeps_start = PolicyGradient.needs_start(run.plan.method, settings)
     if folder.checkpoints():
-        return _restore(run, bench, progress, keeps_start)
+        return _restore(run, components, progress, keeps_start)
     began = time.perf_counter()
     folder.rewind({})
-    bench.warm_start(lambda step, accuracy: watcher.warming(step, accuracy, float(settings.warm_start or 0)))
-    start_policy = bench.policy.frozen_copy() if keeps_start else None
-    learner = PolicyGradient(run.plan.method, bench.policy, bench.rollout, settings, start_policy)
+    components.warm_start(lambda step, accuracy: watcher.warming(step, accuracy, float(settings.warm_start or 0)))
+    start_policy = components.policy.frozen_copy() if keeps_start else None
+    learner = PolicyGradient(run.plan.method, components.policy, components.rollout, settings, start_policy)
     if keeps_start:
         with whole_folder(folder.start) as files:
-            bench.policy.save(files)
-    progress["before"] = _evaluate(run, bench, watcher, 0)
+            components.policy.save(files)
+    progress["before"] = _evaluate(run, components, watcher, 0)
     progress["seconds"] = time.perf_counter() - began
-    _save(run, bench, learner, progress)
+    _save(run, components, learner, progress)
     learner.rollout.restart(1)
     return learner
 
 
-def _restore(run: Run, bench: Bench, progress: dict[str, Any], keeps_start: bool) -> PolicyGradient:
+def _restore(run: Run, components: Components, progress: JsonDict, keeps_start: bool) -> PolicyGradient:
     """The learner as the last whole checkpoint has it, and the logs as they were then."""
     folder, start_policy = run.folder, None
     if keeps_start:
-        bench.policy.load(folder.reader(folder.start))
-        start_policy = bench.policy.frozen_copy()
+        components.policy.load(folder.reader(folder.start))
+        start_policy = components.policy.frozen_copy()
 
     def load(files: CheckpointReader) -> tuple[Any, Any]:
         states = load_state(files, "learner"), load_state(files, "run")
-        bench.policy.load(files)
+        components.policy.load(files)
         return states
 
     (state, saved), latest, remarks = folder.last_whole(load)
-    learner = PolicyGradient(run.plan.method, bench.policy, bench.rollout, run.plan.settings, start_policy)
+    learner = PolicyGradient(run.plan.method, components.policy, components.rollout, run.plan.settings, start_policy)
     learner.load_state(state)
     folder.put_aside_after(latest)
     progress.update(saved["progress"])
@@ -284,14 +285,14 @@ def _restore(run: Run, bench: Bench, progress: dict[str, Any], keeps_start: bool
     return learner
 
 
-def _save_if_due(run: Run, bench: Bench, learner: PolicyGradient, progress: dict[str, Any], asked: bool) -> None:
+def _save_if_due(run: Run, components: Components, learner: PolicyGradient, progress: JsonDict, asked: bool) -> None:
     """A checkpoint where one is due, or where the run was asked to stop, which it does here."""
     settings, folder, step = run.plan.settings, run.folder, progress["step"]
     assert settings.steps is not None and settings.checkpoint_every is not None
     due = step % settings.checkpoint_every == 0 or step == settings.steps
     stopping = asked and step < settings.steps
     if due or (stopping and learner.rollout.resumes_anywhere):
-        _save(run, bench, learner, progress)
+        _save(run, components, learner, progress)
         learner.rollout.restart(step + 1)
     if stopping:
         last = folder.latest()
@@ -304,19 +305,19 @@ def _save_if_due(run: Run, bench: Bench, learner: PolicyGradient, progress: dict
         raise Stopped(f"stopped after step {step}; 'upslope resume {run.path}' goes on from {last.name}.{lost}")
 
 
-def _save(run: Run, bench: Bench, learner: PolicyGradient, progress: dict[str, Any]) -> None:
+def _save(run: Run, components: Components, learner: PolicyGradient, progress: JsonDict) -> None:
     run.folder.sync_logs()
     with whole_folder(run.folder.checkpoint(progress["step"])) as files:
-        bench.policy.save(files)
+        components.policy.save(files)
         save_state(files, "learner", learner.state())
         save_state(files, "run", {"progress": progress, "lines": run.folder.lines})
     run.folder.prune(run.plan.settings.keep_checkpoints)
 
 
-def _evaluate(run: Run, bench: Bench, watcher: Watcher, step: int) -> dict[str, Any]:
-    result = bench.evaluate(watcher.evaluating)
+def _evaluate(run: Run, components: Components, watcher: Watcher, step: int) -> JsonDict:
+    result = components.evaluate(watcher.evaluating)
     run.folder.append("metrics.jsonl", {"kind": "evaluation", "step": step, **result})
-    bench.record_evaluation(run.folder, step)
+    components.record_evaluation(run.folder, step)
     watcher.evaluated(step, result)
     return result
 
@@ -331,7 +332,7 @@ def _log_samples(run: Run, learner: PolicyGradient, step: int) -> None:
         run.folder.append("samples.jsonl", {"step": step, "advantage": advantage, **rows.info[index]})
 
 
-def _summary(run: Run, bench: Bench, progress: dict[str, Any], after: dict[str, Any], seconds: float) -> dict[str, Any]:
+def _summary(run: Run, components: Components, progress: JsonDict, after: JsonDict, seconds: float) -> JsonDict:
     plan = run.plan
     return {
         "method": plan.method.name,
@@ -339,7 +340,7 @@ def _summary(run: Run, bench: Bench, progress: dict[str, Any], after: dict[str, 
         "model": plan.model,
         "seed": plan.settings.seed,
         "steps": plan.settings.steps,
-        "score": bench.score_name,
+        "score": components.score_name,
         "score_before": progress["before"]["score"],
         "score_after": after["score"],
         "score_after_interval": [after["low"], after["high"]],
@@ -356,41 +357,3 @@ class _Clock:
 
     def total(self) -> float:
         return self.before + time.perf_counter() - self.began
-
-
-class _StopSignals:
-    """What Ctrl-C and a scheduler's SIGTERM do: while steps are made, the first asks for a stop after the step, the second ends."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._waits = False
-
-    def __call__(self, number: int, frame: Any) -> None:
-        if self.asked or not self._waits:
-            raise KeyboardInterrupt
-        self.asked = True
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """While there is a step to finish and a checkpoint to write."""
-        self._waits = True
-        try:
-            yield
-        finally:
-            self._waits = False
-
-
-@contextmanager
-def _stop_signals() -> Iterator[_StopSignals]:
-    """Listens as long as the block lasts. Only the main thread can."""
-    signals, old = _StopSignals(), dict[signal.Signals, Any]()
-    try:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            old[each] = signal.signal(each, signals)
-    except ValueError:
-        pass
-    try:
-        yield signals
-    finally:
-        for each, handler in old.items():
-            signal.signal(each, handler)

@@ -1,6 +1,6 @@
 """From names to things: the task, the policy and the rollout of a run, for text and for control.
 
-The two kinds of task meet here and in nothing above: both give a `Bench`, and the run only ever sees that.
+The two kinds of task meet here and in nothing above: both give a `Components`, and the run only ever sees that.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ import torch
 from upslope.errors import UserError
 from upslope.learners.policy_gradient import POLICY_COLUMNS, PolicyGradient
 from upslope.objective import estimator
+from upslope.plain_data import JsonDict, Knobs
 from upslope.rewards import load_reward
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.seeding import mix
@@ -25,6 +26,12 @@ from upslope.runtime.statistics import bootstrap_interval
 from upslope.tasks import load_task
 from upslope.types import Method
 
+if TYPE_CHECKING:
+    from upslope.policies.language_model import LanguageModel
+    from upslope.rollout.text import TextRollout
+    from upslope.tasks.gym import GymTask
+    from upslope.tasks.text import TextTask
+
 Progress = Callable[[int, int], None]
 RECORDING, FREE_RECORDING = 0.02, 1.0
 """Share of the time of the steps that recording some rollouts may take, and seconds that are not counted."""
@@ -32,7 +39,7 @@ WATCHED_EPISODE = 7
 """Seed of the episode that is kept at each evaluation."""
 
 
-class Bench(ABC):
+class Components(ABC):
     """What a run works with."""
 
     score_name: str
@@ -48,7 +55,7 @@ class Bench(ABC):
         """Brings an untrained policy to where rewards can be earned, if the settings ask for it."""
 
     @abstractmethod
-    def evaluate(self, progress: Progress | None = None) -> dict[str, Any]:
+    def evaluate(self, progress: Progress | None = None) -> JsonDict:
         """``score`` on problems or episodes never learned from, with its 95% interval ``low`` and ``high``."""
 
     @abstractmethod
@@ -65,20 +72,22 @@ class Bench(ABC):
             self.policy.add_head(name, model.head(), mix(self.settings.seed, f"{name} head"))
 
 
-class TextBench(Bench):
+class TextComponents(Components):
     """Problems in text, answered by a language model."""
 
     score_name = "accuracy"
 
     def __init__(
-        self, method: Method, task: Any, model: str, settings: Settings, knobs: Mapping[str, Any], checking: Progress | None = None
+        self,
+        method: Method,
+        task: TextTask,
+        model: str,
+        settings: Settings,
+        knobs: Knobs,
+        checking: Progress | None = None,
     ):
         from upslope.policies.token_text import TokenText
-        from upslope.rollout.engines.by_name import make_engine
-        from upslope.rollout.parity_check import load_checked
-        from upslope.rollout.prompt_lengths import fit_prompts
         from upslope.rollout.text import TextRollout
-        from upslope.types import Sampling
 
         settings = settings.resolved("text", model, max_tokens=task.max_tokens)
         settings = dataclasses.replace(settings, device=pick_device(settings.device, model))
@@ -87,37 +96,54 @@ class TextBench(Bench):
         super().__init__(method, settings)
         if settings.samples_per_task < 2 and "group" in method.needs():
             raise UserError(f"{method.name} compares the samples of a task, and --samples-per-task is 1; give at least 2.")
-        self.policy = load_checked(model, settings.seed).to(settings.device)
-        self.policy.plain |= settings.plain
-        self.policy.precise, self.policy.recompute = settings.precision == "float32", settings.recompute
-        tokens = settings.max_tokens or task.max_tokens
+        self.tokens = settings.max_tokens or task.max_tokens
+        self.policy = self._load_policy(model, task, checking)
+        self.token_text = TokenText(self.policy.tokenizer)
+        self.stepping = self.recording = 0.0
+        self.rollout = self._make_rollout(TextRollout)
+
+    def _load_policy(self, model: str, task: TextTask, checking: Progress | None) -> LanguageModel:
+        """The model, checked, on its device, with adapters and heads; and the task with the prompts that fit it."""
+        from upslope.rollout.parity_check import load_checked
+        from upslope.rollout.prompt_lengths import fit_prompts
+
+        settings = self.settings
+        self.policy = policy = load_checked(model, settings.seed).to(settings.device)
+        policy.plain |= settings.plain
+        policy.precise, policy.recompute = settings.precision == "float32", settings.recompute
         fitted = fit_prompts(
-            task, self.policy.tokenizer, self.policy.model.config, name=self.policy.name, max_tokens=tokens, long=settings.long,
+            task, policy.tokenizer, policy.model.config, name=policy.name, max_tokens=self.tokens, long=settings.long,
             progress=checking,
         )  # fmt: skip
-        self.task, self.policy.prompt_limit, self.prompt_lengths = fitted.task, fitted.limit, fitted.lengths
+        self.task, policy.prompt_limit, self.prompt_lengths = fitted.task, fitted.limit, fitted.lengths
         if settings.lora:
-            self.policy.add_lora(settings.lora, settings.seed)
+            policy.add_lora(settings.lora, settings.seed)
         self.give_heads()
-        self.pieces = TokenText(self.policy.tokenizer)
-        self.stepping = self.recording = 0.0
+        return policy
+
+    def _make_rollout(self, plain: type[TextRollout]) -> Any:
+        """The method's rollout, or grouped sampling."""
+        from upslope.rollout.engines.by_name import make_engine
+        from upslope.types import Sampling
+
+        settings = self.settings
         sampling = Sampling(
-            max_tokens=tokens,
+            max_tokens=self.tokens,
             temperature=settings.temperature,
             top_k=settings.top_k,
             top_p=settings.top_p,
             min_p=settings.min_p,
             stop=settings.stops,
         )
-        make = TextRollout if method.rollout is None else method.rollout.build
-        self.rollout = make(
+        make = plain if self.method.rollout is None else self.method.rollout.build
+        return make(
             self.task,
             self.policy,
             tasks=settings.tasks_per_step,
             samples=settings.samples_per_task,
             sampling=sampling,
             seed=settings.seed,
-            engine=make_engine(settings.engine, self.policy, sampling, method),
+            engine=make_engine(settings.engine, self.policy, sampling, self.method),
         )
 
     def check_memory(self) -> None:
@@ -126,23 +152,20 @@ class TextBench(Bench):
 
         settings, method = self.settings, self.method
         copies = PolicyGradient.needs_start(method, settings) + sum(part.copies for _, part in method.references)
-        tokens = settings.max_tokens or self.task.max_tokens
         tasks, samples, here = settings.tasks_per_step, settings.samples_per_task, settings.engine == "torch"
-        check_memory(self.policy, StepSizes(tasks, samples, tokens, self.prompt_lengths, copies, here))
+        check_memory(self.policy, StepSizes(tasks, samples, self.tokens, self.prompt_lengths, copies, here))
 
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
         from upslope.learners.warm_start import warm_start
 
         settings = self.settings
         if settings.warm_start:
-            tokens = settings.max_tokens or self.task.max_tokens
-            warm_start(self.policy, self.task, settings.warm_start, max_tokens=tokens, seed=settings.seed, progress=progress)
+            warm_start(self.policy, self.task, settings.warm_start, max_tokens=self.tokens, seed=settings.seed, progress=progress)
 
-    def evaluate(self, progress: Progress | None = None) -> dict[str, Any]:
+    def evaluate(self, progress: Progress | None = None) -> JsonDict:
         from upslope.rollout.evaluation import evaluate_text
 
         settings = self.settings
-        tokens = settings.max_tokens or self.task.max_tokens
         engine = self.rollout.engine
         follows = getattr(engine, "follows", True)  # one that keeps other weights than the policy's cannot answer for it
         self.rollout.sync()
@@ -150,7 +173,7 @@ class TextBench(Bench):
             self.task,
             self.policy,
             problems=settings.eval_problems or 100,
-            max_tokens=tokens,
+            max_tokens=self.tokens,
             stop=settings.stops,
             engine=engine if follows else None,
             progress=progress,
@@ -168,19 +191,19 @@ class TextBench(Bench):
         if learner.traced is None or not (everything or last or self.recording <= FREE_RECORDING + RECORDING * self.stepping):
             return
         began = time.perf_counter()
-        folder.write_rollouts(*rollout_record(learner.traced, self.pieces, step, everything))
+        folder.write_rollouts(*rollout_record(learner.traced, self.token_text, step, everything))
         self.recording += time.perf_counter() - began
 
     def record_evaluation(self, folder: RunFolder, step: int) -> None:
         """Nothing: the steps have shown how it answers."""
 
 
-class ControlBench(Bench):
+class ControlComponents(Components):
     """A gymnasium environment, acted in by a small network."""
 
     score_name = "mean return"
 
-    def __init__(self, method: Method, task: Any, settings: Settings, knobs: Mapping[str, Any]):
+    def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Knobs):
         from upslope.policies.control.mlp import MLPPolicy
         from upslope.rollout.environments import EnvRollout
 
@@ -216,7 +239,7 @@ class ControlBench(Bench):
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
         """A controller starts from nothing."""
 
-    def evaluate(self, progress: Progress | None = None) -> dict[str, Any]:
+    def evaluate(self, progress: Progress | None = None) -> JsonDict:
         from upslope.rollout.environments import evaluate_control
         from upslope.rollout.evaluation import EVALUATION_SEED
 
@@ -250,24 +273,24 @@ def set_up(
     settings: Settings,
     reward: str = "",
     test_data: str = "",
-    knobs: Mapping[str, Any] | None = None,
+    knobs: Knobs | None = None,
     checking: Progress | None = None,
     for_training: bool = True,
-) -> Bench:
-    """The bench for a plan. Whatever cannot work is refused here, before the first rollout.
+) -> Components:
+    """The components for a plan. Whatever cannot work is refused here, before the first rollout.
 
     Args:
-        knobs: set by path after the method's own for this kind of task; the bench's ``method`` has both and asks for neither again.
+        knobs: set by path after the method's own for this kind of task; the components' ``method`` has both.
         checking: told how many of a file's prompts have been looked at; without it a line says so if it takes seconds.
         for_training: steps will be made, so the memory for them must be there.
     """
     loaded = load_task(task, reward=load_reward(reward) if reward else None, test_data=test_data or None)
     if loaded.domain == "control":
-        return ControlBench(method, loaded, settings, knobs or {})
-    bench = TextBench(method, loaded, model, settings, knobs or {}, checking)
+        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {})
+    components = TextComponents(method, cast("TextTask", loaded), model, settings, knobs or {}, checking)
     if for_training:
-        bench.check_memory()
-    return bench
+        components.check_memory()
+    return components
 
 
 def pick_device(asked: Device, model: str) -> Device:
@@ -282,7 +305,7 @@ def pick_device(asked: Device, model: str) -> Device:
     return asked
 
 
-def _settled(method: Method, domains: tuple[str, ...], knobs: Mapping[str, Any]) -> Method:
+def _settled(method: Method, domains: tuple[str, ...], knobs: Knobs) -> Method:
     for domain in domains:
         method = method.for_domain(domain)
     return method.with_knobs(knobs).derive(on=())

@@ -7,30 +7,15 @@ A field that a part gains later is missing in the files of older runs, so its de
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
-import pkgutil
 from pathlib import Path
 
 import pytest
+from part_classes import part_classes
 
-import upslope.objective
 from upslope.types import Part
 
 PINNED = Path(__file__).parent / "part_defaults.json"
-
-
-def part_classes() -> dict[str, type[Part]]:
-    """Every part with fields, by its class's name."""
-    for module in pkgutil.walk_packages(upslope.objective.__path__, "upslope.objective."):
-        importlib.import_module(module.name)
-    found, open_classes = {}, [Part]
-    while open_classes:
-        kind = open_classes.pop()
-        open_classes += kind.__subclasses__()
-        if kind.__module__.startswith("upslope.objective.") and dataclasses.is_dataclass(kind) and dataclasses.fields(kind):
-            found[kind.__name__] = kind
-    return dict(sorted(found.items()))
 
 
 def defaults(kind: type[Part]) -> dict[str, str]:

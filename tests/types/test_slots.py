@@ -22,7 +22,7 @@ GRPO = catalogue()["grpo"]
     ("slot", "value", "says"),
     [
         ("aggregate", GroupBaseline(), r"aggregate of grpo is GroupBaseline\(.*which is for the slot 'advantage'. It takes a part "
-                                       r"that derives from Aggregate, such as .*TokenMean"),
+                                       r"that derives from Aggregate: .*TokenMean"),
         ("advantage", TokenMean(), r"advantage of grpo is TokenMean\(\), which is for the slot 'aggregate'"),
         ("weight", "TopEntropy", r"weight.0 of grpo is 'TopEntropy'.*which is no part. It takes a part that derives from Weight"),
         ("weight", (TopEntropy(), PessimisticClip()), r"weight.1 of grpo is PessimisticClip\(.*for the slot 'surrogate'"),

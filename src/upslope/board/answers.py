@@ -27,7 +27,7 @@ KINDS = {
 }
 
 
-def answer(value: Any, status: int = 200) -> Response:
+def answer(value: object, status: int = 200) -> Response:
     """A value as JSON. Escaped to ASCII: what models wrote may hold halves of characters that no encoding takes."""
     try:
         body = json.dumps(value, allow_nan=False, separators=(",", ":"), default=str)
@@ -43,7 +43,7 @@ def failure(status: int, error: str) -> Response:
     return answer({"error": error}, status)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     if isinstance(value, dict):
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -26,6 +26,7 @@ from upslope.board.large_answers import LargeAnswers
 from upslope.board.logs import Logs
 from upslope.board.sheets import Sheets
 from upslope.errors import UserError, did_you_mean
+from upslope.plain_data import JsonDict
 
 MOST_RUNS = 500
 """Runs whose curves can be asked for at once."""
@@ -54,12 +55,12 @@ class Board:
         self.logs = Logs(self.runs)
         self.sheets = Sheets()
         self.shown_root = str(root)
-        self._plans: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self._plans: dict[str, tuple[Any, JsonDict]] = {}
 
     def task(self, run: str) -> str:
         return str(self.runs.find(run).plan.get("task", ""))
 
-    def plan(self, run: str) -> dict[str, Any]:
+    def plan(self, run: str) -> JsonDict:
         """All of a run's ``run.toml``; read again only if it changed, since bands ask for hundreds."""
         glance = self.runs.find(run)
         stamp = glance.stamps.get("run.toml")
@@ -175,7 +176,7 @@ def check_axis(x: str) -> None:
 
 
 def _add_recordings(app: FastAPI, board: Board) -> None:
-    def of(run: str, step: int, read: Callable[[Path, tuple[str, ...], int], dict[str, Any]]) -> dict[str, Any]:
+    def of(run: str, step: int, read: Callable[[Path, tuple[str, ...], int], JsonDict]) -> JsonDict:
         glance = board.runs.find(run)
         try:
             return read(board.runs.root, glance.parts, step)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from upslope.board.curves import Curve, band, curve, evaluations
 from upslope.board.index import Gone
 from upslope.board.logs import Logs
 from upslope.board.plan_view import experiment
+from upslope.plain_data import JsonDict
 
 
-def bands(plans: dict[str, dict[str, Any]], logs: Logs, key: str, axis: str, points: int) -> list[dict[str, Any]]:
+def bands(plans: dict[str, JsonDict], logs: Logs, key: str, axis: str, points: int) -> list[JsonDict]:
     """A band per experiment, in the order in which the runs were given."""
-    groups: dict[str, tuple[str, dict[str, Any], list[str]]] = {}
+    groups: dict[str, tuple[str, JsonDict, list[str]]] = {}
     for run, plan in plans.items():
         name, apart = experiment(plan)
         groups.setdefault(repr((name, sorted(apart.items(), key=str))), (name, apart, []))[2].append(run)
@@ -37,7 +36,7 @@ def _curve_of(run: str, logs: Logs, key: str, axis: str, points: int) -> Curve |
         return None
 
 
-def _labels(experiments: list[tuple[str, dict[str, Any]]]) -> list[str]:
+def _labels(experiments: list[tuple[str, JsonDict]]) -> list[str]:
     """The method's name, and where several experiments share it what sets them apart."""
     labels = []
     for name, apart in experiments:

@@ -16,6 +16,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from upslope.plain_data import JsonDict
+
 MIB = 2**20
 
 
@@ -127,7 +129,7 @@ class BoundedConnection(H11Protocol):
 
 def make_server(app: Any, limits: Limits) -> uvicorn.Server:
     """A server of an application. Requests are not written down: addresses may hold the token."""
-    quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False}
+    quiet: JsonDict = {"log_level": "error", "access_log": False, "server_header": False}
     settings = uvicorn.Config(
         app,
         http=partial(BoundedConnection, limits=limits),  # type: ignore[arg-type]

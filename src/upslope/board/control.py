@@ -28,6 +28,7 @@ from upslope.board.launch import Launcher
 from upslope.board.run_code import NeedsTrust, read_run_code
 from upslope.board.run_summary import read_object
 from upslope.errors import UserError, did_you_mean
+from upslope.plain_data import JsonDict
 from upslope.runtime import process_file, trust
 
 MOST_BODY = 64 * 1024
@@ -60,7 +61,7 @@ def add_control(app: FastAPI, runs: Runs, allowed: bool) -> None:
     route("/api/resume", starter.resume)
 
 
-async def _body(request: Request) -> dict[str, Any] | Response:
+async def _body(request: Request) -> JsonDict | Response:
     """What was asked, as an object. A form on somebody's page can send neither the header nor JSON."""
     if request.headers.get("x-upslope") != "board":
         return failure(403, "the header 'X-Upslope: board' is missing.")
@@ -86,7 +87,7 @@ class Starter:
         self._lock = threading.Lock()
         self._starting: set[str] = set()
 
-    def start(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def start(self, asked: JsonDict) -> JsonDict:
         """Checks what was asked, starts it, and answers when the run has its folder or has said why it cannot."""
         words = train_words(asked)
         folder = self._new_folder(f"{asked['method']}-{asked.get('task', TASK).removeprefix('gym:')}-{asked.get('seed', 0)}")
@@ -98,7 +99,7 @@ class Starter:
             raise
         return {"id": folder.relative_to(self.runs.root).as_posix()}
 
-    def resume(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def resume(self, asked: JsonDict) -> JsonDict:
         """Goes on with a run that was stopped; answers when it is under way.
 
         Raises:
@@ -132,7 +133,7 @@ class Starter:
         if code.untrusted():
             raise UserError(f"{trust.store()} cannot be written, so your agreement cannot be kept. Use 'upslope resume --trust'.")
 
-    def stop(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def stop(self, asked: JsonDict) -> JsonDict:
         """Asks a run to stop after its step, as Ctrl-C does; asked again, it ends at once."""
         run = _run_of(asked)
         pid = self._worker(run)
@@ -167,7 +168,7 @@ class Starter:
         return folder
 
 
-def train_words(asked: dict[str, Any]) -> list[str]:
+def train_words(asked: JsonDict) -> list[str]:
     """What was asked as words of the command line, after the library's own checks."""
     from upslope.methods import compose, find
     from upslope.runtime.settings import Settings, check_names
@@ -210,14 +211,14 @@ def _check_task(task: str) -> None:
     load_task(task)
 
 
-def _run_of(asked: dict[str, Any]) -> str:
+def _run_of(asked: JsonDict) -> str:
     run = asked.get("run")
     if not isinstance(run, str):
         raise UserError('say which run: {"run": ID}.')
     return run
 
 
-def _digests_of(asked: dict[str, Any]) -> set[str]:
+def _digests_of(asked: JsonDict) -> set[str]:
     """The digests of the code that was agreed to."""
     digests = asked.get("trust", [])
     if not isinstance(digests, list) or not all(isinstance(each, str) for each in digests):

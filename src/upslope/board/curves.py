@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from upslope.board.log_table import Columns, Floats, LogTable
+from upslope.plain_data import JsonDict
 from upslope.runtime.statistics import iqm_band
 
 AXES = ("step", "samples", "tokens", "seconds")
@@ -80,7 +81,7 @@ def _totals_at(steps: Columns, axis: str, at: Floats) -> Floats:
 def curve_record(run: str, table: LogTable, key: str, axis: str, points: int, window: tuple[float | None, float | None]) -> dict:
     """A run's curve as the page gets it."""
     found = curve(table.steps, key, axis, points, *window)
-    record: dict[str, Any] = {"run": run, "x": plain(found.x), "y": plain(found.y)}
+    record: JsonDict = {"run": run, "x": plain(found.x), "y": plain(found.y)}
     if found.low is not None and found.high is not None:
         record |= {"low": plain(found.low), "high": plain(found.high)}
     if key == "score" or key not in table.steps.names:

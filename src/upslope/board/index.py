@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from upslope.board import safe_files
 from upslope.board.run_summary import RunSummary
+from upslope.plain_data import JsonDict
 
 DEPTH = 4
 """Folders within folders in which runs are looked for."""
@@ -36,14 +36,14 @@ class Runs:
         self.root = root.resolve()
         self._lock = threading.Lock()
         self._seen: dict[str, RunSummary] = {}
-        self._records: dict[str, dict[str, Any]] = {}
+        self._records: dict[str, JsonDict] = {}
         self._changed: dict[str, int] = {}
         self._gone: dict[str, int] = {}
         self._looked = 0.0
         # Revisions go on from one start of the board to the next, so that a page left open notices.
         self._first = self._revision = int(time.time())
 
-    def listing(self, since: int | None = None) -> dict[str, Any]:
+    def listing(self, since: int | None = None) -> JsonDict:
         """The runs that changed since a revision, and those that are gone; all of them without one, or with one too old."""
         with self._lock:
             self._look()
@@ -64,7 +64,7 @@ class Runs:
                 raise Gone(run)
             return self._seen[run]
 
-    def record(self, run: str) -> dict[str, Any]:
+    def record(self, run: str) -> JsonDict:
         """A run as the list has it, looked at this moment."""
         with self._lock:
             self._looked = 0.0

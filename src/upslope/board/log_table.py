@@ -17,6 +17,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from upslope.plain_data import JsonDict
+
 BLOCK = 2**18
 """Bytes read at a time, a few milliseconds' work; also the longest line that is looked at."""
 SAMPLES = 1000
@@ -65,7 +67,7 @@ class Columns:
             return self.column("step")
         return self.column(f"Σ{name}") if name in self._values else None
 
-    def add(self, records: list[dict[str, Any]]) -> None:
+    def add(self, records: list[JsonDict]) -> None:
         """Rows at the end."""
         if not records:
             return
@@ -217,7 +219,7 @@ class LogTable:
         self.evaluations.add([record for record in records if record.get("kind") == "evaluation"])
 
 
-def _records(lines: list[bytes]) -> list[dict[str, Any]]:
+def _records(lines: list[bytes]) -> list[JsonDict]:
     """The lines that are JSON objects. All at once, which is faster, or one by one where something is wrong with them."""
     try:
         found = json.loads("[" + b",".join(lines).decode("utf-8") + "]")
@@ -228,7 +230,7 @@ def _records(lines: list[bytes]) -> list[dict[str, Any]]:
     return [record for line in lines if (record := _record(line)) is not None]
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
+def _record(line: bytes) -> JsonDict | None:
     try:
         found = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -236,7 +238,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _by_name(records: list[dict[str, Any]]) -> dict[str, Floats]:
+def _by_name(records: list[JsonDict]) -> dict[str, Floats]:
     names = [name for name in set().union(*records) - {"kind"} if len(name) <= LONGEST_NAME]
     if len(names) > MOST_COLUMNS:  # a log of ours has dozens; those that came first stay
         short = set(names)
@@ -244,7 +246,7 @@ def _by_name(records: list[dict[str, Any]]) -> dict[str, Floats]:
     if not names:
         return {}
     try:
-        rows: Iterable[Any] = map(itemgetter(*names), records)
+        rows: Iterable[object] = map(itemgetter(*names), records)
         table = np.array(list(rows), dtype=np.float64).reshape(len(records), len(names))
         return {name: table[:, position] for position, name in enumerate(names)}
     except (KeyError, TypeError, ValueError, OverflowError):  # not all have the same, or something is no number
@@ -252,7 +254,7 @@ def _by_name(records: list[dict[str, Any]]) -> dict[str, Floats]:
         return {name: np.array(values) for name, values in found.items() if not all(np.isnan(values))}
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     try:
         return float(value) if isinstance(value, (int, float)) else np.nan
     except OverflowError:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from upslope.plain_data import JsonDict
 from upslope.runtime.toml_files import parse_toml
 from upslope.tasks.kinds import with_domain
 
 
-def parse_plan(text: str) -> dict[str, Any]:
+def parse_plan(text: str) -> JsonDict:
     """The tables of a ``run.toml``; ``ValueError`` if it is nothing that a run writes."""
     plan = parse_toml(text)
     for section in ("settings", "method"):

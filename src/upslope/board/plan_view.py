@@ -9,12 +9,12 @@ from __future__ import annotations
 import shlex
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from upslope.board import safe_files
 from upslope.board.mathml import formula_mathml
 from upslope.board.plan_file import parse_plan
 from upslope.methods import catalogue
+from upslope.plain_data import JsonDict
 from upslope.report.describe import read_docstring
 from upslope.runtime.method_file import method_table, modern_table
 from upslope.runtime.settings import Settings
@@ -28,7 +28,7 @@ NEUTRAL = frozenset(
 """Settings in which two seeds of the same experiment may differ."""
 
 
-def read_whole_plan(root: Path, parts: tuple[str, ...]) -> dict[str, Any]:
+def read_whole_plan(root: Path, parts: tuple[str, ...]) -> JsonDict:
     """All of ``run.toml``, parts by today's names."""
     with safe_files.folder(root, *parts) as at:
         plan = parse_plan(safe_files.read(at, "run.toml").decode("utf-8"))
@@ -38,12 +38,12 @@ def read_whole_plan(root: Path, parts: tuple[str, ...]) -> dict[str, Any]:
 # -- the method ------------------------------------------------------------------------------------------------------------
 
 
-def catalogued(name: str) -> dict[str, Any]:
+def catalogued(name: str) -> JsonDict:
     """A method of the catalogue as the page shows it."""
     return method_view(method_table(catalogue()[name]), ())
 
 
-def method_view(table: dict[str, Any], domains: tuple[str, ...]) -> dict[str, Any]:
+def method_view(table: JsonDict, domains: tuple[str, ...]) -> JsonDict:
     """A method's table as the page shows it, its slots against those of its parent in the same kind of task."""
     parent = catalogue().get(_text(table.get("parent")))
     was = _settled_table(parent, domains) if parent is not None else None
@@ -59,7 +59,7 @@ def method_view(table: dict[str, Any], domains: tuple[str, ...]) -> dict[str, An
     }
 
 
-def _slot_row(slot: str, table: dict[str, Any], was: dict[str, Any] | None) -> dict[str, Any] | None:
+def _slot_row(slot: str, table: JsonDict, was: JsonDict | None) -> JsonDict | None:
     here, before = table.get(slot), None if was is None else was.get(slot)
     if not here and not before:
         return None
@@ -72,13 +72,13 @@ def _slot_row(slot: str, table: dict[str, Any], was: dict[str, Any] | None) -> d
     }
 
 
-def _settled_table(method: Method, domains: tuple[str, ...]) -> dict[str, Any]:
+def _settled_table(method: Method, domains: tuple[str, ...]) -> JsonDict:
     for domain in domains:
         method = method.for_domain(domain)
     return method_table(method)
 
 
-def slot_text(slot: str, value: Any) -> str:
+def slot_text(slot: str, value: object) -> str:
     """What fills a slot, as `Method` itself would print it."""
     if not value:
         return "none"
@@ -87,7 +87,7 @@ def slot_text(slot: str, value: Any) -> str:
     return " + ".join(map(_part_text, value)) if isinstance(value, list) else _part_text(value)
 
 
-def _part_text(value: Any) -> str:
+def _part_text(value: object) -> str:
     if isinstance(value, dict):
         knobs = ", ".join(f"{name}={_part_text(item)}" for name, item in value.items() if name != "part")
         return f"{class_name(_text(value.get('part')))}({knobs})"
@@ -96,7 +96,7 @@ def _part_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else repr(value)
 
 
-def _parts(slot: str, value: Any) -> list[Any]:
+def _parts(slot: str, value: object) -> list[object]:
     if isinstance(value, list):
         return value
     if isinstance(value, dict):
@@ -104,7 +104,7 @@ def _parts(slot: str, value: Any) -> list[Any]:
     return []
 
 
-def _about(part: Any) -> str:
+def _about(part: object) -> str:
     return _abouts().get(_text(part.get("part")), "") if isinstance(part, dict) else ""
 
 
@@ -114,14 +114,14 @@ def _abouts() -> dict[str, str]:
     return {name: read_docstring(kind)[0] for name, kind in own_parts().items()}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
 # -- what differs ----------------------------------------------------------------------------------------------------------
 
 
-def changed_knobs(plan: dict[str, Any]) -> dict[str, Any]:
+def changed_knobs(plan: JsonDict) -> JsonDict:
     """Knobs in which a run's method is not the one of that name in the catalogue, by path; empty if it is not in there."""
     table = plan["method"]
     known = catalogue().get(_text(table.get("name")))
@@ -135,34 +135,34 @@ def changed_knobs(plan: dict[str, Any]) -> dict[str, Any]:
     return min(found, key=len)
 
 
-def _domains(plan: dict[str, Any]) -> list[tuple[str, ...]]:
+def _domains(plan: JsonDict) -> list[tuple[str, ...]]:
     """Kinds of task a plan may be for; whether a controller's actions are continuous does not stand in it."""
     if plan["domain"] == "text":
         return [("text",)]
     return [("control", "control-continuous"), ("control", "control-discrete")]
 
 
-def method_of_run(plan: dict[str, Any]) -> dict[str, Any]:
+def method_of_run(plan: JsonDict) -> JsonDict:
     """The method of a run as the page shows it."""
     views = [method_view(plan["method"], kinds) for kinds in _domains(plan)]
     return min(views, key=lambda view: sum(row["changed"] for row in view["slots"]))
 
 
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
+def _flat(value: object, path: str = "") -> JsonDict:
     if isinstance(value, list):
         # Inside a slot that holds one part its position need not be said.
         value = {"": value[0]} if len(value) == 1 else {str(position): item for position, item in enumerate(value)}
     if not isinstance(value, dict):
         return {} if value is None or not path else {path: value}
-    found: dict[str, Any] = {}
+    found: JsonDict = {}
     for name, item in value.items():
         found |= _flat(item, ".".join(filter(None, (path, str(name)))))
     return found
 
 
-def experiment(plan: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def experiment(plan: JsonDict) -> tuple[str, JsonDict]:
     """What a run tries, without its seed: the method's name, and all that sets it apart from other runs of that method."""
-    apart: dict[str, Any] = {"task": plan.get("task"), "model": plan.get("model"), "reward": plan.get("reward")}
+    apart: JsonDict = {"task": plan.get("task"), "model": plan.get("model"), "reward": plan.get("reward")}
     apart |= {name: value for name, value in plan["settings"].items() if name not in NEUTRAL}
     if _text(plan["method"].get("name")) in catalogue():
         apart |= changed_knobs(plan)
@@ -174,13 +174,13 @@ def experiment(plan: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 # -- the command -----------------------------------------------------------------------------------------------------------
 
 
-def settings_view(plan: dict[str, Any]) -> dict[str, Any]:
+def settings_view(plan: JsonDict) -> JsonDict:
     """Settings and surroundings of a run, and the command that would start it again."""
     kept = ("task", "model", "reward", "test_data", "build", "settings")
     return {key: plan.get(key, "") for key in kept} | {"command": command(plan)}
 
 
-def command(plan: dict[str, Any]) -> str:
+def command(plan: JsonDict) -> str:
     """The run as one would type it: what it would be anyway is left out."""
     words = ["upslope", "train", _text(plan["method"].get("name")), "--task", _text(plan.get("task"))]
     if plan["domain"] == "text" and plan.get("model") != "tiny":
@@ -199,7 +199,7 @@ def command(plan: dict[str, Any]) -> str:
     return " ".join(map(shlex.quote, words))
 
 
-def _settings_of_parts(plan: dict[str, Any]) -> list[tuple[str, str]]:
+def _settings_of_parts(plan: JsonDict) -> list[tuple[str, str]]:
     """What ``--set`` makes the catalogue's method of a run's: knobs, and whole slots where other parts stand in them."""
     changed, table = changed_knobs(plan), plan["method"]
     known = catalogue().get(_text(table.get("name")))
@@ -218,11 +218,11 @@ def _settings_of_parts(plan: dict[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _only_parts(flat: dict[str, Any]) -> dict[str, Any]:
+def _only_parts(flat: JsonDict) -> JsonDict:
     return {path: value for path, value in flat.items() if path.rpartition(".")[2] == "part"}
 
 
-def _set_text(value: Any) -> str:
+def _set_text(value: object) -> str:
     """A part or a stack of them as ``--set`` reads it."""
     if isinstance(value, list):
         return ", ".join(map(_set_text, value)) or "none"
@@ -236,7 +236,7 @@ def _set_text(value: Any) -> str:
     return f"{class_name(_text(value.get('part')))}({fields})"
 
 
-def _is_usual(plan: dict[str, Any], name: str, value: Any) -> bool:
+def _is_usual(plan: JsonDict, name: str, value: object) -> bool:
     """Whether a setting would be the same if nobody had said it."""
     if name == "device":
         return value == "auto" or plan["domain"] == "control" or (value == "cpu" and _is_tiny(plan))
@@ -249,7 +249,7 @@ def _is_usual(plan: dict[str, Any], name: str, value: Any) -> bool:
     return all(each == value for each in usual)
 
 
-def _is_tiny(plan: dict[str, Any]) -> bool:
+def _is_tiny(plan: JsonDict) -> bool:
     return _text(plan.get("model")).split(":")[0] == "tiny"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from upslope.board import safe_files
 from upslope.board.run_summary import whole_lines
+from upslope.plain_data import JsonDict
 
 MOST = 64 * safe_files.MIB
 """Bytes of a recorded step, unpacked."""
@@ -29,7 +30,7 @@ class Unreadable(Exception):
     """A recording that is there and cannot be shown."""
 
 
-def rollouts(root: Path, parts: tuple[str, ...]) -> dict[str, Any]:
+def rollouts(root: Path, parts: tuple[str, ...]) -> JsonDict:
     """The recorded steps, and where in them something stands out."""
     try:
         with safe_files.folder(root, *parts) as at, safe_files.open_file(at, "rollouts.jsonl") as file:
@@ -42,7 +43,7 @@ def rollouts(root: Path, parts: tuple[str, ...]) -> dict[str, Any]:
     return {"steps": _steps(root, (*parts, "rollouts"), r"step-(\d{6,12})\.json\.gz"), "jumps": jumps}
 
 
-def rollout(root: Path, parts: tuple[str, ...], step: int) -> dict[str, Any]:
+def rollout(root: Path, parts: tuple[str, ...], step: int) -> JsonDict:
     """One recorded step, as far as a page can show it."""
     name = f"step-{step:06d}.json.gz"
     with _ONE_AT_A_TIME, safe_files.folder(root, *parts, "rollouts") as at:
@@ -56,14 +57,14 @@ def episodes(root: Path, parts: tuple[str, ...]) -> list[int]:
     return _steps(root, (*parts, "episodes"), r"step-(\d{6,12})\.json")
 
 
-def episode(root: Path, parts: tuple[str, ...], step: int) -> dict[str, Any]:
+def episode(root: Path, parts: tuple[str, ...], step: int) -> JsonDict:
     """One recorded episode."""
     name = f"step-{step:06d}.json"
     with safe_files.folder(root, *parts, "episodes") as at:
         return _json(safe_files.read(at, name, MOST), name)
 
 
-def _shorten(record: dict[str, Any], name: str) -> None:
+def _shorten(record: JsonDict, name: str) -> None:
     """Cuts what is too long in place, and says of each sample how much of it is left out."""
     groups = record.get("groups", [])
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
@@ -77,7 +78,7 @@ def _shorten(record: dict[str, Any], name: str) -> None:
             _shorten_sample(sample, name)
 
 
-def _shorten_sample(sample: dict[str, Any], name: str) -> None:
+def _shorten_sample(sample: JsonDict, name: str) -> None:
     tokens = sample.get("pieces")
     if tokens is not None:
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
@@ -91,7 +92,7 @@ def _shorten_sample(sample: dict[str, Any], name: str) -> None:
     _shorten_texts(sample)
 
 
-def _shorten_texts(table: dict[str, Any]) -> None:
+def _shorten_texts(table: JsonDict) -> None:
     for key, value in table.items():
         if isinstance(value, str):
             table[key] = _cut(value, LONGEST_TEXT)
@@ -124,7 +125,7 @@ def _unpacked(data: bytes, name: str) -> bytes:
     return found
 
 
-def _json(data: bytes, name: str) -> dict[str, Any]:
+def _json(data: bytes, name: str) -> JsonDict:
     try:
         found = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as problem:

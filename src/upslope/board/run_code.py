@@ -12,11 +12,11 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from upslope.board import safe_files
 from upslope.board.plan_view import read_whole_plan
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 from upslope.runtime import trust
 
 MOST_BYTES = 64 * safe_files.MIB
@@ -30,7 +30,7 @@ SHOWN_FILES, SHOWN_CHARACTERS = 50, 60_000
 class NeedsTrust(Exception):
     """Code that this machine did not write, and that nobody has agreed to run."""
 
-    def __init__(self, said: str, code: list[dict[str, Any]]):
+    def __init__(self, said: str, code: list[JsonDict]):
         super().__init__(said)
         self.code = code
 
@@ -51,11 +51,11 @@ class RunCode:
         """Digests of what may not run yet."""
         return sorted(set(self.needed) - trust.trusted())
 
-    def shown(self, digests: list[str]) -> list[dict[str, Any]]:
+    def shown(self, digests: list[str]) -> list[JsonDict]:
         """What a person needs to decide on these."""
         return [{"digest": each, "what": self.needed[each], "files": self._files(self.needed[each])} for each in digests]
 
-    def _files(self, what: str) -> list[dict[str, Any]]:
+    def _files(self, what: str) -> list[JsonDict]:
         if what not in self.sources:
             return []  # a module of an installed package: there is nothing of it in the folder
         # A bundle is a folder with all that belongs to it; files from before there were bundles lie side by side.
@@ -67,7 +67,7 @@ class RunCode:
         ]
 
 
-def _shown_file(name: str, content: bytes) -> dict[str, Any]:
+def _shown_file(name: str, content: bytes) -> JsonDict:
     text = None if b"\0" in content else content.decode("utf-8", "replace")
     cut = text is None or len(text) > SHOWN_CHARACTERS
     return {"name": name, "bytes": len(content), "text": text and text[:SHOWN_CHARACTERS], "cut": cut}

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from upslope.board import safe_files
 from upslope.board.plan_file import parse_plan
+from upslope.plain_data import JsonDict
 from upslope.runtime import process_file
 
 LATELY = 60.0
@@ -42,10 +43,10 @@ class RunSummary:
 
     id: str
     stamps: dict[str, tuple[int, int, int] | None] = field(default_factory=dict)
-    plan: dict[str, Any] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
-    process: dict[str, Any] = field(default_factory=dict)
-    log: dict[str, Any] = field(default_factory=dict)
+    plan: JsonDict = field(default_factory=dict)
+    summary: JsonDict = field(default_factory=dict)
+    process: JsonDict = field(default_factory=dict)
+    log: JsonDict = field(default_factory=dict)
     recorded: bool = False
     problems: dict[str, str] = field(default_factory=dict)
     """By file: why it cannot be read."""
@@ -74,7 +75,7 @@ class RunSummary:
         self.recorded = (lines is not None and lines[1] > 0) or _has_folder(at, "episodes")
         return bool(changed)
 
-    def record(self, now: float) -> dict[str, Any]:
+    def record(self, now: float) -> JsonDict:
         """As the list shows it; nothing in it that JSON cannot say."""
         plan, done, log = self.plan, self.summary, self.log
         task, method = text(plan.get("task")), plan.get("method", {})
@@ -132,7 +133,7 @@ class RunSummary:
         times = [stamp[2] / 1e9 if stamp else 0.0 for stamp in (self.stamps.get("run.toml"), self.stamps.get("metrics.jsonl"))]
         return times[0], max(times)
 
-    def _read(self, at: int, name: str, reader: Any) -> dict[str, Any]:
+    def _read(self, at: int, name: str, reader: Any) -> JsonDict:
         try:
             return reader(safe_files.read(at, name))
         except (OSError, ValueError, RecursionError, safe_files.TooLarge) as problem:
@@ -151,7 +152,7 @@ class RunSummary:
             self.problems["metrics.jsonl"] = f"metrics.jsonl cannot be read: {problem.strerror}."
 
 
-def read_plan(data: bytes) -> dict[str, Any]:
+def read_plan(data: bytes) -> JsonDict:
     """What the list needs of ``run.toml``."""
     whole = data.decode("utf-8")
     # Our own files have a value per line; only what somebody wrote by hand has to be read in full.
@@ -171,7 +172,7 @@ def _excerpt(whole: str) -> str:
     return "\n".join(kept)
 
 
-def read_object(data: bytes) -> dict[str, Any]:
+def read_object(data: bytes) -> JsonDict:
     """A JSON object."""
     found = json.loads(data.decode("utf-8"))
     if not isinstance(found, dict):
@@ -182,7 +183,7 @@ def read_object(data: bytes) -> dict[str, Any]:
 # -- metrics.jsonl ---------------------------------------------------------------------------------------------------------
 
 
-def read_log(file: BinaryIO, before: dict[str, Any]) -> dict[str, Any]:
+def read_log(file: BinaryIO, before: JsonDict) -> JsonDict:
     """Last step, first and last score and a small curve, from both ends of the log and some lines between."""
     size = file.seek(0, 2)
     file.seek(0)
@@ -191,7 +192,7 @@ def read_log(file: BinaryIO, before: dict[str, Any]) -> dict[str, Any]:
     if size > END:
         file.seek(size - END)
         tail = whole_lines(file.read(END).partition(b"\n")[2])
-    found: dict[str, Any] = {"spark": _spark(file, size, start)}
+    found: JsonDict = {"spark": _spark(file, size, start)}
     found["step"] = next((at for line in reversed(tail) if isinstance(at := _of_kind(line, "step").get("step"), int)), 0)
     first = next((record for line in head if (record := _of_kind(line, "evaluation"))), {})
     last = next((record for line in reversed(tail) if (record := _of_kind(line, "evaluation"))), {})
@@ -206,7 +207,7 @@ def whole_lines(block: bytes) -> list[bytes]:
     return block.split(b"\n")[:-1]
 
 
-def _of_kind(line: bytes, kind: str) -> dict[str, Any]:
+def _of_kind(line: bytes, kind: str) -> JsonDict:
     """The record of a line if it is of that kind, else nothing."""
     if f'"{kind}"'.encode() not in line:  # most lines are not, and reading them takes time
         return {}
@@ -242,7 +243,7 @@ def gain(line: bytes) -> float | None:
 # -- values ----------------------------------------------------------------------------------------------------------------
 
 
-def number(value: Any) -> float | int | None:
+def number(value: object) -> float | int | None:
     """A finite number, or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -252,12 +253,12 @@ def number(value: Any) -> float | int | None:
         return None
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """The beginning of a text, as much as a list can show."""
     return value[:MOST_TEXT] if isinstance(value, str) else ""
 
 
-def pair(value: Any) -> tuple[Any, Any]:
+def pair(value: object) -> tuple[Any, Any]:
     return (value[0], value[1]) if isinstance(value, list) and len(value) == 2 else (None, None)
 
 

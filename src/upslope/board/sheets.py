@@ -18,8 +18,8 @@ import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from upslope.plain_data import JsonDict
 from upslope.tasks.gym import MOST_WATCHED
 
 PATIENCE = 60.0
@@ -31,7 +31,7 @@ KEPT = 200
 class Sheet:
     """A sheet of frames and how it is laid out, or why there is none."""
 
-    layout: dict[str, Any] | None
+    layout: JsonDict | None
     why: str
     path: Path | None = None
 
@@ -45,7 +45,7 @@ class Sheets:
         self._one_at_a_time = threading.Lock()
         weakref.finalize(self, self._folder.cleanup)
 
-    def of(self, task: str, record: dict[str, Any]) -> Sheet:
+    def of(self, task: str, record: JsonDict) -> Sheet:
         """The sheet of an episode of a task; the first time this takes a second or more."""
         wanted = {name: record.get(name) for name in ("seed", "length", "actions")}
         name = hashlib.sha256(json.dumps([task, wanted]).encode()).hexdigest()[:24]
@@ -58,7 +58,7 @@ class Sheets:
                 self._drawn[name] = self._draw(task, wanted, Path(self._folder.name) / name)
             return self._drawn[name]
 
-    def _draw(self, task: str, record: dict[str, Any], stem: Path) -> Sheet:
+    def _draw(self, task: str, record: JsonDict, stem: Path) -> Sheet:
         if refusal := _refusal(task, record):
             return Sheet(None, refusal)
         episode, sheet = stem.with_suffix(".json"), stem.with_suffix(".png")
@@ -84,7 +84,7 @@ class Sheets:
         return Sheet(json.loads(said[-1]), "", sheet)
 
 
-def _refusal(task: str, record: dict[str, Any]) -> str:
+def _refusal(task: str, record: JsonDict) -> str:
     """Why an episode is not even tried; empty if it is."""
     if not re.fullmatch(r"gym:[A-Za-z0-9_/]+-v\d+", task):
         return "only gymnasium's own environments are drawn here; 'upslope try RUN --render' shows any."

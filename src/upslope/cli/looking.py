@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
 
 from upslope.cli.codes import FAILED
 from upslope.cli.training import knobs_set, taken
@@ -20,9 +19,11 @@ from upslope.errors import UserError
 def evaluate(flags: argparse.Namespace) -> int:
     """Measures a run."""
     from upslope.api import load
-    from upslope.report.checkup import Asked, evaluate, evaluation_text
+    from upslope.report.checkup import EvaluationRequest, evaluate, evaluation_text
 
-    found = evaluate(load(flags.path, flags.trust), Asked(flags.k, flags.samples, flags.problems, flags.temperature, flags.engine))
+    found = evaluate(
+        load(flags.path, flags.trust), EvaluationRequest(flags.k, flags.samples, flags.problems, flags.temperature, flags.engine)
+    )
     _print(found if flags.json else evaluation_text(found))
     return 0
 
@@ -120,7 +121,7 @@ def list_tasks(flags: argparse.Namespace) -> int:
     return 0
 
 
-def _print(value: str | Mapping[str, Any] | list[Any]) -> None:
+def _print(value: str | Mapping[str, object] | list[object]) -> None:
     print(value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False))
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from upslope import __version__
 from upslope.cli import looking, training
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 
 ABOUT = "Policy optimization as a composition of small parts on one engine."
 EXAMPLES = """examples:
@@ -24,13 +25,13 @@ EXAMPLES = """examples:
   upslope serve runs/dhpo-reverse-0                   its result behind OpenAI's protocol
 
 'upslope COMMAND --help' says more about each command."""
-SET: dict[str, Any] = {
+SET: JsonDict = {
     "action": "append",
     "default": [],
     "metavar": "PATH=VALUE",
     "help": "a knob of a part, as in surrogate.high=0.3, or a whole part, as in aggregate=TokenMean; repeatable",
 }
-TAKE: dict[str, Any] = {
+TAKE: JsonDict = {
     "action": "append",
     "default": [],
     "metavar": "SLOT=METHOD",
@@ -56,7 +57,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     from upslope.report.compare import command as compare_command
     from upslope.runtime.settings_flags import add_settings
 
-    shape: dict[str, Any] = {"allow_abbrev": False, "formatter_class": _wide}
+    shape: JsonDict = {"allow_abbrev": False, "formatter_class": _wide}
     parser = _Parser(prog="upslope", description=ABOUT, epilog=EXAMPLES, **shape)
     parser.add_argument("--version", action="version", version=f"upslope {__version__}")
     parser.add_argument("--debug", action="store_true", help="with any command: where an error came from, as a traceback")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -11,6 +9,7 @@ from upslope.learners.references import START, References, reference_parts
 from upslope.learners.updates.slicing import pack
 from upslope.objective import estimator
 from upslope.objective.regularize import kl_estimate
+from upslope.plain_data import JsonDict
 from upslope.types import Method, Metrics, Policy, Trajectories, View
 
 WATCHED_ROWS = 64
@@ -32,10 +31,10 @@ class PolicyViews:
         return policy.evaluate(rows, needs, **self.options(method, needs))
 
     @staticmethod
-    def options(method: Method, needs: frozenset[str]) -> dict[str, Any]:
+    def options(method: Method, needs: frozenset[str]) -> JsonDict:
         """Further arguments of `Policy.evaluate` for this method: mostly none."""
         probes = [probe for _, part in method.parts() for probe in part.probes() if probe.name in needs]
-        found: dict[str, Any] = {"view": method.policy} if method.policy is not None else {}
+        found: JsonDict = {"view": method.policy} if method.policy is not None else {}
         return found | ({"probes": tuple(dict.fromkeys(probes))} if probes else {})
 
     def columns(

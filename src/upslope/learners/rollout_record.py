@@ -1,4 +1,4 @@
-"""A step's rollouts as plain data: some groups of it, token by token, and where to look first."""
+"""Recorded rollouts: a step's answers as plain data, some groups of it, token by token, and where to look first."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from upslope.learners.token_trace import TracedStep
+from upslope.plain_data import JsonDict
 from upslope.types import Source, Trajectories
 
 FORMAT = 1
@@ -37,7 +38,7 @@ class _Row(NamedTuple):
     reward: float
 
 
-def rollout_record(traced: TracedStep, spell: Spell, step: int, everything: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+def rollout_record(traced: TracedStep, spell: Spell, step: int, everything: bool = False) -> tuple[JsonDict, JsonDict]:
     """A step's rollouts as plain data, and a line on where to look first.
 
     Args:
@@ -66,7 +67,7 @@ def rollout_record(traced: TracedStep, spell: Spell, step: int, everything: bool
         "groups": [_group(traced, members, group in constant, samples) for group, members in chosen.items()],
     }
     values = {"most_clipped": "clipped", "highest_advantage": "advantage", "longest": "length"}
-    look: dict[str, Any] = {"step": step}
+    look: JsonDict = {"step": step}
     for name, best in extremes.items():
         there = best is not None and best.number in samples
         look[name] = {"row": best.number, "group": best.group, "value": _short(getattr(best, values[name]))} if there else None  # type: ignore[union-attr]
@@ -129,9 +130,9 @@ def _dropped(sampled: Trajectories, learned: Trajectories) -> Tensor:
     return (~torch.isin(sampled.key[:, 0], learned.key[:, 0])).nonzero().squeeze(1)
 
 
-def _samples(traced: TracedStep, spell: Spell, rows: list[_Row]) -> dict[int, dict[str, Any]]:
+def _samples(traced: TracedStep, spell: Spell, rows: list[_Row]) -> dict[int, JsonDict]:
     """The record of each row, by its number; the columns of all rows cross from the device at once."""
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, JsonDict] = {}
     for kept, batch in ((True, traced.learned), (False, traced.sampled)):
         here = [row for row in rows if row.kept == kept]
         if not here:
@@ -195,7 +196,7 @@ def _short(value: float) -> float | None:
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
 
-def _group(traced: TracedStep, members: list[_Row], constant: bool, samples: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _group(traced: TracedStep, members: list[_Row], constant: bool, samples: dict[int, JsonDict]) -> JsonDict:
     first = members[0]
     batch = traced.learned if first.kept else traced.sampled
     note = batch.info[first.place] if first.place < len(batch.info) else {}

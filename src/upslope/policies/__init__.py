@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from upslope.errors import UserError, did_you_mean
-from upslope.policies.language_model import LanguageModel, TextInputs
+from upslope.policies.language_model import LanguageModel
 from upslope.policies.loading import from_folder
 from upslope.policies.smollm2 import load_smollm2
+from upslope.policies.text_inputs import TextInputs
 from upslope.policies.tiny import tiny_from_spec
 
 __all__ = ["LanguageModel", "TextInputs", "load_language_model"]

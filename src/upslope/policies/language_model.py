@@ -1,4 +1,4 @@
-"""A language model as a policy: it encodes prompts, says how likely sampled tokens were, and saves itself for `transformers`.
+"""The language-model policy: it encodes prompts, says how likely sampled tokens were, and saves itself for `transformers`.
 
 Left out: sampling, which an engine does (``upslope.rollout.engines.torch_engine``).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from upslope.policies.forward.packing import lay_out
 from upslope.policies.forward.plain import extent_of, padded_columns
 from upslope.policies.heads import make_head
 from upslope.policies.model_files import read_model, save_model
+from upslope.policies.text_inputs import TextInputs
 from upslope.policies.tokenization import PromptLimit, decoded, fitting, stop_ids
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
 from upslope.runtime.seeding import mix
@@ -34,28 +35,6 @@ VALUE_FILE, ADAPTER_FILE = "value.safetensors", "adapters.safetensors"
 GPU_SHARE = 20
 """A slice may take this part of a GPU's memory."""
 NOISE = ("dropout", "pdrop", "layerdrop", "jitter")
-
-
-@dataclass(frozen=True, eq=False)
-class TextInputs:
-    """What a language model needs beside the sampled ids to look at a row again."""
-
-    prompt: Tensor
-    """``[N, P]`` ids, padded on the left."""
-    prompt_mask: Tensor
-    """``[N, P]``, 1 on the tokens of the prompt."""
-    experts: Tensor | None = None
-    """``[N, P + T - 1, layers, k]``: which experts a pass took for each token, to take them again."""
-    kept: Tensor | None = None
-    """``[N]``: what the pass that sampled the rows calls them (`ActivationCache`), if it was kept."""
-
-    def take(self, pick) -> TextInputs:
-        experts, kept = (None if column is None else pick(column) for column in (self.experts, self.kept))
-        return TextInputs(pick(self.prompt), pick(self.prompt_mask), experts, kept)
-
-    def hidden(self, where: Tensor, token: int) -> TextInputs:
-        """The same with another token at these places ``[N, P]``."""
-        return TextInputs(torch.where(where, token, self.prompt), self.prompt_mask)
 
 
 class LanguageModel:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from upslope.errors import UserError, did_you_mean
+from upslope.plain_data import JsonDict
 from upslope.policies.language_model import LanguageModel
 from upslope.runtime import seeding
 
@@ -56,7 +57,7 @@ def tiny(
     return LanguageModel(model.float(), tokenizer, "tiny")
 
 
-def _untrained(sizes: dict[str, Any], experts: int) -> Any:
+def _untrained(sizes: JsonDict, experts: int) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
     if not experts:
@@ -68,7 +69,7 @@ def _untrained(sizes: dict[str, Any], experts: int) -> Any:
 def tiny_from_spec(options: str, seed: int) -> LanguageModel:
     """The model of a spec such as ``tiny:layers=4,width=128``, given what stands behind the colon."""
     known = ("layers", "width", "heads", "experts")
-    sizes: dict[str, Any] = {}
+    sizes: JsonDict = {}
     for option in filter(None, options.split(",")):
         name, _, value = option.partition("=")
         if name not in known:

@@ -1,4 +1,4 @@
-"""Between text and token ids: what a tokenizer makes of prompts and answers, many at a time, and which tokens end a text."""
+"""Tokenization: what a tokenizer makes of prompts and answers, many at a time, and which tokens end a text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PromptLimit:
     """``"cut"`` keeps its end; whatever else still meets one when it is encoded refuses it."""
 
 
-def fitting(tokenizer: Any, prompts: Sequence[str], limit: PromptLimit | None) -> list[list[int]]:
+def fitting(tokenizer: object, prompts: Sequence[str], limit: PromptLimit | None) -> list[list[int]]:
     """The ids of each prompt as `encoded` gives them, none longer than the limit.
 
     A prompt is cut as text, from the front, and then encoded like any other: what a tokenizer or a chat template puts around it
@@ -41,7 +41,7 @@ def fitting(tokenizer: Any, prompts: Sequence[str], limit: PromptLimit | None) -
     return found
 
 
-def cut_to(tokenizer: Any, prompt: str, tokens: int) -> str:
+def cut_to(tokenizer: object, prompt: str, tokens: int) -> str:
     """The longest end of a prompt that has at most so many tokens, by bisection over its characters."""
 
     def fits(start: int) -> bool:

@@ -8,10 +8,10 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from upslope.errors import UserError
 from upslope.learners.nonfinite import describe
+from upslope.plain_data import JsonDict
 from upslope.plan import checked_table
 from upslope.report.words import in_bytes
 from upslope.runtime import trust
@@ -58,7 +58,7 @@ def _plan(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
     yield Finding("run.toml", True, f"{table['method'].get('name')} on {table['task']}, {', '.join(further)}")
 
 
-def _table(folder: RunFolder) -> dict[str, Any]:
+def _table(folder: RunFolder) -> JsonDict:
     try:
         return checked_table(folder)
     except UserError:

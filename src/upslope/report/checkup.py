@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 from upslope.report.curves import sparkline
 from upslope.report.describe import table
-from upslope.run import Run, load_bench
+from upslope.run import Run, load_components
 from upslope.runtime.settings import Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.runtime.threads import torch_threads
-from upslope.setting_up import Bench
+from upslope.setting_up import Components
 
 if TYPE_CHECKING:
     from upslope.rollout.evaluation import Answerer
@@ -26,7 +27,7 @@ EPISODE_SEED = 20_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationRequest:
     """What to measure; ``None`` is as the run itself was evaluated."""
 
     k: int | None = None
@@ -45,7 +46,7 @@ def is_control(run: Run) -> bool:
     return bool(run.table["domain"] == "control")
 
 
-def evaluate(run: Run, asked: Asked) -> dict[str, Any]:
+def evaluate(run: Run, asked: EvaluationRequest) -> JsonDict:
     """The run's last checkpoint on held-out problems or episodes, as plain data."""
     if is_control(run):
         for name in ("k", "samples", "temperature", "engine"):
@@ -57,19 +58,21 @@ def evaluate(run: Run, asked: Asked) -> dict[str, Any]:
     with _progress() as progress:
         if asked.engine is not None:
             return about | {"engine": asked.engine} | _measure_served(run, asked, progress)
-        with _bench(run) as bench:
+        with _loaded(run) as components:
             about["checkpoint"] = (run.checkpoint or run.folder.latest()).name
-            return about | (_measure_control if is_control(run) else _measure_policy)(bench, asked, progress)
+            return about | (_measure_control if is_control(run) else _measure_policy)(components, asked, progress)
 
 
-def _measure_policy(bench: Bench, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
+def _measure_policy(components: Components, asked: EvaluationRequest, progress: Callable[..., None]) -> JsonDict:
     from upslope.rollout.engines.torch_engine import TorchEngine
     from upslope.rollout.evaluation import answers_of
 
-    return _measure_text(bench.task, answers_of(TorchEngine(bench.policy), bench.policy), bench.settings, asked, progress)
+    return _measure_text(
+        components.task, answers_of(TorchEngine(components.policy), components.policy), components.settings, asked, progress
+    )
 
 
-def _measure_served(run: Run, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
+def _measure_served(run: Run, asked: EvaluationRequest, progress: Callable[..., None]) -> JsonDict:
     """What a server answers to the run's problems. Nothing of the run is loaded but its task and how it puts a problem."""
     from transformers import AutoConfig, AutoTokenizer
 
@@ -89,7 +92,9 @@ def _measure_served(run: Run, asked: Asked, progress: Callable[..., None]) -> di
     return _measure_text(fitted.task, cut_prompts(answer, tokenizer, fitted.limit), settings, asked, progress)
 
 
-def _measure_text(task: Any, answer: Answerer, settings: Settings, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
+def _measure_text(
+    task: Any, answer: Answerer, settings: Settings, asked: EvaluationRequest, progress: Callable[..., None]
+) -> JsonDict:
     from upslope.rollout.evaluation import evaluate_answers
 
     problems, tokens = asked.problems or settings.eval_problems or 100, settings.max_tokens or task.max_tokens
@@ -117,12 +122,12 @@ def _measure_text(task: Any, answer: Answerer, settings: Settings, asked: Asked,
     }
 
 
-def _measure_control(bench: Bench, asked: Asked, progress: Callable[..., None]) -> dict[str, Any]:
+def _measure_control(components: Components, asked: EvaluationRequest, progress: Callable[..., None]) -> JsonDict:
     from upslope.rollout.environments import evaluate_control
 
-    episodes = asked.problems or bench.settings.eval_problems or 100
+    episodes = asked.problems or components.settings.eval_problems or 100
     returns = evaluate_control(
-        bench.task, bench.policy, bench.rollout.state(), episodes=episodes, seed=EPISODE_SEED,
+        components.task, components.policy, components.rollout.state(), episodes=episodes, seed=EPISODE_SEED,
         progress=lambda done, *_: progress(done, episodes),
     )  # fmt: skip
     low, high = bootstrap_interval(returns)
@@ -136,7 +141,7 @@ def _measure_control(bench: Bench, asked: Asked, progress: Callable[..., None]) 
     }
 
 
-def evaluation_text(found: dict[str, Any]) -> str:
+def evaluation_text(found: JsonDict) -> str:
     """What `evaluate` found, for people."""
     who = f"{found['engine']} in place of {found['run']}" if "engine" in found else f"{found['run']} at {found['checkpoint']}"
     head = f"{found['method']} on {found['task']}, {who}; 95% intervals over "
@@ -160,8 +165,8 @@ class Speaker:
 
     def __init__(self, run: Run, temperature: float = 0.0, seed: int = 0):
         self.run, self.temperature, self.seed, self.asked = run, temperature, seed, 0
-        with _bench(run) as bench:
-            self.bench = bench
+        with _loaded(run) as components:
+            self.components = components
 
     def answer(self, prompt: str) -> str:
         """Its answer to a problem of one's own."""
@@ -170,22 +175,22 @@ class Speaker:
         from upslope.runtime.seeding import uniforms
         from upslope.types import Sampling
 
-        bench, tokens = self.bench, self._tokens()
+        components, tokens = self.components, self._tokens()
         self.asked += 1
-        sampling = Sampling(max_tokens=tokens, temperature=self.temperature, stop=bench.settings.stops)
+        sampling = Sampling(max_tokens=tokens, temperature=self.temperature, stop=components.settings.stops)
         numbers = uniforms((1, tokens), self.seed, "try", self.asked)
-        with _bench(self.run):
-            completions = TorchEngine(bench.policy).generate([bench.policy.encode(prompt)], 1, sampling, numbers)
-        return str(bench.policy.decode(sampled_ids(completions)[0]))
+        with _loaded(self.run):
+            completions = TorchEngine(components.policy).generate([components.policy.encode(prompt)], 1, sampling, numbers)
+        return str(components.policy.decode(sampled_ids(completions)[0]))
 
     def examples(self, problems: int) -> str:
         """Its answers to some held-out problems, and whether they are right."""
         from upslope.rollout.evaluation import EVALUATION_SEED, evaluate_text
 
-        with _bench(self.run) as bench:
+        with _loaded(self.run) as components:
             found = evaluate_text(
-                bench.task, bench.policy, problems=problems, max_tokens=self._tokens(), temperature=self.temperature,
-                stop=bench.settings.stops, seed=EVALUATION_SEED + self.seed,
+                components.task, components.policy, problems=problems, max_tokens=self._tokens(), temperature=self.temperature,
+                stop=components.settings.stops, seed=EVALUATION_SEED + self.seed,
             )  # fmt: skip
         lines = []
         for problem, (said,), (right,) in zip(found.problems, found.responses, found.correct, strict=True):
@@ -197,7 +202,7 @@ class Speaker:
         return "\n".join([*lines, f"{sum(map(sum, found.correct))} of {len(lines)} right, on held-out problems"])
 
     def _tokens(self) -> int:
-        return int(self.bench.settings.max_tokens or self.bench.task.max_tokens)
+        return int(self.components.settings.max_tokens or self.components.task.max_tokens)
 
 
 def episode(run: Run, seed: int = 0, render: bool = False) -> str:
@@ -206,21 +211,21 @@ def episode(run: Run, seed: int = 0, render: bool = False) -> str:
     from upslope.runtime.seeding import mix
     from upslope.tasks.gym import GymTask
 
-    with _bench(run) as bench:
-        task = GymTask(bench.task.env_id, **bench.task.options, render_mode="human") if render else bench.task
-        played = play(task, bench.policy, bench.rollout.observations, mix(EPISODE_SEED, "try", seed) >> 32)
+    with _loaded(run) as components:
+        task = GymTask(components.task.env_id, **components.task.options, render_mode="human") if render else components.task
+        played = play(task, components.policy, components.rollout.observations, mix(EPISODE_SEED, "try", seed) >> 32)
     rewards, ends = played.rewards, {"terminated": "ended", "truncated": "reached its time limit", "unfinished": "was still going"}
     total = f"return {sum(rewards):.1f} in {len(rewards)} steps; the episode {ends[played.ended]}"
     return f"{total}\nreward  {sparkline(rewards, 60)}  from {min(rewards):.3g} to {max(rewards):.3g}"
 
 
 @contextmanager
-def _bench(run: Run) -> Iterator[Bench]:
+def _loaded(run: Run) -> Iterator[Components]:
     """The run's task, policy and rollout, with its number of threads as long as they are used."""
     with torch_threads(run.plan.settings.threads or 1):
-        if run.bench is None:
-            run.bench = load_bench(run)
-        yield run.bench
+        if run.components is None:
+            run.components = load_components(run)
+        yield run.components
 
 
 def _powers(k: int) -> list[int]:

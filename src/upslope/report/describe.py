@@ -10,9 +10,9 @@ import textwrap
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
 
 from upslope.methods import catalogue
+from upslope.plain_data import JsonDict
 from upslope.report.math_words import plain_math
 from upslope.report.places import method_source, part_source
 from upslope.types import SLOTS, Method, Part
@@ -33,7 +33,7 @@ def when(part: Part) -> str:
 
 
 _INDENT = " " * 4
-UNCHECKED: dict[str, Any] = {"checks": "none", "claim": "not measured", "tests": []}
+UNCHECKED: JsonDict = {"checks": "none", "claim": "not measured", "tests": []}
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str], width: int = 0) -> str:
@@ -57,7 +57,7 @@ def methods_table(methods: Sequence[Method], width: int = 0) -> str:
 
 
 @cache
-def checks() -> dict[str, dict[str, Any]]:
+def checks() -> dict[str, JsonDict]:
     """How each method of the catalogue was checked and in which tests, and how the paper's claim came out on small tasks."""
     file = resources.files("upslope.methods") / "checks.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -68,7 +68,7 @@ def slots(method: Method) -> dict[str, str]:
     return {slot: text for slot, (_, text) in method.diff(method.without(*SLOTS)).items()}
 
 
-def method_record(method: Method) -> dict[str, Any]:
+def method_record(method: Method) -> JsonDict:
     """A method as plain data."""
     return {
         "name": method.name,
@@ -88,7 +88,7 @@ def changes(method: Method) -> dict[str, tuple[str, str]]:
     return method.diff(parent) if parent is not None else {}
 
 
-def show_record(method: Method, flat: bool = False) -> dict[str, Any]:
+def show_record(method: Method, flat: bool = False) -> JsonDict:
     """What ``show`` says, as plain data."""
     record = method_record(method) | {
         "formula": method.formula,
@@ -154,7 +154,7 @@ def _flat(method: Method, width: int) -> str:
     return "\n\n".join(_part_text(_part_record(path, part), width) for path, part in method.parts())
 
 
-def _part_record(path: str, part: Part) -> dict[str, Any]:
+def _part_record(path: str, part: Part) -> JsonDict:
     about, formulas, meanings = read_docstring(type(part))
     knobs = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
     return {
@@ -173,7 +173,7 @@ def _part_record(path: str, part: Part) -> dict[str, Any]:
     }
 
 
-def _part_text(record: dict[str, Any], width: int) -> str:
+def _part_text(record: JsonDict, width: int) -> str:
     def wrapped(text: str, indent: str, rest: str | None = None) -> str:
         return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent if rest is None else rest)
 
@@ -189,7 +189,7 @@ def _part_text(record: dict[str, Any], width: int) -> str:
     return "\n".join(lines)
 
 
-def _knob(value: Any) -> str:
+def _knob(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

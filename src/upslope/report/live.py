@@ -25,10 +25,11 @@ from rich.text import Text
 from upslope.errors import Remark
 from upslope.learners.nonfinite import IN_A_ROW
 from upslope.methods import catalogue
+from upslope.plain_data import JsonDict
 from upslope.report.curves import sparkline
 from upslope.report.words import amount, clock, counted, measured
 from upslope.run import Run, Watcher
-from upslope.setting_up import Bench
+from upslope.setting_up import Components
 from upslope.types import Metrics
 
 PLAIN_LINES = 10
@@ -103,10 +104,10 @@ class LiveTable(Watcher):
 
     # -- what the run tells ----------------------------------------------------------------------------------------------
 
-    def began(self, run: Run, bench: Bench) -> None:
+    def began(self, run: Run, components: Components) -> None:
         self.run, self.steps = run, run.plan.settings.steps or 0
-        self._line(headline(run, bench))
-        for remark in getattr(bench.task, "remarks", ()):
+        self._line(headline(run, components))
+        for remark in getattr(components.task, "remarks", ()):
             self._line(f"note: {remark}")
 
     def warming(self, step: int, accuracy: float, target: float) -> None:
@@ -153,7 +154,7 @@ class LiveTable(Watcher):
     def evaluating(self, done: int, of: int = 0) -> None:
         self._draw(_bar_line(f"evaluating  {done}{f' of {of}' if of else ''}", done, max(of, 1)))
 
-    def evaluated(self, step: int, result: dict[str, Any]) -> None:
+    def evaluated(self, step: int, result: JsonDict) -> None:
         self._draw(None)
         self._say_if_cold()
         when = "at the start" if step == 0 else f"after step {step}"
@@ -172,7 +173,7 @@ class LiveTable(Watcher):
         if not self.drawing and (step == self.steps or step * PLAIN_LINES // self.steps > (step - 1) * PLAIN_LINES // self.steps):
             self._line(self._plain())
 
-    def ended(self, summary: dict[str, Any]) -> None:
+    def ended(self, summary: JsonDict) -> None:
         self._stop_drawing()
         if not self.quiet and self.run is not None:
             print("\n".join(closing(self.run, summary)), flush=True)
@@ -256,11 +257,11 @@ def passing_line() -> Iterator[Callable[[str], None]]:
 # -- words -----------------------------------------------------------------------------------------------------------------
 
 
-def headline(run: Run, bench: Bench) -> str:
+def headline(run: Run, components: Components) -> str:
     """What runs, on what: ``dhpo on reverse, tiny (0.9 M parameters), cpu, 1 thread, seed 3``."""
-    plan, policy = run.plan, bench.policy
+    plan, policy = run.plan, components.policy
     parameters = sum(parameter.numel() for group in policy.trainable().values() for parameter in group)
-    model = plan.model if bench.score_name == "accuracy" else "a network"
+    model = plan.model if components.score_name == "accuracy" else "a network"
     threads = plan.settings.threads or 1
     return (
         f"{plan.method.name} on {plan.task}, {model} ({amount(parameters)} parameters), {getattr(policy, 'device', 'cpu')}, "

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from upslope.plain_data import JsonDict
 from upslope.report.curves import Mark, chart, number, sparkline
 from upslope.report.describe import changes, slots
 from upslope.report.style import STYLE
@@ -28,7 +29,7 @@ LONGEST_TEXT = 2000
 SAMPLES_SHOWN = 4
 
 
-class Curve(NamedTuple):
+class PageCurve(NamedTuple):
     """A small chart of one metric."""
 
     key: str
@@ -39,16 +40,16 @@ class Curve(NamedTuple):
 
 
 CURVES = (
-    Curve("entropy", "Entropy", "How undecided the policy is. At zero it has stopped trying."),
-    Curve("kl_start", "KL to the start", "How far it has moved from where it began."),
-    Curve("clip_fraction", "Clip fraction", "Decisions held back by the trust region."),
-    Curve("learning", "Learning decisions", "Share of decisions with a gradient.", share=True),
-    Curve("grad_norm", "Gradient norm", "Before clipping."),
-    Curve("length", "Length", "Tokens of an answer."),
-    Curve("episode_length", "Episode length", "Steps of an episode."),
-    Curve("constant_groups", "Groups without signal", "All answers earned the same.", share=True),
-    Curve("kl_proximal", "KL within a step", "How far the updates of a step move the policy."),
-    Curve("lr", "Learning rate", ""),
+    PageCurve("entropy", "Entropy", "How undecided the policy is. At zero it has stopped trying."),
+    PageCurve("kl_start", "KL to the start", "How far it has moved from where it began."),
+    PageCurve("clip_fraction", "Clip fraction", "Decisions held back by the trust region."),
+    PageCurve("learning", "Learning decisions", "Share of decisions with a gradient.", share=True),
+    PageCurve("grad_norm", "Gradient norm", "Before clipping."),
+    PageCurve("length", "Length", "Tokens of an answer."),
+    PageCurve("episode_length", "Episode length", "Steps of an episode."),
+    PageCurve("constant_groups", "Groups without signal", "All answers earned the same.", share=True),
+    PageCurve("kl_proximal", "KL within a step", "How far the updates of a step move the policy."),
+    PageCurve("lr", "Learning rate", ""),
 )
 
 
@@ -85,7 +86,7 @@ def page(run: Run) -> str:
 # -- sections --------------------------------------------------------------------------------------------------------------
 
 
-def _header(run: Run, steps: list[dict[str, Any]], title: str) -> str:
+def _header(run: Run, steps: list[JsonDict], title: str) -> str:
     plan = run.plan
     finished = (run.path / "summary.json").exists()
     state = "finished" if finished else f"not finished: {len(steps)} of {plan.settings.steps} steps"
@@ -97,7 +98,7 @@ def _header(run: Run, steps: list[dict[str, Any]], title: str) -> str:
     )
 
 
-def _headline(run: Run, steps: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> str:
+def _headline(run: Run, steps: list[JsonDict], evaluations: list[JsonDict]) -> str:
     tiles = []
     if evaluations:
         before, after = evaluations[0], evaluations[-1]
@@ -123,15 +124,15 @@ def _tile(name: str, value: str, below: str, kind: str = "") -> str:
     return f'<div class="tile {kind}"><h3>{_text(name)}</h3><p class="big">{value}</p><p class="note">{_text(below)}</p></div>'
 
 
-def _tone(before: dict[str, Any], after: dict[str, Any]) -> str:
+def _tone(before: JsonDict, after: JsonDict) -> str:
     return "up" if after["score"] > before["score"] else "down" if after["score"] < before["score"] else ""
 
 
-def _score(result: dict[str, Any]) -> str:
+def _score(result: JsonDict) -> str:
     return f"{result['score']:.2f}" if "problems" in result else f"{result['score']:,.1f}"
 
 
-def _learning(steps: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> str:
+def _learning(steps: list[JsonDict], evaluations: list[JsonDict]) -> str:
     key, name = ("episode_return", "return") if any("episode_return" in record for record in steps) else ("reward", "reward")
     points = _points(steps, key)
     held_out = "mean return" if key == "episode_return" else "accuracy"
@@ -157,7 +158,7 @@ def _learning(steps: list[dict[str, Any]], evaluations: list[dict[str, Any]]) ->
     return f"<section><h2>Learning curve</h2>{legend}<figure>{drawn}</figure></section>"
 
 
-def _curves(steps: list[dict[str, Any]]) -> str:
+def _curves(steps: list[JsonDict]) -> str:
     figures = []
     for curve in CURVES:
         points = _points(steps, curve.key)
@@ -170,7 +171,7 @@ def _curves(steps: list[dict[str, Any]]) -> str:
     return f'<section><h2>How it went</h2><div class="multiples">{"".join(figures)}</div></section>' if figures else ""
 
 
-def _rollouts(samples: list[dict[str, Any]]) -> str:
+def _rollouts(samples: list[JsonDict]) -> str:
     told = [sample for sample in samples if "response" in sample or sample.get("episode_returns")]
     steps = sorted({sample["step"] for sample in told})
     if not steps:
@@ -183,7 +184,7 @@ def _rollouts(samples: list[dict[str, Any]]) -> str:
     return f'<section><h2>Rollouts</h2><div class="rollouts">{"".join(columns)}</div></section>'
 
 
-def _sample(sample: dict[str, Any]) -> str:
+def _sample(sample: JsonDict) -> str:
     if "response" not in sample:
         return _episodes(sample["episode_returns"])
     reward, advantage = sample.get("reward"), sample.get("advantage")
@@ -247,16 +248,16 @@ def _settings(run: Run) -> str:
 # -- small things ----------------------------------------------------------------------------------------------------------
 
 
-def _points(steps: Sequence[dict[str, Any]], key: str) -> list[tuple[float, float]]:
+def _points(steps: Sequence[JsonDict], key: str) -> list[tuple[float, float]]:
     found = [(record["step"], record.get(key)) for record in steps]
     return [(float(step), float(y)) for step, y in found if isinstance(y, (int, float)) and math.isfinite(y)]
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, (int, float)) else "none"
 
 
-def _long(value: Any) -> str:
+def _long(value: object) -> str:
     text = str(value)
     left = len(text) - LONGEST_TEXT
     return _text(text[:LONGEST_TEXT]) + (f' <span class="note">and {left:,} characters more</span>' if left > 0 else "")

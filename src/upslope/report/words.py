@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 
-def measured(result: Mapping[str, Any]) -> str:
+def measured(result: Mapping[str, object]) -> str:
     """A score with its interval: ``0.93 [0.90, 0.95]``."""
     digits = 2 if "problems" in result else 1
     return f"{result['score']:.{digits}f} [{result['low']:.{digits}f}, {result['high']:.{digits}f}]"
 
 
-def counted(result: Mapping[str, Any]) -> str:
+def counted(result: Mapping[str, object]) -> str:
     """On how much it was measured: ``500 problems``."""
     return f"{result['problems']} problems" if "problems" in result else f"{result.get('episodes', '?')} episodes"
 

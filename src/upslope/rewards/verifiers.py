@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from upslope.errors import MissingExtra, install_extra
+from upslope.plain_data import JsonDict
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class MathVerify:
             return False
 
 
-VERIFIERS: dict[str, Any] = {verifier.name: verifier for verifier in (ExactMatch, MathVerify)}
+VERIFIERS: JsonDict = {verifier.name: verifier for verifier in (ExactMatch, MathVerify)}
 """The verifiers by name."""
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from upslope.errors import TaskError
+from upslope.plain_data import JsonDict
 from upslope.policies.control.mlp import Actor, ControlInputs, MLPPolicy
 from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser, Stored
 from upslope.runtime.seeding import generator, mix, stable_hash
@@ -273,7 +274,7 @@ def _noise(task: GymTask, shape: tuple[int, ...], random: torch.Generator) -> np
     return drawn.numpy()
 
 
-def _under(state: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _under(state: Mapping[str, Any], name: str) -> JsonDict:
     return {key.partition(".")[2]: value for key, value in state.items() if key.startswith(f"{name}.")}
 
 

@@ -1,4 +1,4 @@
-"""Running statistics that bring observations and rewards of an environment to a common scale.
+"""Observation and reward normalisation: running statistics that bring observations and rewards of an environment to a common scale.
 
 They belong to the rollout and move only when it samples: learning reads what they gave, evaluation uses the observation
 statistics as they stand and raw rewards. Statistics are float64 and exact: after any number of batches they equal the mean and
@@ -85,7 +85,7 @@ class ObservationNormaliser:
     def state(self) -> dict[str, Stored]:
         return self.moments.state()
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, object]) -> None:
         self.moments.load_state(state)
 
 
@@ -125,6 +125,6 @@ class RewardNormaliser:
     def state(self) -> dict[str, Stored]:
         return self.moments.state()
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, object]) -> None:
         self.moments.load_state(state)
         self.restart()

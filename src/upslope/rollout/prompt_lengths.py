@@ -1,4 +1,4 @@
-"""How long prompts are in tokens, found out before the first step: one that does not fit would otherwise end a run after hours."""
+"""Prompt lengths in tokens, found out before the first step: one that does not fit would otherwise end a run after hours."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def positions(config: Any) -> int | None:
 
 
 def fit_prompts(
-    task: TextTask, tokenizer: Any, config: Any, *, name: str, max_tokens: int, long: Long, progress: Progress | None = None
+    task: TextTask, tokenizer: object, config: object, *, name: str, max_tokens: int, long: Long, progress: Progress | None = None
 ) -> Fitted:
     """The task with prompts that leave room for an answer, as ``long`` says.
 
@@ -66,7 +66,7 @@ def fit_prompts(
     return Fitted(task, limit)
 
 
-def _fit_file(task: JsonlTask, tokenizer: Any, limit: PromptLimit | None, room: str, progress: Progress | None) -> Fitted:
+def _fit_file(task: JsonlTask, tokenizer: object, limit: PromptLimit | None, room: str, progress: Progress | None) -> Fitted:
     """The problems of a file, every one of which is known."""
     asked = {problem.prompt for problems in task.division.problems.values() for problem in problems}
     prompts = list(asked)
@@ -92,7 +92,7 @@ def _fit_file(task: JsonlTask, tokenizer: Any, limit: PromptLimit | None, room: 
     )
 
 
-def prompt_lengths(tokenizer: Any, prompts: Sequence[str], progress: Progress | None = None) -> list[int]:
+def prompt_lengths(tokenizer: object, prompts: Sequence[str], progress: Progress | None = None) -> list[int]:
     """Tokens of each prompt, as a run would encode it."""
     found: list[int] = []
     told = progress or _Saying(len(prompts))
@@ -102,7 +102,7 @@ def prompt_lengths(tokenizer: Any, prompts: Sequence[str], progress: Progress | 
     return found
 
 
-def cut_prompts(answer: Answerer, tokenizer: Any, limit: PromptLimit | None) -> Answerer:
+def cut_prompts(answer: Answerer, tokenizer: object, limit: PromptLimit | None) -> Answerer:
     """Somebody who answers texts, given what a run would read of each."""
     if limit is None or limit.long != "cut":
         return answer

@@ -1,12 +1,13 @@
-"""One episode, written down so that it can be looked at again: where it began, what was done, what it earned."""
+"""A recorded episode, written down so that it can be looked at again: where it began, what was done, what it earned."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from upslope.plain_data import JsonDict
 from upslope.policies.control.mlp import MLPPolicy
 from upslope.rollout.normalise import ObservationNormaliser
 from upslope.tasks.gym import MOST_WATCHED, GymTask
@@ -20,11 +21,11 @@ class RecordedEpisode:
 
     seed: int
     rewards: list[float]
-    actions: list[Any]
+    actions: list[object]
     """Choices, or vectors as lists, as the policy gave them."""
     ended: Literal["terminated", "truncated", "unfinished"]
 
-    def record(self, step: int) -> dict[str, Any]:
+    def record(self, step: int) -> JsonDict:
         """As it stands in a run's ``episodes`` folder."""
         return {"version": FORMAT, "step": step, "return": sum(self.rewards), "length": len(self.rewards), **asdict(self)}
 
@@ -38,7 +39,7 @@ def play(task: GymTask, policy: MLPPolicy, observations: ObservationNormaliser |
     place, actor = task.make(1), policy.acting()
     seen = place.reset(0, seed)[None]
     rewards: list[float] = []
-    actions: list[Any] = []
+    actions: list[object] = []
     ended: Literal["terminated", "truncated", "unfinished"] = "unfinished"
     try:
         while len(rewards) < MOST_WATCHED and ended == "unfinished":

@@ -1,4 +1,4 @@
-"""Grouped sampling of answers to text problems, as trajectories."""
+"""Text rollouts: groups of answers to problems, sampled and scored, as trajectories."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from torch import Tensor
 from upslope.errors import UserError
 from upslope.objective.base import State
 from upslope.objective.functional.last_decision import last_decision
-from upslope.policies.language_model import LanguageModel, TextInputs
+from upslope.plain_data import JsonDict
+from upslope.policies.language_model import LanguageModel
+from upslope.policies.text_inputs import TextInputs
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime.seeding import numpy_generator, stable_hash, uniforms
 from upslope.tasks.text import Problem, TextTask
@@ -202,7 +204,7 @@ def pay_items(rows: Trajectories, items: list[list[float]]) -> Trajectories:
 
 def row_notes(
     problems: Sequence[Problem], responses: Sequence[str], rewards: Sequence[float], finish: Sequence[str]
-) -> list[dict[str, Any]]:
+) -> list[JsonDict]:
     """What people want to know of each row."""
     return [
         {"prompt": problem.prompt, "answer": problem.answer, "response": response, "reward": reward, "finish": how}

@@ -1,4 +1,4 @@
-"""Vines: an answer is written, and from some of its states others branch off."""
+"""Vine rollouts: an answer is written, and from some of its states others branch off."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Vine(RolloutPlan):
         if self.points < 1:
             raise MethodError(f"Vine.points is {self.points}; a vine branches from at least one state.")
 
-    def build(self, task: Any, policy: Any, **sizes: Any) -> VineRollout:
+    def build(self, task: object, policy: object, **sizes: Any) -> VineRollout:
         return VineRollout(task, policy, points=self.points, **sizes)
 
 

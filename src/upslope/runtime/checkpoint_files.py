@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, TypeVar
 from torch import Tensor
 
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 from upslope.runtime.tensor_files import read_tensors, write_tensors
 
 DIGESTS = "digests.json"
@@ -34,7 +35,7 @@ class CheckpointWriter:
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
-        self.digests: dict[str, dict[str, Any]] = {}
+        self.digests: dict[str, JsonDict] = {}
 
     def __enter__(self) -> CheckpointWriter:
         return self
@@ -48,7 +49,7 @@ class CheckpointWriter:
         with self._open(name) as write:
             write(data)
 
-    def write_json(self, name: str, value: Any) -> None:
+    def write_json(self, name: str, value: object) -> None:
         self.write(name, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -173,7 +174,7 @@ class CheckpointReader:
         while data := file.read(CHUNK):
             seen(data)
 
-    def _known(self, demand: bool) -> dict[str, dict[str, Any]] | None:
+    def _known(self, demand: bool) -> dict[str, JsonDict] | None:
         path = self.folder / DIGESTS
         try:
             found = json.loads(path.read_bytes())

@@ -36,7 +36,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         raise
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
@@ -69,12 +69,12 @@ def _to_disk(folder: Path) -> None:
             os.close(handle)
 
 
-def save_state(folder: Path | CheckpointWriter, name: str, state: Any) -> None:
+def save_state(folder: Path | CheckpointWriter, name: str, state: object) -> None:
     """A nested dict or list of tensors, numbers, text and None as ``name.json``, its tensors in ``name.safetensors``."""
     files = CheckpointWriter(folder) if isinstance(folder, Path) else folder
     tensors: dict[str, Tensor] = {}
 
-    def plain(value: Any, path: str) -> Any:
+    def plain(value: object, path: str) -> Any:
         if isinstance(value, Tensor):
             tensors[path] = value.detach()
             return {"__tensor__": path}
@@ -99,7 +99,7 @@ def load_state(folder: Path | CheckpointReader, name: str) -> Any:
     plain = files.read_json(f"{name}.json")
     tensors = files.read_tensors(packed) if packed in files else {}
 
-    def rebuilt(value: Any) -> Any:
+    def rebuilt(value: object) -> Any:
         if isinstance(value, dict):
             if "__tensor__" in value:
                 return tensors[value["__tensor__"]]

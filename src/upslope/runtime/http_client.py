@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 
 KEY_VARIABLE = "UPSLOPE_API_KEY"
 """The environment variable that holds the key to a server: keys never stand in settings, which are written to ``run.toml``."""
@@ -89,13 +90,13 @@ class Client:
     def get(self, path: str) -> Any:
         return self._send("GET", path, None, "")
 
-    def post(self, path: str, body: Any) -> Any:
+    def post(self, path: str, body: object) -> Any:
         return self._send("POST", path, json.dumps(body).encode(), "application/json")
 
     def put(self, path: str, data: bytes) -> Any:
         return self._send("PUT", path, data, "application/octet-stream")
 
-    def models(self) -> list[dict[str, Any]]:
+    def models(self) -> list[JsonDict]:
         """The server's list of models; empty where it keeps none, or cannot say (``transformers serve`` without a cache)."""
         try:
             listed = replace(self, tries=min(self.tries, 2)).get("/models")

@@ -15,6 +15,7 @@ from typing import Any
 import tomli_w
 
 from upslope.errors import MethodError
+from upslope.plain_data import JsonDict
 from upslope.runtime import user_code
 from upslope.runtime.code_bundle import Bundle
 from upslope.types import NAMED_SLOTS, Method, Paper, Part
@@ -32,9 +33,9 @@ def load_method(text: str, code: Path | None = None) -> Method:
     return method_from_table(tomllib.loads(text), code)
 
 
-def method_table(method: Method) -> dict[str, Any]:
+def method_table(method: Method) -> JsonDict:
     """The method as plain tables."""
-    table: dict[str, Any] = {}
+    table: JsonDict = {}
     for f in dataclasses.fields(method):
         value = getattr(method, f.name)
         if f.name == "paper":
@@ -48,7 +49,7 @@ def method_table(method: Method) -> dict[str, Any]:
     return table
 
 
-def method_from_table(table: dict[str, Any], code: Path | None = None) -> Method:
+def method_from_table(table: JsonDict, code: Path | None = None) -> Method:
     """The method that `method_table` described."""
     table = _expected(table, dict, "a method")
     known = {f.name for f in dataclasses.fields(Method)}
@@ -69,14 +70,14 @@ def method_from_table(table: dict[str, Any], code: Path | None = None) -> Method
         raise MethodError(f"this is no whole method: {problem}.") from None
 
 
-def _expected(value: Any, kind: type, what: str) -> Any:
+def _expected(value: object, kind: type, what: str) -> Any:
     """A copy of a table or list, if it is one."""
     if not isinstance(value, kind):
         raise MethodError(f"{what} is {str(value)[:60]!r}; it must be a {'table' if kind is dict else 'list'}.")
     return kind(value)
 
 
-def modern_table(value: Any) -> Any:
+def modern_table(value: object) -> Any:
     """A method's table from a file of any age as this version would write it: parts by today's names, with the fields they gained.
 
     A field that is not in the file has its default. Nothing is made or imported because of the table; unknown names are left.
@@ -94,7 +95,7 @@ def modern_table(value: Any) -> Any:
     return table
 
 
-def _defaults(kind: type[Part]) -> dict[str, Any]:
+def _defaults(kind: type[Part]) -> JsonDict:
     """Of the fields that have one, as a file has it."""
     found = {}
     for f in dataclasses.fields(kind):
@@ -175,7 +176,7 @@ def _is_cached(kind: type, name: str) -> bool:
     return isinstance(getattr(kind, name, None), cached_property)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, Part):
         return _part_table(value)
     if isinstance(value, tuple):
@@ -185,7 +186,7 @@ def _plain(value: Any) -> Any:
     raise MethodError(f"a part may hold numbers, text, booleans and parts, not {value!r}; write 'no bound' as inf.")
 
 
-def _part_table(part: Part) -> dict[str, Any]:
+def _part_table(part: Part) -> JsonDict:
     return {"part": name_of(type(part)), **{f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part)}}
 
 
@@ -199,12 +200,12 @@ def name_of(kind: type[Part]) -> str:
     return f"{plugin.package}/{kind_of(kind)}.{kind.__name__}" if plugin else f"{kind.__module__}:{kind.__name__}"
 
 
-def _knob(value: Any) -> Any:
+def _knob(value: object) -> Any:
     """A value of a knob that is set by domain; a whole part as text."""
     return value if isinstance(value, (bool, int, float, str)) else as_text(value)
 
 
-def _value(value: Any, code: Path | None) -> Any:
+def _value(value: object, code: Path | None) -> Any:
     if isinstance(value, list):
         return tuple(_value(item, code) for item in value)
     if not isinstance(value, dict):

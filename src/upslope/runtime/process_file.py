@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from upslope.runtime.files import write_text
 
@@ -33,7 +32,7 @@ def at_work(run: Path) -> Iterator[None]:
                 write_text(run / FILE, json.dumps({"ended": time.time()}) + "\n")
 
 
-def worker(record: Mapping[str, Any]) -> int | None:
+def worker(record: Mapping[str, object]) -> int | None:
     """The process that is at work according to what ``process.json`` says; None if it is gone, or on another machine."""
     pid = record.get("pid")
     if elsewhere(record) or not isinstance(pid, int) or isinstance(pid, bool) or pid <= 1:
@@ -47,7 +46,7 @@ def worker(record: Mapping[str, Any]) -> int | None:
     return pid if process_began(pid) == record.get("began") else None
 
 
-def elsewhere(record: Mapping[str, Any]) -> bool:
+def elsewhere(record: Mapping[str, object]) -> bool:
     """Whether another machine's process is named, of which nothing can be known here."""
     return record.get("host") != platform.node()
 

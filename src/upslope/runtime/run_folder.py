@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 from upslope.runtime import run_lock
 from upslope.runtime.checkpoint_files import CheckpointReader, Damaged
 from upslope.runtime.files import write_bytes, write_text
@@ -67,7 +68,7 @@ class RunFolder:
             raise UserError(f"{path} is not a run: it has no run.toml. A run is a folder that 'upslope train' made.")
         return folder
 
-    def table(self) -> dict[str, Any]:
+    def table(self) -> JsonDict:
         """What ``run.toml`` says, as plain tables; nothing it names is loaded."""
         file = self.path / "run.toml"
         try:
@@ -77,7 +78,7 @@ class RunFolder:
 
     # -- logs ----------------------------------------------------------------------------------------------------------
 
-    def append(self, log: str, record: dict[str, Any]) -> None:
+    def append(self, log: str, record: JsonDict) -> None:
         """One line at the end of a log."""
         with (self.path / log).open("a", encoding="utf-8") as file:
             file.write(json.dumps(_finite(record)) + "\n")
@@ -90,11 +91,11 @@ class RunFolder:
                 with (self.path / log).open("ab") as file:
                     os.fsync(file.fileno())
 
-    def read(self, log: str) -> list[dict[str, Any]]:
+    def read(self, log: str) -> list[JsonDict]:
         """All whole lines of a log."""
         return list(self._whole_lines(log))
 
-    def _whole_lines(self, log: str) -> Iterator[dict[str, Any]]:
+    def _whole_lines(self, log: str) -> Iterator[JsonDict]:
         for line in _lines(self.path / log):
             record = _record(line)
             if record:
@@ -143,7 +144,7 @@ class RunFolder:
 
     # -- rollouts ------------------------------------------------------------------------------------------------------
 
-    def write_rollouts(self, record: dict[str, Any], look: dict[str, Any]) -> None:
+    def write_rollouts(self, record: JsonDict, look: JsonDict) -> None:
         """A step's rollouts, whole or not at all, and the line on where to look in them."""
         file = self._rollout_file(record["step"])
         file.parent.mkdir(exist_ok=True)
@@ -153,7 +154,7 @@ class RunFolder:
         draft.replace(file)
         self.append("rollouts.jsonl", look)
 
-    def read_rollouts(self, step: int) -> dict[str, Any]:
+    def read_rollouts(self, step: int) -> JsonDict:
         """What `write_rollouts` wrote of a step."""
         file = self._rollout_file(step)
         if not file.is_file():
@@ -170,7 +171,7 @@ class RunFolder:
         """Steps whose rollouts are recorded."""
         return sorted(int(file.name[5:-8]) for file in (self.path / "rollouts").glob("step-*.json.gz") if file.name[5:-8].isdigit())
 
-    def write_episode(self, record: dict[str, Any]) -> None:
+    def write_episode(self, record: JsonDict) -> None:
         """An episode that was played after a step."""
         write_text(self.path / "episodes" / f"step-{record['step']:06d}.json", json.dumps(_finite(record)))
 
@@ -288,7 +289,7 @@ def damaged_lines(file: Path) -> tuple[int, list[int], bool]:
     return len(lines), bad[:-1] if torn else bad, torn
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
+def _record(line: bytes) -> JsonDict | None:
     """What a line of a log holds; None if it is no whole record."""
     try:
         found = json.loads(line)
@@ -297,7 +298,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     """JSON has no NaN; what is not a number is null."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}

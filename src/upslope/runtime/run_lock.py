@@ -14,9 +14,9 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 from upslope.runtime import process_file
 
 try:
@@ -95,7 +95,7 @@ def _who(run: Path) -> str:
     return f"process {record['pid']} on {record.get('host') or 'an unknown machine'}"
 
 
-def _record(run: Path) -> dict[str, Any]:
+def _record(run: Path) -> JsonDict:
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads((run / process_file.FILE).read_text(encoding="utf-8"))
         if isinstance(found, dict):

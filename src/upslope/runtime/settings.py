@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from upslope.errors import UserError, did_you_mean
 from upslope.fields import HUGE, hints, problem, shown
+from upslope.plain_data import JsonDict
 
 Device = Literal["auto", "cpu", "cuda"]
 Domain = Literal["text", "control"]
@@ -21,12 +22,12 @@ ENGINES = ("torch", "vllm")
 """Engines that have a name; a server has its address."""
 
 
-def text_only(default: Any) -> Any:
+def text_only(default: object) -> Any:
     """A setting of text tasks."""
     return dataclasses.field(default=default, metadata={"domain": "text"})
 
 
-def control_only(default: Any) -> Any:
+def control_only(default: object) -> Any:
     """A setting of control tasks."""
     return dataclasses.field(default=default, metadata={"domain": "control"})
 
@@ -145,7 +146,7 @@ class Settings:
     def resolved(self, domain: Domain, model: str, *, max_tokens: int = 0, continuous: bool = False) -> Settings:
         """These settings with every open one filled in for this kind of task and model."""
         text, tiny = domain == "text", model.split(":")[0] == "tiny"
-        defaults: dict[str, Any] = {
+        defaults: JsonDict = {
             "steps": 200 if text else 100 if continuous else 20,
             "lr": (2e-4 if tiny else 1e-6) if text else 3e-4,
             "schedule": "linear",
@@ -197,7 +198,7 @@ def check_domain(settings: Settings, domain: Domain, task: str, model: str = "ti
                 raise UserError(f"--{name.replace('_', '-')} {value} goes with {other}; {task} is {kind}. Leave it out.")
 
 
-def _check_engine(name: Any) -> None:
+def _check_engine(name: object) -> None:
     from upslope.runtime.http_client import server_address
 
     if not isinstance(name, str) or "://" not in name:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from upslope.errors import UserError, did_you_mean
+from upslope.plain_data import JsonDict
 from upslope.runtime.settings import Domain, Settings
 
 
@@ -29,7 +30,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         group.add_argument(_flag(field.name), **_options(kinds[field.name], meanings[field.name], field.default))
 
 
-def given_settings(flags: argparse.Namespace) -> dict[str, Any]:
+def given_settings(flags: argparse.Namespace) -> JsonDict:
     """The settings that were given, and no others: what is left out has a default that depends on the task."""
     return {f.name: getattr(flags, f.name) for f in dataclasses.fields(Settings) if hasattr(flags, f.name)}
 
@@ -110,7 +111,7 @@ def _shown(default: bool | float | str) -> str:
     return default or "none" if isinstance(default, str) else format(default, "g")
 
 
-def _options(kind: Any, meaning: str, default: Any) -> dict[str, Any]:
+def _options(kind: Any, meaning: str, default: Any) -> JsonDict:
     """How argparse is told of a field; a flag that is not given leaves no trace."""
     kinds = [each for each in typing.get_args(kind) or (kind,) if each is not type(None)]
     if typing.get_origin(kind) is Literal:
@@ -119,7 +120,7 @@ def _options(kind: Any, meaning: str, default: Any) -> dict[str, Any]:
     told = re.sub(r"`+([^`]+)`+", r"\1", told).replace("%", "%%")
     if default is not None:
         told += f" ({_shown(default)})"
-    options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": told}
+    options: JsonDict = {"default": argparse.SUPPRESS, "help": told}
     if kinds == [bool]:
         return options | {"action": argparse.BooleanOptionalAction}
     if typing.get_origin(kinds[0]) is Literal:

@@ -14,6 +14,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from upslope.plain_data import JsonDict
+
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
@@ -32,7 +34,7 @@ def write_tensors(write: Sink, tensors: Mapping[str, Tensor], metadata: Mapping[
     """The file's bytes, handed on piece by piece; only one tensor at a time is copied to the CPU."""
     # Wide types first, so that every tensor stands at a multiple of its own width.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    header: JsonDict = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name in order:
         tensor = tensors[name]

@@ -6,13 +6,15 @@ import re
 import tomllib
 from typing import Any
 
+from upslope.plain_data import JsonDict
+
 MOST_DOTS = 200
 """In one line, outside of quotes: every dot of a key is a table within a table, and tomllib takes the square of their number."""
 DEEPEST = 40
 _QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> JsonDict:
     """The tables of a text; ``ValueError`` if it is not TOML, or nothing that we would write."""
     for line in text.splitlines():
         if line.count(".") > MOST_DOTS and _QUOTED.sub("", line).count(".") > MOST_DOTS:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from upslope.errors import MissingExtra, Remark, UserError, did_you_mean, install_extra
+from upslope.plain_data import JsonDict
 
 TRACKERS = {"tensorboard": "trackers", "wandb": "wandb"}
 """The package of each tracker has its name; here is the extra that brings it."""
@@ -18,19 +19,19 @@ TRACKERS = {"tensorboard": "trackers", "wandb": "wandb"}
 class Tracker(Protocol):
     """Takes the numbers of a step."""
 
-    def log(self, step: int, metrics: dict[str, Any]) -> None: ...
+    def log(self, step: int, metrics: JsonDict) -> None: ...
     def close(self) -> None: ...
 
 
 class TensorBoard:
     """Event files in the run's ``tensorboard`` folder."""
 
-    def __init__(self, folder: Path, name: str, config: dict[str, Any]):
+    def __init__(self, folder: Path, name: str, config: JsonDict):
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
 
-    def log(self, step: int, metrics: dict[str, Any]) -> None:
+    def log(self, step: int, metrics: JsonDict) -> None:
         for key, value in metrics.items():
             if isinstance(value, (int, float)):
                 self.writer.add_scalar(key, value, step)  # type: ignore[no-untyped-call]
@@ -42,12 +43,12 @@ class TensorBoard:
 class WandB:
     """A run at Weights & Biases, under the run folder's name."""
 
-    def __init__(self, folder: Path, name: str, config: dict[str, Any]):
+    def __init__(self, folder: Path, name: str, config: JsonDict):
         import wandb
 
         self.run = wandb.init(project="upslope", name=name, config=config, dir=str(folder), resume="allow", id=name)
 
-    def log(self, step: int, metrics: dict[str, Any]) -> None:
+    def log(self, step: int, metrics: JsonDict) -> None:
         self.run.log({key: value for key, value in metrics.items() if isinstance(value, (int, float))}, step=step)
 
     def close(self) -> None:
@@ -71,7 +72,7 @@ class Forgiving:
         self.tracker: Tracker | None = None
         self._try(lambda: setattr(self, "tracker", make()))
 
-    def log(self, step: int, metrics: dict[str, Any]) -> None:
+    def log(self, step: int, metrics: JsonDict) -> None:
         if self.tracker is not None:
             self._try(lambda: self.tracker.log(step, metrics))  # type: ignore[union-attr]
 
@@ -89,7 +90,7 @@ class Forgiving:
             warnings.warn(Remark(remark), stacklevel=2)
 
 
-def make_trackers(names: tuple[str, ...], folder: Path, config: dict[str, Any]) -> list[Tracker]:
+def make_trackers(names: tuple[str, ...], folder: Path, config: JsonDict) -> list[Tracker]:
     """The trackers of these names, ready to log."""
     check_trackers(names)
     kinds: dict[str, Callable[..., Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB}

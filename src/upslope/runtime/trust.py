@@ -11,7 +11,6 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from upslope.errors import Remark, UserError
 from upslope.runtime import user_code
@@ -49,7 +48,7 @@ def trusted() -> set[str]:
         return set()
 
 
-def code_of(table: Mapping[str, Any], code: Path) -> dict[str, str]:
+def code_of(table: Mapping[str, object], code: Path) -> dict[str, str]:
     """What a run's ``run.toml`` would have run: by digest, which file or module that is. Nothing is run to find out.
 
     Raises:
@@ -58,7 +57,7 @@ def code_of(table: Mapping[str, Any], code: Path) -> dict[str, str]:
     return {digest: what for digest, (what, _) in _needed(table, code).items()}
 
 
-def named_code(table: Mapping[str, Any], code: Path) -> dict[str, str]:
+def named_code(table: Mapping[str, object], code: Path) -> dict[str, str]:
     """The same with every file that would run named, for people."""
     return {
         digest: f"{what} with {', '.join(beside)} beside it" if beside else what
@@ -66,7 +65,7 @@ def named_code(table: Mapping[str, Any], code: Path) -> dict[str, str]:
     }
 
 
-def _needed(table: Mapping[str, Any], code: Path) -> dict[str, tuple[str, list[str]]]:
+def _needed(table: Mapping[str, object], code: Path) -> dict[str, tuple[str, list[str]]]:
     """By digest the file or module, and what else of its bundle runs with it."""
     found: dict[str, tuple[str, list[str]]] = {}
     for text in _references(table):
@@ -78,7 +77,7 @@ def _needed(table: Mapping[str, Any], code: Path) -> dict[str, tuple[str, list[s
     return found
 
 
-def check(table: Mapping[str, Any], code: Path, trust: bool) -> None:
+def check(table: Mapping[str, object], code: Path, trust: bool) -> None:
     """Refuses to go on if the run would execute what is not trusted; with ``trust`` it is from here on.
 
     Raises:
@@ -96,7 +95,7 @@ def check(table: Mapping[str, Any], code: Path, trust: bool) -> None:
         )
 
 
-def _references(value: Any, key: str = "") -> Iterator[str]:
+def _references(value: object, key: str = "") -> Iterator[str]:
     """All names of users' code in a plan: its task, its reward, and parts wherever they stand."""
     if isinstance(value, str):
         if key in ("task", "reward", "part") and ".py:" in value:

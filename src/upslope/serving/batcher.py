@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
 from upslope.serving.calls import Call
-from upslope.serving.jobs import Job
-from upslope.serving.requests import Asked, BadRequest
+from upslope.serving.jobs import RequestJob
+from upslope.serving.requests import BadRequest, CompletionRequest
 from upslope.types import Engine
 
 LINGER = 0.003
@@ -58,18 +58,18 @@ class Batcher:
         self._load_lock = threading.Lock()
         self._load = [0, 0, 0]
         """Requests, completions and tokens that have been taken and not ended."""
-        self._waiting: queue.Queue[Job | _Weights | None] = queue.Queue()
-        self._jobs: deque[Job] = deque()
+        self._waiting: queue.Queue[RequestJob | _Weights | None] = queue.Queue()
+        self._jobs: deque[RequestJob] = deque()
         """Those that have completions in no call, in the order in which they get their turn."""
         self._calls: deque[Call] = deque()
         self._thread = threading.Thread(target=self._work, name="upslope-batcher", daemon=True)
         self._thread.start()
 
-    def submit(self, asked: Asked) -> Job:
+    def submit(self, asked: CompletionRequest) -> RequestJob:
         """Queues a request. Who submits it must `end` it."""
         if self._closed:
             raise BadRequest("the server is closing.", status=503)
-        job = Job.of(asked)
+        job = RequestJob.of(asked)
         with self._load_lock:
             load = [had + more for had, more in zip(self._load, _load_of(job), strict=True)]
             limits = {"requests": MOST_WAITING, "completions": MOST_WAITING_ROWS, "tokens": MOST_WAITING_TOKENS}
@@ -80,7 +80,7 @@ class Batcher:
         self._waiting.put(job)
         return job
 
-    def end(self, job: Job) -> None:
+    def end(self, job: RequestJob) -> None:
         """Nobody waits for the job any more: what is still unwritten of it is given up."""
         job.dropped = True
         with self._load_lock:
@@ -105,7 +105,7 @@ class Batcher:
         while not self._closed:
             self._take_in()
             self._turn()
-        left: list[Job | _Weights | None] = [*self._jobs, *(job for call in self._calls for job in call.jobs)]
+        left: list[RequestJob | _Weights | None] = [*self._jobs, *(job for call in self._calls for job in call.jobs)]
         while not self._waiting.empty():
             left.append(self._waiting.get_nowait())
         for each in left:
@@ -114,7 +114,7 @@ class Batcher:
 
     def _take_in(self) -> None:
         for each in self._arrived():
-            if isinstance(each, Job):
+            if isinstance(each, RequestJob):
                 self._jobs.append(each)
             elif each is not None:
                 # Requests that came first are sampled with the weights they came to.
@@ -122,8 +122,8 @@ class Batcher:
                     self._turn()
                 each.told.put(_closing() if self._closed else _tried(each.load))
 
-    def _arrived(self) -> list[Job | _Weights | None]:
-        found: list[Job | _Weights | None] = []
+    def _arrived(self) -> list[RequestJob | _Weights | None]:
+        found: list[RequestJob | _Weights | None] = []
         if not self._jobs and not self._calls:
             found.append(self._waiting.get())
             time.sleep(LINGER)
@@ -134,7 +134,7 @@ class Batcher:
     def _turn(self) -> None:
         """Begins what can begin, then lets the call that has waited longest run for a while."""
         self._jobs = deque(job for job in self._jobs if not job.dropped)
-        first: dict[object, Job] = {}
+        first: dict[object, RequestJob] = {}
         for job in self._jobs:
             first.setdefault(job.kind, job)
         for job in first.values():
@@ -153,7 +153,7 @@ class Batcher:
         else:
             call.close(free=failure is not None or (call.size > 0 and any(job.dropped for job in call.jobs)))
 
-    def _make_room(self, job: Job) -> bool:
+    def _make_room(self, job: RequestJob) -> bool:
         """Whether a call for this job can begin now; interrupts one that it is to join or to take turns with."""
         if job.size:
             return all(call.size != job.size for call in self._calls)
@@ -170,7 +170,7 @@ class Batcher:
             self._fail(resting.jobs, failure)
         return True
 
-    def _begin(self, first: Job) -> None:
+    def _begin(self, first: RequestJob) -> None:
         """A call with this job's rows and those of others of its kind, as many as one call takes."""
         alike = [job for job in self._jobs if job.kind == first.kind]
         rows, left = _first_rows(alike)
@@ -183,15 +183,15 @@ class Batcher:
         if failure is not None:
             self._fail(list(dict.fromkeys(job for job, _ in rows)), failure)
 
-    def _fail(self, jobs: list[Job], failure: Exception) -> None:
+    def _fail(self, jobs: list[RequestJob], failure: Exception) -> None:
         for job in jobs:
             job.dropped = True
             job.told.put(failure)
 
 
-def _first_rows(jobs: list[Job]) -> tuple[list[tuple[Job, int]], list[Job]]:
+def _first_rows(jobs: list[RequestJob]) -> tuple[list[tuple[RequestJob, int]], list[RequestJob]]:
     """As many unfinished rows of some jobs as one call takes, and the jobs of which some are left."""
-    rows: list[tuple[Job, int]] = []
+    rows: list[tuple[RequestJob, int]] = []
     texts: set[tuple[int, ...]] = set()
     reads = 0
     for number, job in enumerate(jobs):
@@ -207,7 +207,7 @@ def _first_rows(jobs: list[Job]) -> tuple[list[tuple[Job, int]], list[Job]]:
     return rows, []
 
 
-def _load_of(job: Job) -> tuple[int, int, int]:
+def _load_of(job: RequestJob) -> tuple[int, int, int]:
     return 1, len(job.rows), job.tokens
 
 

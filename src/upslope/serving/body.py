@@ -12,7 +12,7 @@ from upslope.errors import did_you_mean
 QUOTED = 100
 """Characters of a value that an error repeats."""
 
-NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of": (None, 1),
     "echo": (None, False),
     "frequency_penalty": (None, 0, 0.0),
@@ -59,7 +59,7 @@ def read_json(raw: bytes) -> Any:
     return body
 
 
-def _refuse_halves(body: Any) -> None:
+def _refuse_halves(body: object) -> None:
     """Refuses half of a surrogate pair: JSON can spell it, but it is no character, and no tokenizer reads it."""
     for field, value in body.items() if isinstance(body, dict) else [("body", body)]:
         rest = [field, value]
@@ -74,7 +74,7 @@ def _refuse_halves(body: Any) -> None:
                 raise BadRequest(f"{name} holds \\u{ord(half[0]):x}, half of a surrogate pair, which is no character.", name)
 
 
-def quoted(value: Any) -> str:
+def quoted(value: object) -> str:
     """A value as an error repeats it: not all of a long one."""
     try:
         text = repr(value)
@@ -83,7 +83,7 @@ def quoted(value: Any) -> str:
     return text if len(text) <= QUOTED else f"{text[: QUOTED - 4]} ..."
 
 
-def kind(value: Any) -> str:
+def kind(value: object) -> str:
     """What a value is, for errors."""
     return "empty" if value is None else f"a {type(value).__name__}"
 
@@ -91,7 +91,7 @@ def kind(value: Any) -> str:
 class Fields:
     """The fields of a request. What nobody here knows is refused: a misspelt setting must not pass for one that was heeded."""
 
-    def __init__(self, body: Any, known: frozenset[str], name: str):
+    def __init__(self, body: object, known: frozenset[str], name: str):
         if not isinstance(body, dict):
             raise BadRequest(f"the body is {kind(body)}; it must be a JSON object.")
         for key, value in body.items():

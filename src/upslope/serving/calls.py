@@ -12,7 +12,7 @@ from torch import Tensor
 
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.decode.record import Progress, Record
-from upslope.serving.jobs import Job, settle
+from upslope.serving.jobs import RequestJob, settle
 from upslope.types import Engine
 
 SLICE = 0.05
@@ -36,7 +36,7 @@ class Underway(Protocol):
 class Member(NamedTuple):
     """A row in a call."""
 
-    job: Job
+    job: RequestJob
     row: int
     before: int
     """Tokens it had when the call began."""
@@ -50,7 +50,7 @@ class Call:
         place: where the engine keeps the call's memory.
     """
 
-    def __init__(self, engine: Engine, policy: LanguageModel, rows: Sequence[tuple[Job, int]], place: int):
+    def __init__(self, engine: Engine, policy: LanguageModel, rows: Sequence[tuple[RequestJob, int]], place: int):
         self.engine, self.policy, self.place = engine, policy, place
         self.members = [Member(job, row, len(job.rows[row].tokens)) for job, row in rows]
         self.jobs = list(dict.fromkeys(job for job, _ in rows))
@@ -131,7 +131,7 @@ class Call:
             return False
         return (self.room - self.steps) * self.ran_seconds / self.steps > GATHER  # else it is nearly done
 
-    def rest(self) -> list[Job]:
+    def rest(self) -> list[RequestJob]:
         """Interrupts it; the jobs that are to be continued."""
         waiting = [place for place, member in enumerate(self.members) if self._wanted(member)]
         if waiting:

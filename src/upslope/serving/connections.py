@@ -102,7 +102,7 @@ class BoundedServer(ThreadingHTTPServer):
             self._refuse(request)
             self.shutdown_request(request)
 
-    def link(self, connection: Any) -> Link:
+    def link(self, connection: object) -> Link:
         with self._freed:
             return next(link for link in self._links if link.connection is connection)
 
@@ -141,7 +141,7 @@ class BoundedServer(ThreadingHTTPServer):
             while self._links and time.monotonic() < deadline:
                 self._freed.wait(max(deadline - time.monotonic(), 0.0))
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: object, client_address: object) -> None:
         """A client that went away is no error; anything else is told where the server was started."""
         if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
             traceback.print_exc(file=sys.stderr)

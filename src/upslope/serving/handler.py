@@ -15,7 +15,7 @@ from upslope.rollout.engines.server_engine import OURS
 from upslope.runtime.access import bearer, host_of, is_loopback, same_key
 from upslope.serving.body import BadRequest, quoted, read_json
 from upslope.serving.connections import TimedHandler
-from upslope.serving.jobs import Job, Written
+from upslope.serving.jobs import RequestJob, Written
 from upslope.serving.requests import positions, read_chat, read_completion
 from upslope.serving.responses import Writer, error_body
 
@@ -172,7 +172,7 @@ class Handler(TimedHandler):
         self.link.turn(busy=True)
         return found
 
-    def _latest(self, job: Job) -> Written:
+    def _latest(self, job: RequestJob) -> Written:
         """How far the job is, once there is news of it; a client that has gone away is not waited for."""
         while True:
             try:
@@ -199,7 +199,7 @@ class Handler(TimedHandler):
         if unread:
             self.take_leave()
 
-    def _json(self, body: Any, status: int = 200) -> None:
+    def _json(self, body: object, status: int = 200) -> None:
         text = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -211,7 +211,7 @@ class Handler(TimedHandler):
         self.end_headers()
         self.write(text)
 
-    def _stream(self, writer: Writer, job: Job) -> None:
+    def _stream(self, writer: Writer, job: RequestJob) -> None:
         pieces = writer.pieces(job, lambda: self._latest(job))
         first = next(pieces)  # what cannot be sampled at all is still an ordinary error
         self.send_response(200)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from upslope.policies.language_model import LanguageModel
-from upslope.serving.requests import Asked
+from upslope.serving.requests import CompletionRequest
 from upslope.types import Finish
 
 SMALL_ROWS = 64
@@ -21,7 +21,7 @@ MIDDLE_TOKENS = 2**15
 
 
 @dataclass(eq=False)
-class Row:
+class RequestRow:
     """A completion under way."""
 
     prompt: list[int]
@@ -35,7 +35,7 @@ class Row:
     text: str = ""
     """What is said of it so far: without special tokens, and without the text it ends at."""
 
-    def copy(self) -> Row:
+    def copy(self) -> RequestRow:
         """The row as it stands."""
         return dataclasses.replace(self, tokens=list(self.tokens), logp=list(self.logp), entropy=list(self.entropy))
 
@@ -43,7 +43,7 @@ class Row:
 class Written(NamedTuple):
     """How far a request is: its rows as they stand, which nobody changes any more, and whether they go on."""
 
-    rows: list[Row]
+    rows: list[RequestRow]
     going: bool
 
 
@@ -70,11 +70,11 @@ class News:
 
 
 @dataclass(eq=False)
-class Job:
+class RequestJob:
     """A request at work."""
 
-    asked: Asked
-    rows: list[Row]
+    asked: CompletionRequest
+    rows: list[RequestRow]
     told: News = field(default_factory=News)
     dropped: bool = False
     """Nobody waits for it any more."""
@@ -82,9 +82,9 @@ class Job:
     """Rows, from the first on, that have been in a call."""
 
     @staticmethod
-    def of(asked: Asked) -> Job:
+    def of(asked: CompletionRequest) -> RequestJob:
         limit = asked.sampling.max_tokens
-        return Job(asked, [Row(prompt, limit) for prompt in asked.prompts for _ in range(asked.n)])
+        return RequestJob(asked, [RequestRow(prompt, limit) for prompt in asked.prompts for _ in range(asked.n)])
 
     @property
     def windowed(self) -> bool:
@@ -125,7 +125,7 @@ class Job:
             self.told.put(Written([row.copy() for row in self.rows], True))
 
 
-def settle(asked: Asked, row: Row, policy: LanguageModel, finish: Finish) -> None:
+def settle(asked: CompletionRequest, row: RequestRow, policy: LanguageModel, finish: Finish) -> None:
     """Whether the row has ended, and its text."""
     if finish == "stop" or len(row.tokens) >= row.limit:
         row.finish = finish
@@ -141,7 +141,7 @@ def settle(asked: Asked, row: Row, policy: LanguageModel, finish: Finish) -> Non
         row.numbers = None
 
 
-def _tokens_before(row: Row, policy: LanguageModel, stops: tuple[str, ...]) -> int:
+def _tokens_before(row: RequestRow, policy: LanguageModel, stops: tuple[str, ...]) -> int:
     """The fewest tokens whose text holds a stop text."""
     low, high = 1, len(row.tokens)
     while low < high:
@@ -151,6 +151,6 @@ def _tokens_before(row: Row, policy: LanguageModel, stops: tuple[str, ...]) -> i
     return low
 
 
-def _cut(row: Row, length: int) -> None:
+def _cut(row: RequestRow, length: int) -> None:
     row.tokens, row.logp, row.entropy = row.tokens[:length], row.logp[:length], row.entropy[:length]
     row.finish = "stop"

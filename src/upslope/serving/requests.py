@@ -42,7 +42,7 @@ SHARED = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class CompletionRequest:
     """A request for completions."""
 
     prompts: list[list[int]]
@@ -62,7 +62,7 @@ class Asked:
     """Whether ``logprobs.tokens`` spells ids, as ``token_id:123``."""
 
 
-def read_completion(body: Any, policy: LanguageModel, name: str) -> Asked:
+def read_completion(body: object, policy: LanguageModel, name: str) -> CompletionRequest:
     """A request to ``/v1/completions``."""
     fields = Fields(body, SHARED | {"prompt"}, name)
     logprobs = fields.whole("logprobs", None, 0)
@@ -75,7 +75,7 @@ def read_completion(body: Any, policy: LanguageModel, name: str) -> Asked:
     return _asked(fields, policy, _prompts(given, policy), limit, logprobs is not None)
 
 
-def read_chat(body: Any, policy: LanguageModel, name: str) -> Asked:
+def read_chat(body: object, policy: LanguageModel, name: str) -> CompletionRequest:
     """A request to ``/v1/chat/completions``."""
     fields = Fields(body, SHARED | {"messages", "max_completion_tokens"}, name)
     limit = fields.whole("max_completion_tokens", None, 1) or fields.whole("max_tokens", None, 1)
@@ -107,7 +107,7 @@ def positions(policy: LanguageModel) -> int:
     return getattr(policy.model.config.get_text_config(), "max_position_embeddings", None) or 0
 
 
-def _asked(fields: Fields, policy: LanguageModel, prompts: list[list[int]], limit: int, logprobs: bool) -> Asked:
+def _asked(fields: Fields, policy: LanguageModel, prompts: list[list[int]], limit: int, logprobs: bool) -> CompletionRequest:
     n = fields.whole("n", 1, 1) or 1
     rows = len(prompts) * n
     room = positions(policy)
@@ -133,7 +133,7 @@ def _asked(fields: Fields, policy: LanguageModel, prompts: list[list[int]], limi
     except UserError as wrong:
         raise BadRequest(str(wrong)) from None
     options = fields.get("stream_options") or {}
-    return Asked(
+    return CompletionRequest(
         prompts=prompts,
         n=n,
         sampling=sampling,
@@ -149,7 +149,7 @@ def _asked(fields: Fields, policy: LanguageModel, prompts: list[list[int]], limi
     )
 
 
-def _prompt_list(given: Any) -> list[Any]:
+def _prompt_list(given: object) -> list[object]:
     """One prompt or several, each text or token ids, as a list."""
     if isinstance(given, str) or (isinstance(given, list) and given and isinstance(given[0], int)):
         return [given]
@@ -158,7 +158,7 @@ def _prompt_list(given: Any) -> list[Any]:
     return given
 
 
-def _prompts(given: list[Any], policy: LanguageModel) -> list[list[int]]:
+def _prompts(given: list[object], policy: LanguageModel) -> list[list[int]]:
     found, total = [], 0
     for each in given:
         ids = text_ids(each, policy, "prompt") if isinstance(each, str) else _ids(each, "prompt", policy)
@@ -186,7 +186,7 @@ def _refuse_length(length: int, what: str, most: int, field: str) -> None:
         raise BadRequest(f"a prompt of {length} {what}; the most is {most}. Shorten it.", field, code="context_length_exceeded")
 
 
-def _ids(given: Any, field: str, policy: LanguageModel | None) -> list[int]:
+def _ids(given: object, field: str, policy: LanguageModel | None) -> list[int]:
     if not isinstance(given, list) or any(isinstance(token, bool) or not isinstance(token, int) for token in given):
         raise BadRequest(f"{field} must be a list of token ids.", field)
     if policy is not None:
@@ -196,7 +196,7 @@ def _ids(given: Any, field: str, policy: LanguageModel | None) -> list[int]:
     return list(given)
 
 
-def _stops(given: Any) -> tuple[str, ...]:
+def _stops(given: object) -> tuple[str, ...]:
     found = [given] if isinstance(given, str) else given or []
     if not isinstance(found, list) or any(not isinstance(each, str) or not each for each in found):
         raise BadRequest(f"stop is {quoted(given)}; it must be text or a list of texts.", "stop")
@@ -232,7 +232,7 @@ def _drawn(seed: int, rows: int, limit: int) -> Iterator[Tensor]:
         yield torch.rand(limit, generator=source)
 
 
-def _conversation(given: Any, policy: LanguageModel) -> list[int]:
+def _conversation(given: object, policy: LanguageModel) -> list[int]:
     """Messages as ids, through the tokenizer's chat template."""
     if not isinstance(given, list) or not given:
         raise BadRequest(f"messages is {kind(given)}; it must be a list of messages with role and content.", "messages")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
+from upslope.plain_data import JsonDict
 from upslope.policies.language_model import LanguageModel
-from upslope.serving.jobs import Job, Row, Written
-from upslope.serving.requests import Asked, BadRequest
+from upslope.serving.jobs import RequestJob, RequestRow, Written
+from upslope.serving.requests import BadRequest, CompletionRequest
 
 UNFINISHED = "\ufffd"
 """What a decoder writes for a character of which not all bytes are there yet."""
@@ -18,13 +18,13 @@ UNFINISHED = "\ufffd"
 class Writer:
     """Writes the answers to one request."""
 
-    def __init__(self, asked: Asked, policy: LanguageModel, model: str, version: int, chat: bool):
+    def __init__(self, asked: CompletionRequest, policy: LanguageModel, model: str, version: int, chat: bool):
         self.asked, self.policy, self.chat = asked, policy, chat
         kind, prefix = ("chat.completion", "chatcmpl") if chat else ("text_completion", "cmpl")
         self.head = {"id": f"{prefix}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
         self.kind, self.version = kind, version
 
-    def whole(self, job: Job) -> dict[str, Any]:
+    def whole(self, job: RequestJob) -> JsonDict:
         """The answer once it is finished."""
         choices = []
         for number, row in enumerate(job.rows):
@@ -34,7 +34,7 @@ class Writer:
         usage = self._usage(job.rows)
         return {**self.head, "object": self.kind, "choices": choices, "usage": usage, "weights_version": self.version}
 
-    def pieces(self, job: Job, latest: Callable[[], Written]) -> Iterator[dict[str, Any]]:
+    def pieces(self, job: RequestJob, latest: Callable[[], Written]) -> Iterator[JsonDict]:
         """The answer as it is written: what is new of every row whenever there is news."""
         if self.chat:
             for number in range(len(job.rows)):
@@ -64,21 +64,21 @@ class Writer:
         whole = text.rstrip(UNFINISHED)
         return max(len(whole) - max((len(stop) - 1 for stop in self.asked.stop), default=0), 0)
 
-    def _piece(self, number: int, said: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    def _piece(self, number: int, said: JsonDict, finish: str | None = None) -> JsonDict:
         choice = {"index": number, **said, "finish_reason": finish}
         return {**self.head, "object": self._chunk(), "choices": [choice]}
 
     def _chunk(self) -> str:
         return "chat.completion.chunk" if self.chat else self.kind
 
-    def _further(self, row: Row, first: int) -> dict[str, Any]:
+    def _further(self, row: RequestRow, first: int) -> JsonDict:
         """Our own fields: ids where they are asked for, entropies beside log-probabilities."""
-        found: dict[str, Any] = {}
+        found: JsonDict = {}
         if self.asked.ids:
             found |= {"token_ids": row.tokens[first:]} | ({"prompt_token_ids": row.prompt} if first == 0 else {})
         return found | ({"entropy": row.entropy[first:]} if self.asked.logprobs else {})
 
-    def _record(self, row: Row, first: int, last: int) -> dict[str, Any]:
+    def _record(self, row: RequestRow, first: int, last: int) -> JsonDict:
         ids, logp = row.tokens[first:last], row.logp[first:last]
         words = [self.policy.tokenizer.decode([token]) for token in ids]
         if self.chat:
@@ -94,13 +94,13 @@ class Writer:
         names = [f"token_id:{token}" for token in ids] if self.asked.spelled else words
         return {"tokens": names, "token_logprobs": logp, "top_logprobs": None, "text_offset": offsets}
 
-    def _usage(self, rows: Sequence[Row]) -> dict[str, int]:
+    def _usage(self, rows: Sequence[RequestRow]) -> dict[str, int]:
         asked = sum(map(len, self.asked.prompts))
         written = sum(len(row.tokens) for row in rows)
         return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
 
 
-def error_body(wrong: BadRequest) -> dict[str, Any]:
+def error_body(wrong: BadRequest) -> JsonDict:
     """An error in OpenAI's shape."""
     kind = "invalid_request_error" if wrong.status < 500 else "server_error"
     return {"error": {"message": str(wrong), "type": kind, "param": wrong.param, "code": wrong.code}}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upslope.errors import TaskError, did_you_mean
+from upslope.plain_data import JsonDict
 from upslope.plugins import TASKS, Plugin, missing, named, plugins
 from upslope.runtime import user_code
 from upslope.runtime.settings import Domain
@@ -23,7 +24,7 @@ from upslope.tasks.copying import Copy
 from upslope.tasks.embedded import FAMILY as SMALL
 from upslope.tasks.embedded import EmbeddedTask
 from upslope.tasks.grounding import Grounding
-from upslope.tasks.interval import Interval
+from upslope.tasks.interval import IntervalGrounding
 from upslope.tasks.kinds import Kind, domain_of, kind_of
 from upslope.tasks.own import make_own
 from upslope.tasks.recommend import Recommend
@@ -36,7 +37,7 @@ __all__ = [
     "Problem", "Scores", "Split", "TaskInfo", "TextTask", "WithReward", "domain_of", "list_tasks", "load_task", "split_of",
 ]  # fmt: skip
 
-FAMILY: dict[str, type[EmbeddedTask]] = {**SMALL, **{task.kind: task for task in (Copy, Grounding, Interval, Recommend)}}
+FAMILY: dict[str, type[EmbeddedTask]] = {**SMALL, **{task.kind: task for task in (Copy, Grounding, IntervalGrounding, Recommend)}}
 """The tasks that are made on the spot, by name."""
 
 
@@ -107,16 +108,16 @@ def _from_file(spec: str) -> TextTask:
     return make_own(tasks[name], file)
 
 
-def _is_task_class(value: Any) -> bool:
+def _is_task_class(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, TextTask) and value is not TextTask
 
 
-def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
+def parse_spec(spec: str) -> tuple[str, JsonDict]:
     """``name:knob=value,knob=value`` as the name and the knobs. Values are read as JSON where they are JSON, else as text."""
     name, colon, last = spec.rpartition(":")
     if not colon or "=" not in last:
         return spec, {}
-    options: dict[str, Any] = {}
+    options: JsonDict = {}
     for item in re.split(r",(?![^\[]*\])", last):  # commas inside of [..] belong to a list
         knob, equals, value = (part.strip() for part in item.partition("="))
         if not knob or not equals or not value:
@@ -133,7 +134,7 @@ def plugin_of(spec: str) -> Plugin | None:
     return named(TASKS, name) if kind_of(spec) == "embedded" and name not in FAMILY else None
 
 
-def _load_text(spec: str, kind: Kind, name: str, options: dict[str, Any]) -> TextTask:
+def _load_text(spec: str, kind: Kind, name: str, options: JsonDict) -> TextTask:
     rest = name.partition(":")[2]
     if kind == "reasoning-gym" and rest:
         from upslope.tasks.reasoning_gym import ReasoningGymTask

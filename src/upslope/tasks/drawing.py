@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from upslope.errors import TaskError, UserError
+from upslope.plain_data import JsonDict
 from upslope.tasks.gym import GymTask
 
 MOST_FRAMES, COLUMNS, WIDTH = 60, 8, 240
 
 
-def draw(task: GymTask, record: dict[str, Any], path: Path) -> dict[str, Any]:
+def draw(task: GymTask, record: JsonDict, path: Path) -> JsonDict:
     """Writes the sheet, row by row, and gives its layout; whoever shows it looks for nothing else."""
     from PIL import Image
 
@@ -39,7 +40,7 @@ def draw(task: GymTask, record: dict[str, Any], path: Path) -> dict[str, Any]:
     return {"file": path.name, "count": len(frames), "every": every, "columns": COLUMNS, "width": width, "height": height}
 
 
-def _frames(task: GymTask, record: dict[str, Any], every: int) -> list[np.ndarray]:
+def _frames(task: GymTask, record: JsonDict, every: int) -> list[np.ndarray]:
     """The pictures before every so many steps, and the last one."""
     place = GymTask(task.env_id, **task.options, render_mode="rgb_array").make(1)
     try:

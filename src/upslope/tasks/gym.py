@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from upslope.errors import MissingExtra, TaskError, did_you_mean, install_extra
+from upslope.plain_data import JsonDict
 
 if TYPE_CHECKING:
     from upslope.tasks.env_workers import SpreadEnvironments
@@ -96,7 +97,7 @@ class GymTask:
         return _gymnasium().registry.get(self.env_id)
 
     @classmethod
-    def again(cls, env_id: str, options: dict[str, Any], registered: Any) -> GymTask:
+    def again(cls, env_id: str, options: JsonDict, registered: object) -> GymTask:
         """The same task in another process."""
         if registered is not None:
             _gymnasium().registry.setdefault(env_id, registered)
@@ -147,7 +148,7 @@ class Environments:
         """Step the environments ``which`` with one action each: ids ``[B]`` or vectors ``[B, D]``. Nothing is reset."""
         count = len(which)
         seen = np.zeros((count, self.task.observation_size), np.float32)
-        reward: list[Any] = [0.0] * count
+        reward: list[object] = [0.0] * count
         ends, cut = [False] * count, [False] * count
         for row, (action, env) in enumerate(zip(self._as_taken(actions), which, strict=True)):
             self._steps[env] += 1
@@ -183,12 +184,12 @@ class Environments:
     def _raised(self, call: str, env: int, error: BaseException) -> TaskError:
         return TaskError(f"{self.task.name} raised {_in_words(error, self._envs[env])} in {call}{self._when(env)}.")
 
-    def _wrong(self, call: str, returned: Any, wanted: str, error: Exception, env: int | None = None) -> TaskError:
+    def _wrong(self, call: str, returned: object, wanted: str, error: Exception, env: int | None = None) -> TaskError:
         size = self.task.observation_size
         return TaskError(f"{self.task.name} returned {_short(returned)} from {call}{self._when(env)} ({error}); gymnasium wants "
                          f"{wanted}, and this environment declared observations of {size} numbers.")  # fmt: skip
 
-    def _not_finite(self, call: str, what: str, value: Any, env: int | None = None) -> TaskError:
+    def _not_finite(self, call: str, what: str, value: object, env: int | None = None) -> TaskError:
         return TaskError(f"{self.task.name} gave the {what} {_short(value)}, which is not a finite number, from {call}"
                          f"{self._when(env)}. Its simulation has diverged, or the environment has a fault.")  # fmt: skip
 
@@ -230,7 +231,7 @@ def _is_finite_number(value: Any) -> bool:
         return False
 
 
-def _in_words(error: BaseException, env: Any) -> str:
+def _in_words(error: BaseException, env: object) -> str:
     """An error of an environment, with the last line of its file that it passed through."""
     file = getattr(sys.modules.get(type(getattr(env, "unwrapped", env)).__module__), "__file__", "")
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
@@ -238,7 +239,7 @@ def _in_words(error: BaseException, env: Any) -> str:
     return f"{said} ({Path(file).name}, line {lines[-1]})" if lines else said
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -251,7 +252,7 @@ def _gymnasium() -> Any:
     return gymnasium
 
 
-def _make(env_id: str, options: dict[str, Any]) -> Any:
+def _make(env_id: str, options: JsonDict) -> Any:
     """``gymnasium.make``, its errors turned into ones that say what to type."""
     gymnasium = _gymnasium()
     known = gymnasium.registry.get(env_id)
@@ -286,7 +287,7 @@ def _hear_mujoco() -> None:
         mujoco.set_mju_user_warning(lambda message: warnings.warn(f"MuJoCo: {message}", stacklevel=2))
 
 
-def _newest_ids(registry: dict[str, Any]) -> list[str]:
+def _newest_ids(registry: JsonDict) -> list[str]:
     """The newest version of each environment: older ones are mostly there to say that they have moved."""
     newest: dict[str, tuple[int, str]] = {}
     for known in registry:
@@ -296,7 +297,7 @@ def _newest_ids(registry: dict[str, Any]) -> list[str]:
     return [known for _, known in newest.values()]
 
 
-def _observation_size(name: str, space: Any) -> int:
+def _observation_size(name: str, space: object) -> int:
     spaces = _gymnasium().spaces
     if isinstance(space, spaces.Discrete):
         return int(space.n)
@@ -309,7 +310,7 @@ def _observation_size(name: str, space: Any) -> int:
     return int(np.prod(space.shape))
 
 
-def _action_size(name: str, space: Any) -> tuple[bool, int]:
+def _action_size(name: str, space: object) -> tuple[bool, int]:
     spaces = _gymnasium().spaces
     if isinstance(space, spaces.Discrete):
         return False, int(space.n)

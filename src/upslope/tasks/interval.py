@@ -19,7 +19,7 @@ from upslope.tasks.text import Problem, Scores
 
 
 @dataclass(frozen=True)
-class Interval(EmbeddedTask):
+class IntervalGrounding(EmbeddedTask):
     """Answer with the first moment of a letter's run and the one behind its last: ``taabbbcc?b=`` -> ``0205``.
 
     Both numbers have two digits. The reward is the overlap of the two intervals, intersection over union; an answer is *right*

@@ -26,7 +26,7 @@ _HELD_OUT: tuple[Split, ...] = ("tune", "test")
 
 
 @dataclass(frozen=True)
-class Row:
+class JsonlRow:
     """A line of the file that was found good."""
 
     problem: Problem
@@ -64,7 +64,7 @@ class JsonlTask(TextTask):
     test_path: str | None = None
     max_tokens: int = 256
     division: Division = field(init=False, repr=False, compare=False)
-    rows: tuple[tuple[str, Row], ...] = field(init=False, repr=False, compare=False)
+    rows: tuple[tuple[str, JsonlRow], ...] = field(init=False, repr=False, compare=False)
     """Every row with its file."""
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class JsonlTask(TextTask):
         return " ".join([f"{self.path}: {self._counts} problems, rewarded by {reward_name(self.reward)}.", *self.division.remarks])
 
 
-def read_jsonl(path: str) -> list[Row]:
+def read_jsonl(path: str) -> list[JsonlRow]:
     """Every row of the file, or a `TaskError` that names the first line that cannot be used."""
     file = Path(path).expanduser()
     if not file.is_file():
@@ -152,7 +152,7 @@ def read_jsonl(path: str) -> list[Row]:
     return rows
 
 
-def _read_row(where: str, raw: bytes, number: int) -> Row:
+def _read_row(where: str, raw: bytes, number: int) -> JsonlRow:
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -178,7 +178,7 @@ def _read_row(where: str, raw: bytes, number: int) -> Row:
     _check_characters(where, {"prompt": prompt, "answer": str(answer)})
     if split is not None and split not in SPLITS:
         raise TaskError(f'{where}: "split" must be one of {", ".join(SPLITS)}, but is {split!r}.{did_you_mean(str(split), SPLITS)}')
-    return Row(Problem(prompt, str(answer), row), split, number)
+    return JsonlRow(Problem(prompt, str(answer), row), split, number)
 
 
 def _check_characters(where: str, texts: Mapping[str, str]) -> None:
@@ -190,7 +190,7 @@ def _check_characters(where: str, texts: Mapping[str, str]) -> None:
             raise TaskError(f'{where}: "{name}" holds {half}, half of a character, at place {error.start + 1}. Mend it.') from None
 
 
-def _demand_answers(path: str, rows: list[Row], reward: Any) -> None:
+def _demand_answers(path: str, rows: list[JsonlRow], reward: Any) -> None:
     for row in rows:
         if not row.problem.answer.strip():
             raise TaskError(
@@ -199,7 +199,7 @@ def _demand_answers(path: str, rows: list[Row], reward: Any) -> None:
             )
 
 
-def divide(path: str, rows: list[Row], held_out: list[Row] | None) -> Division:
+def divide(path: str, rows: list[JsonlRow], held_out: list[JsonlRow] | None) -> Division:
     """Deal the rows to the splits. Every split gets problems; where that means sharing them, a remark says so."""
     remarks: list[str] = []
     if held_out is not None:

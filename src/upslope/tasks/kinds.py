@@ -6,8 +6,9 @@ No torch here, and nothing that a task names is loaded. Everybody else reads the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
+from upslope.plain_data import JsonDict
 from upslope.runtime.settings import Domain
 
 DOMAINS: tuple[Domain, ...] = get_args(Domain)
@@ -31,7 +32,7 @@ def domain_of(spec: str) -> Domain:
     return "control" if kind_of(spec) in ENVIRONMENTS else "text"
 
 
-def with_domain(table: Mapping[str, Any]) -> dict[str, Any]:
+def with_domain(table: Mapping[str, object]) -> JsonDict:
     """What stands in a ``run.toml``, with its domain: files written before there was one are given their task's.
 
     Raises:

@@ -20,6 +20,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from upslope.errors import MissingExtra, TaskError, did_you_mean, install_extra
+from upslope.plain_data import JsonDict
 from upslope.tasks.text import FULL_MARKS, Problem, Scores, Split, TextTask
 
 PREFIX = "reasoning-gym"
@@ -106,7 +107,7 @@ class ReasoningGymTask(TextTask):
     def describe(self) -> str:
         return f"reasoning-gym's {self.dataset}" + (f" with {dict(self.options)}." if self.options else ".")
 
-    def _score_one(self, answer: str, entry: dict[str, Any]) -> float | None:
+    def _score_one(self, answer: str, entry: JsonDict) -> float | None:
         if self.dataset in _EVALUATED and not is_harmless(answer, not_python=True):
             return None
         if self.dataset in _PARSED_BY_SYMPY and not is_harmless(answer, not_python=False):
@@ -119,7 +120,7 @@ class ReasoningGymTask(TextTask):
         return value if np.isfinite(value) else None
 
     @staticmethod
-    def _problem(entry: dict[str, Any]) -> Problem:
+    def _problem(entry: JsonDict) -> Problem:
         answer = entry["answer"]
         return Problem(f"{entry['question']}\n{INSTRUCTION}", "" if answer is None else str(answer), {"entry": entry})
 
@@ -208,7 +209,7 @@ def _is_power(node: ast.AST) -> TypeGuard[ast.BinOp]:
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)
 
 
-def _entry(pool: Any, index: int) -> dict[str, Any]:
+def _entry(pool: Any, index: int) -> JsonDict:
     """Item ``index``, leaving numpy's global generator as it was: one dataset seeds it."""
     before = np.random.get_state()
     try:

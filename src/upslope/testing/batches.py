@@ -285,3 +285,11 @@ def _trim(batch: Batch) -> Batch:
 def map_positions(batch: Batch, function: Callable[[Tensor], Tensor]) -> Batch:
     """Every column ``[N, T]`` sent through ``function``, values per row left alone."""
     return batch._map(lambda column: column if column.dim() == 1 else function(column))
+
+
+def with_outlier(batch: Batch, row: int, position: int, distance: float) -> Batch:
+    """One token this far from the proximal policy in log-probability."""
+    assert batch.current is not None and batch.proximal is not None
+    logp = batch.current.logp.detach().clone()
+    logp[row, position] = batch.proximal.logp[row, position] + distance
+    return replace_view(batch, "current", logp=logp.requires_grad_())

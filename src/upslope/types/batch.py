@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
+from upslope.plain_data import JsonDict
 from upslope.types.part import Part
 
 
@@ -258,13 +259,13 @@ class Trajectories(Batch):
 
     inputs: Any = None
     """Opaque to all but the policy. It has ``take(pick)``, which applies ``pick`` to each of its tensors."""
-    info: list[dict[str, Any]] = field(default_factory=list)
+    info: list[JsonDict] = field(default_factory=list)
     """Plain Python per row (prompt and response as text, ...) for logs; not cut with the rows."""
     aside: Mapping[str, Trajectories] = field(default_factory=dict)
     """Rows of other sources, by name, for terms of their own."""
 
 
-def pack_rows(rows: Trajectories) -> dict[str, Any]:
+def pack_rows(rows: Trajectories) -> JsonDict:
     """Rows as nested dicts of tensors and numbers, for a part's state; `unpack_rows` undoes it. Notes for people are left out."""
 
     def plain(value: Any) -> Any:

@@ -34,13 +34,13 @@ def call(method: Method, part: Part, function: Callable[..., Found], *arguments:
 
 def column(method: Method, part: Part, batch: Batch) -> Tensor:
     """A part called on a batch, for the column of floats ``[N, T]`` it must return."""
-    found: Any = call(method, part, part, batch)  # type: ignore[arg-type]
+    found: object = call(method, part, part, batch)  # type: ignore[arg-type]
     if not (isinstance(found, Tensor) and found.shape == batch.sampled.shape and found.is_floating_point()):
         raise wrong(method, part, found, f"a float tensor of shape {list(batch.sampled.shape)}, a number for each decision")
     return found
 
 
-def wrong(method: Method, part: Part, found: Any, wanted: str) -> MethodError:
+def wrong(method: Method, part: Part, found: object, wanted: str) -> MethodError:
     """The error for a part that returned something else than it must."""
     return MethodError(f"{place(method, part)} returned {_described(found)}; it must return {wanted}.")
 
@@ -51,7 +51,7 @@ def place(method: Method, part: Part) -> str:
     return f"{path} ({type(part).__name__})" if path else type(part).__name__
 
 
-def _described(found: Any) -> str:
+def _described(found: object) -> str:
     if isinstance(found, Tensor):
         return f"a tensor of shape {list(found.shape)} and {found.dtype}"
     if hasattr(found, "shape") and hasattr(found, "dtype"):

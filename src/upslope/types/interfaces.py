@@ -79,7 +79,7 @@ class DecisionPolicy(Policy, Protocol):
     def forward_pass(self, rows: Trajectories, needs: frozenset[str]) -> ForwardPass:
         """The columns of `evaluate`, as arrays."""
 
-    def backward_pass(self, done: Any, grads: Mapping[str, np.ndarray]) -> float:
+    def backward_pass(self, done: object, grads: Mapping[str, np.ndarray]) -> float:
         """Sets the parameters' gradients, given those of a forward pass's columns, and returns the norm of all together."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args, get_origin, get_type_hints
@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from upslope.errors import MethodError, did_you_mean
 from upslope.fields import shown
 from upslope.knobs import Setting, said, set_in_names, set_in_stack, set_knob
+from upslope.plain_data import JsonDict, Knobs
 from upslope.types.part import Part
 from upslope.types.part_text import parts_meant
 from upslope.types.slot_fields import ByDomain, Named, Stack
@@ -100,10 +101,11 @@ class Method:
         for path, part in self.held(slot):
             if isinstance(part, wanted):
                 continue
-            fitting = sorted(kind.__name__ for kind in _loaded(wanted))[:6]
+            from upslope.types.part_text import fitting  # looks for all parts there are
+
             given = f"{part}, {_belongs(part)}" if isinstance(part, Part) else f"{shown(part)}, which is no part"
-            examples = f", such as {', '.join(fitting)}" if fitting else ""
-            raise MethodError(f"{path} of {self.name} is {given}. It takes a part that derives from {wanted.__name__}{examples}.")
+            fits = f"It takes a part that derives from {wanted.__name__}: {', '.join(fitting(wanted)) or 'there is none yet'}."
+            raise MethodError(f"{path} of {self.name} is {given}. {fits}")
 
     def held(self, slot: str) -> list[tuple[str, Part]]:
         """The parts of a slot with their paths."""
@@ -162,10 +164,10 @@ class Method:
 
     def without(self, *slots: str) -> Method:
         """This method with these slots emptied."""
-        emptied: dict[str, Any] = {slot: None if slot in SINGLE_SLOTS + OPTIONAL_SLOTS else () for slot in slots}
+        emptied: JsonDict = {slot: None if slot in SINGLE_SLOTS + OPTIONAL_SLOTS else () for slot in slots}
         return dataclasses.replace(self, **emptied)
 
-    def with_knobs(self, knobs: Mapping[str, Any]) -> Method:
+    def with_knobs(self, knobs: Knobs) -> Method:
         """This method with knobs set by path, as in ``{"surrogate.high": 0.3}``, one after the other.
 
         A path names a slot, then fields. Inside a slot that stacks, give the position (``regularize.0.weight``) or leave
@@ -224,14 +226,6 @@ def _belongs(part: Part) -> str:
         if isinstance(part, kind):
             return f"which is for the slot {slot!r}"
     return "which is for no slot of its own"
-
-
-def _loaded(kind: type[Part]) -> Iterator[type[Part]]:
-    """Parts of ours of that kind that have been imported so far."""
-    for below in kind.__subclasses__():
-        if "__dataclass_params__" in vars(below) and below.__module__.startswith("upslope."):
-            yield below
-        yield from _loaded(below)
 
 
 def _slot_text(value: Any) -> str:

@@ -91,7 +91,7 @@ class Part:
         return f"{type(self).__name__}({knobs})"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value) if isinstance(value, Part) else repr(value)
 
 

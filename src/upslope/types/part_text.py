@@ -14,6 +14,7 @@ from typing import Any
 
 from upslope.errors import MethodError, UserError, did_you_mean
 from upslope.fields import all_ranges, hints, problem, shown
+from upslope.plain_data import JsonDict
 from upslope.types.part import Part
 from upslope.types.part_index import class_name, kind_of, own_parts, package_parts
 
@@ -26,7 +27,7 @@ class NotAPart(MethodError):
     """Text that does not even look like a part, such as a number."""
 
 
-def read_parts(text: str, fits: Any, where: str) -> tuple[Part, ...]:
+def read_parts(text: str, fits: object, where: str) -> tuple[Part, ...]:
     """The parts a text describes; none for ``none``.
 
     Args:
@@ -48,7 +49,7 @@ def read_parts(text: str, fits: Any, where: str) -> tuple[Part, ...]:
         raise MethodError(f"{where[:80]}...: that is nested too deep.") from None
 
 
-def parts_meant(value: Any, fits: Any, where: str) -> tuple[Part, ...] | None:
+def parts_meant(value: object, fits: object, where: str) -> tuple[Part, ...] | None:
     """The parts that the value of a knob means, given as text or as they are; ``None`` if it is a number or the like."""
     if isinstance(value, str):
         try:
@@ -74,14 +75,14 @@ def _what_fits(wanted: type[Part]) -> str:
     return f"What fits: {', '.join(fitting(wanted))}."
 
 
-def part_class_in(hint: Any) -> type[Part]:
+def part_class_in(hint: object) -> type[Part]:
     """The class of parts in a type such as ``Mix``, ``Mix | None`` or ``tuple[Filter, ...]``; any part if it says nothing."""
     if isinstance(hint, type) and issubclass(hint, Part):
         return hint
     return next((found for inner in typing.get_args(hint) if (found := part_class_in(inner)) is not Part), Part)
 
 
-def holds_parts(hint: Any) -> bool:
+def holds_parts(hint: object) -> bool:
     """Whether a field of this type holds parts."""
     return part_class_in(hint) is not Part or hint is Part
 
@@ -94,7 +95,7 @@ def fitting(wanted: type[Part]) -> list[str]:
     return [part.__name__ for part in own_parts().values() if issubclass(part, wanted) and kind_of(part) == kind]
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """A value of a knob as `read_parts` and ``--set`` read it again, exactly."""
     if isinstance(value, Part):
         fields = ", ".join(f"{f.name}={_quoted(getattr(value, f.name))}" for f in dataclasses.fields(value))
@@ -104,7 +105,7 @@ def as_text(value: Any) -> str:
     return str(value)
 
 
-def _quoted(value: Any) -> str:
+def _quoted(value: object) -> str:
     if isinstance(value, tuple):
         return f"({''.join(f'{_quoted(item)}, ' for item in value)})"
     return as_text(value) if isinstance(value, Part) else repr(value)
@@ -165,7 +166,7 @@ class _Reader:
         told = f"Its fields: {', '.join(known) or 'none'}."
         if call is not None and call.args:
             raise MethodError(f"{self.where}: give the fields of {kind.__name__} by name, as in field=value. {told}")
-        given: dict[str, Any] = {}
+        given: JsonDict = {}
         for keyword in call.keywords if call is not None else ():
             if keyword.arg is None or keyword.arg not in known:
                 asked = f"has no field {keyword.arg!r}" if keyword.arg else "takes no **"
@@ -192,7 +193,7 @@ class _Reader:
             raise MethodError(f"{self.where}: {name} of {kind.__name__} is {shown(value)}; {wrong}")
         return value
 
-    def _value(self, node: ast.expr, hint: Any, what: str) -> Any:
+    def _value(self, node: ast.expr, hint: object, what: str) -> Any:
         if isinstance(node, (ast.Tuple, ast.List)):
             return tuple(self._value(item, hint, what) for item in node.elts)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
+from upslope.plain_data import JsonDict
 from upslope.types.batch import Batch, Trajectories, View
 from upslope.types.part import Head, Metrics, Part
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 Notes = dict[str, Tensor]
 """Columns ``[N, T]`` a part leaves for metrics and for people, such as ``clipped``."""
-State = dict[str, Any]
+State = JsonDict
 """Tensors, numbers and text: what goes into a checkpoint."""
 
 
@@ -63,7 +64,7 @@ class RolloutPlan(Part):
     provides: ClassVar[frozenset[str]]
     """Columns its rows have beyond the basic ones."""
 
-    def build(self, task: Any, policy: Any, *, tasks: int, samples: int, sampling: Any, seed: int,
+    def build(self, task: object, policy: object, *, tasks: int, samples: int, sampling: object, seed: int,
               engine: Engine | None = None) -> Rollout:  # fmt: skip
         """The rollout; without an engine it takes the torch engine."""
         raise NotImplementedError
@@ -129,11 +130,11 @@ class Reference(Part):
 class ModelView(Part):
     """Which view of a language model is trained: a method's ``policy``. Sampling does not know it."""
 
-    def annotate(self, policy: Any, rows: Trajectories) -> Trajectories:
+    def annotate(self, policy: object, rows: Trajectories) -> Trajectories:
         """The rows with what must be known of the policy as it is before the step's first update."""
         return rows
 
-    def applied(self, model: Any, experts: Tensor | None = None) -> AbstractContextManager[None]:
+    def applied(self, model: object, experts: Tensor | None = None) -> AbstractContextManager[None]:
         """While the context lasts, ``model`` gives the logits to learn from; ``experts`` are those noted for its tokens."""
         raise NotImplementedError
 

@@ -99,7 +99,7 @@ class DecisionObjective:
         self._records[share.end - share.begin] = _Record(inputs, outcome, program)
         return outcome
 
-    def _repeat(self, record: _Record, share: Share, current: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
+    def _repeat(self, record: _Record, share: Share, current: Mapping[str, np.ndarray]) -> tuple[object, ...]:
         if self._whole is not share.whole:
             self._whole, self._arrays = share.whole, {name: column.numpy() for name, column in _columns(share.whole).items()}
         assert record.program is not None

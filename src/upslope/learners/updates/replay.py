@@ -1,4 +1,4 @@
-"""Doing the same small computation thousands of times: torch's operations are written down once and then repeated in numpy.
+"""Record and replay: torch's operations are written down once and then repeated in numpy, thousands of times.
 
 A method's loss on 64 decisions is some two hundred operations on columns of 64 numbers, forward and backward. Torch and the parts'
 own Python cost about ten times what numpy takes for the same arithmetic. `Tape` watches one run below autograd, so the gradient's
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from upslope.plain_data import JsonDict
 from upslope.runtime import torch_private
 
 
@@ -43,7 +44,7 @@ class Tape(torch_private.DispatchMode):  # type: ignore[misc,name-defined]
 
     def __init__(self) -> None:
         super().__init__()
-        self.done: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = []
+        self.done: list[tuple[str, tuple[Any, ...], JsonDict, Any]] = []
         """Name, arguments and result. All tensors are kept, so that an ``id`` names one of them."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -73,7 +74,7 @@ class _Writer:
         self.names = {id(tensor): name for tensor, name in zip(inputs, self.inputs, strict=True)}
         if len(self.names) < len(inputs):
             raise _Uncertain  # one tensor in two places now need not be one the next time
-        self.values: dict[str, Any] = {name: tensor.detach().numpy() for name, tensor in zip(self.inputs, inputs, strict=True)}
+        self.values: JsonDict = {name: tensor.detach().numpy() for name, tensor in zip(self.inputs, inputs, strict=True)}
         self.varies = set(self.inputs)
         self.storages: dict[int, set[int]] = {}
         for tensor in inputs:
@@ -83,7 +84,7 @@ class _Writer:
         self.lines: dict[str, tuple[str, list[str]]] = {}
         """The line of each name, and the names it reads."""
 
-    def write(self, done: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]], outputs: Sequence[Tensor]) -> Program:
+    def write(self, done: list[tuple[str, tuple[Any, ...], JsonDict, Any]], outputs: Sequence[Tensor]) -> Program:
         with np.errstate(all="ignore"):
             for name, args, kwargs, result in done:
                 self._operation(name, args, kwargs, result)
@@ -108,7 +109,7 @@ class _Writer:
         exec("\n    ".join([head, *body]), scope)  # made of names alone: what they stand for is in the scope
         return Program(taken, scope["run"])
 
-    def _operation(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _operation(self, name: str, args: tuple[Any, ...], kwargs: JsonDict, result: Any) -> None:
         base, _, overload = name.partition(".")
         if base.startswith("profiler::"):
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,7 +67,7 @@ class LastResponse(Data, Stateful):
         steps = [_only(packed, ~torch.isin(packed["task"], newest["task"]), batch) for packed in state["steps"]] + [newest]
         return {"steps": self._capped(steps, batch)}
 
-    def _capped(self, steps: list[dict[str, Any]], like: Trajectories) -> list[dict[str, Any]]:
+    def _capped(self, steps: list[State], like: Trajectories) -> list[State]:
         """The newest `keep` answers; steps of which none is left are gone."""
         left, kept = self.keep, []
         for packed in reversed(steps):
@@ -102,7 +101,7 @@ def _plain(rows: Trajectories) -> Trajectories:
     )
 
 
-def _only(packed: dict[str, Any], keep: Tensor, like: Trajectories) -> dict[str, Any]:
+def _only(packed: State, keep: Tensor, like: Trajectories) -> State:
     """These of the packed rows; untouched where that is all of them."""
     if bool(keep.all()):
         return packed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,7 +75,7 @@ class Replay(Data, Stateful):
         return {"steps": [{"rows": pack_rows(learned), "notes": notes}, *state["steps"]][: self.window]}
 
 
-def _rows_of(step: dict[str, Any], like: Trajectories) -> Trajectories:
+def _rows_of(step: State, like: Trajectories) -> Trajectories:
     return unpack_rows(step["rows"], like).replace(info=step["notes"])
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from upslope.errors import MethodError, UserError, did_you_mean
+from upslope.plain_data import JsonDict
 from upslope.policies.control.actor import Acted, Actor
 from upslope.policies.control.network import (
     ACTIVATIONS,
@@ -300,16 +301,16 @@ class MLPPolicy(nn.Module):
         """Observations ``[..., D]`` as ``[M, D]`` in the weights' own kind of number."""
         return observation.numpy().reshape(-1, self.sizes.observation).astype(self.actor.gradient.dtype, copy=False)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> MLPPolicy:
+    def _apply(self, fn: object, recurse: bool = True) -> MLPPolicy:
         super()._apply(fn, recurse)
         self._make_views()
         return self
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> JsonDict:
         views = ("_stacks", "_gradients", "log_std", "_log_std")  # a copy of a view would be a tensor of its own
         return {name: value for name, value in self.__dict__.items() if name not in views}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: JsonDict) -> None:
         super().__setstate__(state)
         self._make_views()
 

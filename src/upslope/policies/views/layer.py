@@ -1,4 +1,4 @@
-"""Policies inside a language model: the distribution that a layer would give if it were the last one."""
+"""The layer view: the distribution that a layer would give if it were the last one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Layer(ModelView):
         return max(1, min(self.layer if self.layer > 0 else layers + 1 + self.layer, layers))
 
 
-def _named(decoder: Any, names: tuple[str, ...]) -> str:
+def _named(decoder: object, names: tuple[str, ...]) -> str:
     for name in names:
         if isinstance(getattr(decoder, name, None), nn.Module):
             return name

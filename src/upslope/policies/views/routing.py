@@ -1,4 +1,4 @@
-"""Mixtures of experts: which experts a pass took for each token, recorded and replayed.
+"""Routing replay for mixtures of experts: which experts a pass took for each token, recorded and replayed.
 
 A small change of the weights can change which experts are chosen, and with them the log-probability by a jump that no trust region
 foresees. Replaying keeps the choice of an earlier pass, while the weight of each chosen expert is the current router's.
@@ -41,7 +41,7 @@ class RoutingReplay(ModelView):
         return rows.replace(inputs=replace(inputs, experts=torch.cat(pieces)))
 
     @contextlib.contextmanager
-    def applied(self, model: Any, experts: Tensor | None = None) -> Iterator[None]:
+    def applied(self, model: object, experts: Tensor | None = None) -> Iterator[None]:
         """While this lasts, ``model`` takes these experts ``[B, S, layers, k]``; none were noted: its own."""
         if experts is None:
             yield
@@ -79,7 +79,7 @@ def _chosen(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
 def _replaying(experts: Tensor) -> Any:
     """A hook that puts recorded experts ``[B * S, k]`` in place of the router's choice."""
 
-    def hook(router: Any, _: Any, output: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def hook(router: object, _: object, output: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         logits, scores, _indices = output
         kept = logits.float().softmax(-1).gather(1, experts)
         if getattr(router, "norm_topk_prob", True):

@@ -14,6 +14,7 @@ from typing import Any
 import tomli_w
 
 from upslope.errors import UserError, did_you_mean
+from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import checked_table
 from upslope.plugins import full_name
 from upslope.runtime.files import write_text
@@ -41,7 +42,7 @@ class Question:
     tasks: tuple[str, ...] = ("reverse",)
     seeds: int = 5
     model: str = "tiny"
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    knobs: Knobs = field(default_factory=dict)
     """By path, for every method; ``method:path`` is for that one only."""
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """By path as in ``knobs``, the values to try; each makes a contender of its own."""
@@ -86,7 +87,7 @@ class Question:
                         made.append(Cell(label, method, task, seed, knobs, settings, self))
         return made
 
-    def _variants(self, method: str) -> list[tuple[dict[str, Any], str]]:
+    def _variants(self, method: str) -> list[tuple[JsonDict, str]]:
         fixed = {_path(key): value for key, value in self.knobs.items() if _is_for(key, method)}
         paths = {_path(key): values for key, values in self.grid.items() if _is_for(key, method)}
         found = []
@@ -109,7 +110,7 @@ class Cell:
     method: str
     task: str
     seed: int
-    knobs: Mapping[str, Any]
+    knobs: Knobs
     settings: Mapping[str, Any]
     question: Question = field(repr=False)
 
@@ -140,7 +141,7 @@ class Checked:
     cells: list[Cell]
     steps: dict[str, int]
     """Of a run on each task."""
-    methods: dict[tuple[str, str], dict[str, Any]]
+    methods: dict[tuple[str, str], JsonDict]
     """The table of each label's method on each task, as its ``run.toml`` will have it."""
     score: dict[str, str]
     """What each task's score is called."""
@@ -167,16 +168,18 @@ def check(question: Question, find: FindMethod) -> Checked:
     if small != question.model:
         _check_model(question.model)
     steps: dict[str, int] = {}
-    methods: dict[tuple[str, str], dict[str, Any]] = {}
+    methods: dict[tuple[str, str], JsonDict] = {}
     score: dict[str, str] = {}
     cells = question.cells()
     first = cells[0].seed
     for cell in (each for each in cells if each.seed == first):
         given = Settings(**{**cell.settings, "engine": "torch"})
-        bench = set_up(find(cell.method, question.take), cell.task, small, given, question.reward, question.test_data, cell.knobs)
-        steps[cell.task] = int(bench.settings.steps or 0)
-        score[cell.task] = bench.score_name
-        methods[cell.label, cell.task] = method_table(bench.method)
+        components = set_up(
+            find(cell.method, question.take), cell.task, small, given, question.reward, question.test_data, cell.knobs
+        )
+        steps[cell.task] = int(components.settings.steps or 0)
+        score[cell.task] = components.score_name
+        methods[cell.label, cell.task] = method_table(components.method)
     folders = [cell.folder for cell in cells]
     if twice := sorted({name for name in folders if folders.count(name) > 1}):
         raise UserError(f"two runs would share the folder {twice[0]!r}: methods, knobs or tasks differ too little in name.")
@@ -207,7 +210,7 @@ def read_labels(path: Path) -> dict[str, str]:
     return {cell["folder"]: cell["label"] for cell in _read_comparison(path)["cells"]}
 
 
-def _read_comparison(path: Path) -> dict[str, Any]:
+def _read_comparison(path: Path) -> JsonDict:
     """``compare.toml``, if it is as a comparison writes it."""
     try:
         table = parse_toml((path / FILE).read_bytes().decode("utf-8"))
@@ -229,7 +232,7 @@ def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> Non
         "test_data": question.test_data,
         "settings": {key: value for key, value in question.settings.items() if key != "seed" and value is not None},
     }
-    known: dict[str, Any] = {}
+    known: JsonDict = {}
     if is_comparison(path):
         old = _read_comparison(path)
         _refuse_differences(path, old.get("shared", {}), shared)
@@ -270,11 +273,11 @@ def check_agrees(cell: Cell, path: Path, checked: Checked) -> None:
             )
 
 
-def _without_texts(method: Mapping[str, Any]) -> dict[str, Any]:
+def _without_texts(method: Mapping[str, Any]) -> JsonDict:
     return {key: value for key, value in method.items() if key not in ("differs", "formula", "use_when", "notes", "paper")}
 
 
-def flat(table: Any, path: str = "") -> dict[str, Any]:
+def flat(table: Any, path: str = "") -> JsonDict:
     """Nested tables and lists as one, by dotted path."""
     if isinstance(table, Mapping):
         items: list[tuple[str, Any]] = [(str(key), value) for key, value in table.items()]
@@ -282,7 +285,7 @@ def flat(table: Any, path: str = "") -> dict[str, Any]:
         items = [(str(position), value) for position, value in enumerate(table)]
     else:
         return {path: table}
-    found: dict[str, Any] = {}
+    found: JsonDict = {}
     for key, value in items:
         found |= flat(value, f"{path}.{key}" if path else key)
     return found

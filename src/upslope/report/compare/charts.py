@@ -208,7 +208,7 @@ def over_k(lines: Sequence[Line], places: dict[str, int]) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class ChartRow:
     """A line of a forest plot: an estimate, and the single runs behind it."""
 
     label: str
@@ -218,7 +218,7 @@ class Row:
     said: str = ""
 
 
-def forest(rows: Sequence[Row], *, label: str, middle: float | None = None, bounds: tuple[float, float] | None = None) -> str:
+def forest(rows: Sequence[ChartRow], *, label: str, middle: float | None = None, bounds: tuple[float, float] | None = None) -> str:
     """Estimates with intervals below each other, the runs as small dots; ``middle`` draws a line to be on one side of."""
     values = [value for row in rows for value in (row.found.value, row.found.low, row.found.high) if value is not None]
     values += [value for row in rows for value, _ in row.runs]
@@ -240,7 +240,7 @@ def forest(rows: Sequence[Row], *, label: str, middle: float | None = None, boun
     return svg(width, plot.height, label, parts)
 
 
-def _forest_row(plot: Plot, row: Row, y: float, width: int) -> str:
+def _forest_row(plot: Plot, row: ChartRow, y: float, width: int) -> str:
     kind = series(row.place)
     title = f"<title>{escape(f'{row.label}: {row.said}')}</title>"
     parts = [

@@ -7,9 +7,10 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 
 if TYPE_CHECKING:
     from upslope.report.compare.comparing import Answer
@@ -75,13 +76,13 @@ def is_run(word: str) -> bool:
     return path.is_dir() and any((path / name).is_file() for name in ("run.toml", "compare.toml", "comparison.json"))
 
 
-def _asked(flags: argparse.Namespace) -> dict[str, Any]:
+def _asked(flags: argparse.Namespace) -> JsonDict:
     """The arguments of `upslope.api.compare`."""
     from upslope.runtime.settings_flags import given_settings, pairs
 
     settings = given_settings(flags)
     runs = [word for word in flags.what if is_run(word)]
-    told: dict[str, Any] = {
+    told: JsonDict = {
         "out": flags.out, "workers": flags.workers, "k": flags.k, "threshold": flags.threshold, "quiet": flags.quiet or flags.json,
         "references": _references(flags.reference),
     }  # fmt: skip

@@ -26,15 +26,15 @@ class Watched(NamedTuple):
     title: str
     meaning: str
     over: Literal["end", "run", "most", "total"]
-    read: Callable[[Mapping[str, Any]], Any] | None = None
+    read: Callable[[Mapping[str, object]], Any] | None = None
     share: bool = False
 
-    def value(self, record: Mapping[str, Any]) -> float:
+    def value(self, record: Mapping[str, object]) -> float:
         found = self.read(record) if self.read else record.get(self.key)
         return float(found) if isinstance(found, (int, float)) and math.isfinite(found) else math.nan
 
 
-def _wasted(record: Mapping[str, Any]) -> float | None:
+def _wasted(record: Mapping[str, object]) -> float | None:
     kept = record.get("kept_rows")
     return 1.0 - kept if isinstance(kept, (int, float)) else None
 

@@ -8,9 +8,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 from upslope.plan import checked_table
 from upslope.report.compare.cells import flat, is_comparison, read_labels
 from upslope.report.compare.sampling import counts
@@ -38,15 +38,15 @@ class Trained:
     score_name: str
     before: float
     after: float
-    evaluations: list[dict[str, Any]]
-    steps: list[dict[str, Any]]
-    table: dict[str, Any] = dataclasses.field(repr=False)
+    evaluations: list[JsonDict]
+    steps: list[JsonDict]
+    table: JsonDict = dataclasses.field(repr=False)
     """Its ``run.toml``."""
-    sampled: dict[str, Any] | None = None
+    sampled: JsonDict | None = None
     """For pass@k."""
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> JsonDict:
         return self.table["settings"]
 
     @property
@@ -138,7 +138,7 @@ def read_run(path: Path) -> Trained | str:
     )
 
 
-def _finite(value: Any) -> float | None:
+def _finite(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
@@ -175,7 +175,7 @@ def gather(paths: Sequence[tuple[Path, str | None]]) -> Field:
 
 def _labels(runs: Sequence[Trained]) -> list[str]:
     """The method of each run, with the knobs and settings in which runs of the same method on the same task differ."""
-    alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    alike: dict[tuple[str, str], list[JsonDict]] = {}
     for run in runs:
         alike.setdefault((run.method, run.task), []).append(_variant(run))
     differing = {
@@ -190,7 +190,7 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
     return made
 
 
-def _variant(run: Trained) -> dict[str, Any]:
+def _variant(run: Trained) -> JsonDict:
     """All that makes a run's method what it is, flat."""
     method = {key: value for key, value in run.table["method"].items() if key not in TEXTS}
     settings = {key: value for key, value in run.settings.items() if key not in BOOKKEEPING}
@@ -201,7 +201,7 @@ def _knob_name(path: str) -> str:
     return path.replace(".0.", ".").removesuffix(".part")
 
 
-def _knob_value(path: str, value: Any) -> str:
+def _knob_value(path: str, value: object) -> str:
     if value is None:
         return "none"
     if path.rpartition(".")[2] == "part":
@@ -242,22 +242,22 @@ def _differences(contenders: Sequence[Contender], tasks: Sequence[str]) -> list[
     return found
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     return "none" if value in (None, "") else str(value)
 
 
-def _budget(run: Trained) -> dict[str, Any]:
+def _budget(run: Trained) -> JsonDict:
     kind = ("tasks_per_step", "samples_per_task", "max_tokens", "warm_start") if run.control else ("envs", "horizon")
     return {"model": "" if run.control else run.table["model"]} | {key: run.settings.get(key) for key in BUDGET if key not in kind}
 
 
-def _evaluation(run: Trained) -> dict[str, Any]:
+def _evaluation(run: Trained) -> JsonDict:
     last = run.evaluations[-1] if run.evaluations else {}
     return {"problems": last.get("problems", last.get("episodes")), "test data": run.table["test_data"], "score": run.score_name}
 
 
-def _terms(run: Trained) -> dict[str, Any]:
-    data: Mapping[str, Any] = run.table.get("data") or {}
+def _terms(run: Trained) -> JsonDict:
+    data: Mapping[str, object] = run.table.get("data") or {}
     return {"reward function": run.table["reward"], "data": " ".join(f"{name} {digest}" for name, digest in sorted(data.items()))}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from upslope.plain_data import JsonDict
 from upslope.report.compare.diagnostics import Diagnostic, diagnose
 from upslope.report.compare.gathering import Contender, Field, Trained
 from upslope.report.compare.sampling import curve as pass_curve
@@ -114,7 +115,7 @@ class Comparison:
     passes: dict[str, list[Line]]
     """By task, pass@k over k."""
     diagnostics: dict[str, list[Diagnostic]]
-    settings: dict[str, dict[str, Any]]
+    settings: dict[str, JsonDict]
     """By task, what all its runs share."""
     runs: dict[str, list[str]]
     failures: list[str]
@@ -123,7 +124,7 @@ class Comparison:
     def labels(self) -> list[str]:
         return [each.label for each in self.standings]
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JsonDict:
         """As plain data; what is not finite is null."""
         return _plain(dataclasses.asdict(self))
 
@@ -318,7 +319,7 @@ def half_of(steps: np.ndarray) -> float:
 # -- settings --------------------------------------------------------------------------------------------------------------
 
 
-def _shared(runs: Sequence[Trained]) -> dict[str, Any]:
+def _shared(runs: Sequence[Trained]) -> JsonDict:
     """Settings that are the same in all runs of a task."""
     first = {"model": runs[0].table["model"], **runs[0].settings}
     same = {
@@ -329,7 +330,7 @@ def _shared(runs: Sequence[Trained]) -> dict[str, Any]:
     return {key: value for key, value in same.items() if value not in (None, "")}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

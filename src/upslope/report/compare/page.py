@@ -84,7 +84,7 @@ class Drawn:
         figures = []
         if several and not found.obstacles:
             rows = [
-                charts.Row(each.label, self.places[each.label], each.score, (), estimate_text(each.score))
+                charts.ChartRow(each.label, self.places[each.label], each.score, (), estimate_text(each.score))
                 for each in found.standings
             ]
             said = "All tasks together" + (", normalised" if found.normalised else "")
@@ -103,12 +103,12 @@ class Drawn:
             f'<section><h2>Final score</h2><p class="note">{_text(note)}</p><div class="stack">{"".join(figures)}</div></section>'
         )
 
-    def _row(self, standing: Standing, task: str) -> charts.Row:
+    def _row(self, standing: Standing, task: str) -> charts.ChartRow:
         some = standing.tasks[task]
         runs = [
             (value, f"{standing.label}, seed {seed}: {number(value)}") for seed, value in zip(some.seeds, some.after, strict=True)
         ]
-        return charts.Row(standing.label, self.places[standing.label], some.score, runs, estimate_text(some.score))
+        return charts.ChartRow(standing.label, self.places[standing.label], some.score, runs, estimate_text(some.score))
 
     # -- curves ----------------------------------------------------------------------------------------------------------
 
@@ -144,10 +144,15 @@ class Drawn:
         if not pairs:
             return ""
         rows = [
-            charts.Row(f"{pair.ours} over {pair.theirs}", self.places[pair.ours], Estimate(pair.chance, pair.low, pair.high), (),
-                       f"{pair.chance:.2f} [{pair.low:.2f}, {pair.high:.2f}]")
+            charts.ChartRow(
+                f"{pair.ours} over {pair.theirs}",
+                self.places[pair.ours],
+                Estimate(pair.chance, pair.low, pair.high),
+                (),
+                f"{pair.chance:.2f} [{pair.low:.2f}, {pair.high:.2f}]",
+            )
             for pair in pairs
-        ]  # fmt: skip
+        ]
         drawn = charts.forest(rows, label="probability of improvement", middle=0.5, bounds=(0.0, 1.0))
         header = ("pair", "P", "interval", "at level", "difference [95%]", "seeds ahead", "p", "p (Holm)", "result")
         body = "".join(f"<tr>{self._pair(pair)}</tr>" for pair in pairs)

@@ -44,7 +44,7 @@ class Failure:
 
 
 @dataclass
-class Job:
+class RunJob:
     """A process under way."""
 
     cell: Cell
@@ -94,7 +94,7 @@ def run_cells(
     cells: Sequence[Cell], root: Path, *, workers: int, threads: int, watching: Watching, keep_open: tuple[int, ...] = ()
 ) -> list[Failure]:
     """Trains the cells, so many at a time; those that failed, with the last thing they said."""
-    waiting, jobs, failures = list(cells), list[Job](), list[Failure]()
+    waiting, jobs, failures = list(cells), list[RunJob](), list[Failure]()
     (root / LOGS).mkdir(parents=True, exist_ok=True)
     with _signals_interrupt():
         try:
@@ -116,7 +116,7 @@ def run_cells(
     return failures
 
 
-def _ended(job: Job, root: Path, watching: Watching) -> list[Failure]:
+def _ended(job: RunJob, root: Path, watching: Watching) -> list[Failure]:
     path = root / job.cell.folder
     if (path / "summary.json").is_file():
         watching.finished(job.cell, path, time.perf_counter() - job.began)
@@ -130,7 +130,7 @@ def _ended(job: Job, root: Path, watching: Watching) -> list[Failure]:
 def _signals_interrupt() -> Iterator[None]:
     """Whoever ends the comparison, by Ctrl-C, by ``kill`` or by closing the terminal, ends its runs with it, in order."""
 
-    def interrupt(number: int, frame: Any) -> None:
+    def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
     names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -146,11 +146,11 @@ def _signals_interrupt() -> Iterator[None]:
             signal.signal(getattr(signal, name), handler)
 
 
-def _start(cell: Cell, root: Path, threads: int, keep_open: tuple[int, ...]) -> Job:
+def _start(cell: Cell, root: Path, threads: int, keep_open: tuple[int, ...]) -> RunJob:
     path, log = root / cell.folder, root / LOGS / f"{cell.folder}.txt"
     words = ["resume", str(path), "--quiet"] if (path / "run.toml").is_file() else cell.command(path)
     with log.open("ab") as file:
-        return Job(cell, launch(upslope_command(words), file, threads, keep_open), log)
+        return RunJob(cell, launch(upslope_command(words), file, threads, keep_open), log)
 
 
 def launch(command: Sequence[str], log: IO[bytes] | int, threads: int, keep_open: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
@@ -161,7 +161,7 @@ def launch(command: Sequence[str], log: IO[bytes] | int, threads: int, keep_open
     )  # fmt: skip
 
 
-def _stop(jobs: Sequence[Job], patience: float = STOP_SECONDS) -> None:
+def _stop(jobs: Sequence[RunJob], patience: float = STOP_SECONDS) -> None:
     """Asks every run to stop at a checkpoint, and ends those that do not in time; a second Ctrl-C ends them at once."""
     for job in jobs:
         if job.process.poll() is None:
@@ -187,7 +187,7 @@ def _left_behind(cells: Sequence[Cell], root: Path) -> str:
     return f"{told}. The same command goes on; 'upslope compare {root}' compares what is there."
 
 
-def _last_words(job: Job) -> str:
+def _last_words(job: RunJob) -> str:
     """The last error line of a run's log, or how it ended."""
     lines = [line.strip() for line in job.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     code = job.process.returncode

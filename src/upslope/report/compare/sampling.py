@@ -12,9 +12,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 from upslope.report.compare.running import launch
 from upslope.runtime.files import write_json
 from upslope.runtime.statistics import pass_at_k
@@ -28,7 +28,7 @@ def default_k(model: str) -> int:
     return 16 if model.split(":")[0] == "tiny" else 8
 
 
-def counts(path: Path) -> dict[str, Any] | None:
+def counts(path: Path) -> JsonDict | None:
     """What was sampled of a run: ``problems``, ``samples`` and how many were ``right`` of each; None if nothing was."""
     try:
         found = json.loads((path / FILE).read_text(encoding="utf-8"))
@@ -37,7 +37,7 @@ def counts(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and found.get("right") else None
 
 
-def curve(sampled: dict[str, Any]) -> dict[int, float]:
+def curve(sampled: JsonDict) -> dict[int, float]:
     """pass@1, pass@2, pass@4 and so on, up to what was sampled."""
     n = int(sampled["samples"])
     ks = sorted({*(2**i for i in range(n.bit_length())), n})
@@ -66,7 +66,7 @@ def sample_all(paths: Sequence[Path], k: int, *, workers: int, threads: int, say
     return [f"{path} could not be sampled for pass@{k}" for path in missing(paths, k)]
 
 
-def sample(path: Path, k: int, problems: int = PROBLEMS) -> dict[str, Any]:
+def sample(path: Path, k: int, problems: int = PROBLEMS) -> JsonDict:
     """Samples one run and keeps what came out."""
     from upslope.rollout.evaluation import evaluate_text
     from upslope.run import Run
@@ -78,9 +78,10 @@ def sample(path: Path, k: int, problems: int = PROBLEMS) -> dict[str, Any]:
     settings = run.plan.settings
     with torch_threads(settings.threads or 1):
         policy = run.policy
-        assert run.bench is not None
+        assert run.components is not None
+        task = run.components.task
         found = evaluate_text(
-            run.bench.task, policy, problems=problems, max_tokens=settings.max_tokens or run.bench.task.max_tokens, samples=k,
+            task, policy, problems=problems, max_tokens=settings.max_tokens or task.max_tokens, samples=k,
             temperature=settings.temperature, stop=settings.stops,
         )  # fmt: skip
     kept = {

@@ -17,7 +17,7 @@ from upslope.policies.forward.blocks import Block
 from upslope.policies.forward.layer_ops import Matrix
 from upslope.policies.forward.logprobs import head_logits
 from upslope.policies.forward.triton.launch import GATE_BLOCK, GATE_WARPS, power, triton_found
-from upslope.rollout.decode.record import Job, Record
+from upslope.rollout.decode.record import DecodeJob, Record
 from upslope.rollout.decode.stepper import Prompts, Stepper
 from upslope.rollout.decode.weights import Weights
 from upslope.runtime import torch_private
@@ -60,14 +60,14 @@ class GraphStepper(Stepper):
         self._pool: Any = None
         self._kept: _Kept | None = None
 
-    def fits(self, prompts: Prompts, count: int, room: int, job: Job | None) -> bool:
+    def fits(self, prompts: Prompts, count: int, room: int, job: DecodeJob | None) -> bool:
         """Whether this one can be used again for such work."""
         kept = self._kept
         if kept is None or job is None or room != self.room or _up_to(count, SIZES) > len(self.slots.row):
             return False
         return kept.fits(prompts, job)
 
-    def begin(self, prompts: Prompts, job: Job | None = None) -> None:
+    def begin(self, prompts: Prompts, job: DecodeJob | None = None) -> None:
         self.prompts = prompts
         if self._kept is None or (job is not None and not self._kept.fits(prompts, job)):
             self._kept = _Kept(self.weights, prompts, job)
@@ -193,7 +193,7 @@ class GraphStepper(Stepper):
 class _Kept:
     """Buffers that graphs read and write: prompts, random numbers, limits, what was drawn."""
 
-    def __init__(self, weights: Weights, prompts: Prompts, job: Job | None):
+    def __init__(self, weights: Weights, prompts: Prompts, job: DecodeJob | None):
         body, device = weights.body, weights.device
         tokens, texts = power(max(1, sum(prompts.lengths))), power(len(prompts.lengths))
         shape = (len(weights.blocks), tokens, body.kv_heads, body.width)
@@ -206,7 +206,7 @@ class _Kept:
         self.stops = torch.full((max(1, 0 if job is None else len(job.stops)),), -1, dtype=torch.long, device=device)
         self.record = Record.blank(power(rows), room, 0, device)
 
-    def fits(self, prompts: Prompts, job: Job) -> bool:
+    def fits(self, prompts: Prompts, job: DecodeJob) -> bool:
         return (
             sum(prompts.lengths) <= self.keys.shape[1]
             and len(prompts.lengths) <= len(self.length)
@@ -215,7 +215,7 @@ class _Kept:
             and len(job.stops) <= len(self.stops)
         )
 
-    def take(self, prompts: Prompts, job: Job | None) -> None:
+    def take(self, prompts: Prompts, job: DecodeJob | None) -> None:
         tokens, texts = sum(prompts.lengths), len(prompts.lengths)
         for kept, read in zip((self.keys, self.values), zip(*prompts.memory, strict=True), strict=True):
             torch_private.foreach_copy_([layer[:tokens] for layer in kept], list(read))

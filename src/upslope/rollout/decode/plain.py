@@ -1,4 +1,4 @@
-"""Sampling with a model that only `transformers` knows how to compute: right, and slower than the engine's own decoding."""
+"""Decoding by `transformers` itself, for any model: right, and slower than the engine's own decoding."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.decode.draw import draw_tokens
-from upslope.rollout.decode.record import Job
+from upslope.rollout.decode.record import DecodeJob
 
 DEAD_SHARE = 1 / 8
 """Ended rows are dropped once they are this share of the batch: dropping copies the cache, keeping computes them again."""
 
 
-def sample_stream(stream: Stream, job: Job) -> Iterator[None]:
+def sample_stream(stream: Stream, job: DecodeJob) -> Iterator[None]:
     """Continues the rows of a stream until each has stopped or reached its limit; yields after every token."""
     sampling, uniforms, stops, room, record = job.sampling, job.uniforms, job.stops, job.limits, job.record
     rows = torch.arange(len(uniforms), device=uniforms.device)

@@ -1,4 +1,4 @@
-"""What was drawn, while it is being drawn."""
+"""The record of a decoding call: tokens, log-probabilities and entropies as they are drawn."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Progress(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class DecodeJob:
     """How rows are to be continued, and where it is written down."""
 
     sampling: Sampling

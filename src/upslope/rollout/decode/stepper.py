@@ -1,4 +1,4 @@
-"""One token further in many rows at once: the model's decoding pass, a prompt's keys and values kept once for all its rows.
+"""The decoding step: one token further in many rows at once, a prompt's keys and values kept once for all its rows.
 
 Rows live in *slots*. A slot knows its row, its prompt, how many tokens it has said and the last of them; a row that has ended
 leaves its slot to the next one that waits, or the last slots move into the gaps. Which slot a row has changes nothing about what
@@ -21,7 +21,7 @@ from upslope.policies.forward.layer_ops import normed
 from upslope.policies.forward.logprobs import head_logits
 from upslope.policies.forward.packing import Layout, pad
 from upslope.rollout.decode.draw import draw_tokens
-from upslope.rollout.decode.record import Job, Record
+from upslope.rollout.decode.record import DecodeJob, Record
 from upslope.rollout.decode.weights import Weights
 
 COPIED = 48
@@ -77,7 +77,7 @@ class Stepper:
     """
 
     prompts: Prompts
-    job: Job
+    job: DecodeJob
     slot_axis = 1
     """Of the cache."""
 
@@ -86,11 +86,11 @@ class Stepper:
         self.slots = Slots(count, weights.device)
         self.cache = torch.empty(0)
 
-    def fits(self, prompts: Prompts, count: int, room: int, job: Job | None) -> bool:
+    def fits(self, prompts: Prompts, count: int, room: int, job: DecodeJob | None) -> bool:
         """Whether it can turn to this work: memory that is at hand costs no time."""
         return len(self.slots.row) == count and self.room == room
 
-    def begin(self, prompts: Prompts, job: Job | None = None) -> None:
+    def begin(self, prompts: Prompts, job: DecodeJob | None = None) -> None:
         """Turn to new prompts, and to the rows that continue them."""
         weights, longest = self.weights, max(prompts.lengths)
         body, count = weights.body, len(self.slots.row)

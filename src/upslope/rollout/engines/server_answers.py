@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from torch import Tensor
 
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 from upslope.rollout.engines.external import seed_of
 from upslope.runtime.http_client import Client, ServerError, server_address
 from upslope.types import Sampling
@@ -60,7 +60,7 @@ class ServerAnswers:
             return self._answer(prompt, seed, sampling)
 
     def _answer(self, prompt: str, seed: int, sampling: Sampling) -> tuple[str, int]:
-        body: dict[str, Any] = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
+        body: JsonDict = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
         body |= {"model": self.model} if self.model else {}
         body |= {"seed": seed, "top_p": sampling.top_p} if sampling.temperature > 0 else {}
         body |= {"messages": [{"role": "user", "content": prompt}]} if self.chat else {"prompt": prompt}

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 from upslope.policies.adapters import folded
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.engines.external import Recorded, as_completions, cut_at_stops, ended, gap, seed_of, untruncated
@@ -238,9 +239,9 @@ class ServerEngine:
             raise UserError(f"{self.url} gave {len(rows)} completions where {len(question.rows)} were asked for.")
         return rows
 
-    def _body(self, served: Served, question: _Question, sampling: Sampling) -> dict[str, Any]:
+    def _body(self, served: Served, question: _Question, sampling: Sampling) -> JsonDict:
         """The request. Everything that shapes the distribution is said: servers have defaults of their own for what is left out."""
-        body: dict[str, Any] = {
+        body: JsonDict = {
             "prompt": question.prompts if served.ours else question.prompts[0],
             "n": question.n,
             "max_tokens": question.limit,
@@ -260,13 +261,13 @@ class ServerEngine:
 
     # -- reading answers -------------------------------------------------------------------------------------------------
 
-    def _rows(self, answer: Any, limit: int) -> list[Recorded]:
+    def _rows(self, answer: object, limit: int) -> list[Recorded]:
         choices = answer.get("choices") if isinstance(answer, dict) else None
         if not isinstance(choices, list) or not choices:
             raise UserError(f"{self.url} gave no 'choices'. Is it an OpenAI-compatible server?")
         return [self._row(choice, limit) for choice in sorted(choices, key=lambda choice: choice.get("index", 0))]
 
-    def _row(self, choice: dict[str, Any], limit: int) -> Recorded:
+    def _row(self, choice: JsonDict, limit: int) -> Recorded:
         tokens, logp = _token_ids(choice), _logprobs(choice)
         if tokens is None or logp is None:
             raise self._unfit([name for name, find in NEEDED.items() if find(choice) is None])
@@ -321,7 +322,7 @@ def _certainties(sampling: Sampling) -> dict[str, Sampling]:
     return {name: certain for name, (on, certain) in used.items() if on}
 
 
-def _token_ids(choice: dict[str, Any]) -> list[int] | None:
+def _token_ids(choice: JsonDict) -> list[int] | None:
     """The sampled ids out of the places where servers put them; none if there are none."""
     record = choice.get("logprobs") or {}
     spelled = record.get("tokens") or []
@@ -332,7 +333,7 @@ def _token_ids(choice: dict[str, Any]) -> list[int] | None:
     return None
 
 
-def _logprobs(choice: dict[str, Any]) -> list[float] | None:
+def _logprobs(choice: JsonDict) -> list[float] | None:
     """Those of the sampled ids, in the shape of completions or of chat (llama.cpp has that in both); none if there are none."""
     record = choice.get("logprobs") or {}
     found = record.get("token_logprobs")
@@ -343,5 +344,5 @@ def _logprobs(choice: dict[str, Any]) -> list[float] | None:
     return [float(value) for value in found]
 
 
-NEEDED: dict[str, Callable[[dict[str, Any]], Any]] = {"token_ids": _token_ids, "logprobs": _logprobs}
+NEEDED: dict[str, Callable[[JsonDict], Any]] = {"token_ids": _token_ids, "logprobs": _logprobs}
 """What a completion must hold to be learned from, and where to find it."""

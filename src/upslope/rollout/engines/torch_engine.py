@@ -19,7 +19,7 @@ from upslope.policies.forward.architecture import Architecture
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.decode.graph_stepper import GraphStepper, graphs_help
 from upslope.rollout.decode.plain import Stream, sample_stream
-from upslope.rollout.decode.record import Job, Progress, Record, StopStrings
+from upslope.rollout.decode.record import DecodeJob, Progress, Record, StopStrings
 from upslope.rollout.decode.stepper import Prompts, Stepper
 from upslope.rollout.decode.weights import Weights
 from upslope.types import Completions, Sampling, Trajectories
@@ -101,7 +101,7 @@ class TorchEngine:
             stops = torch.tensor(sorted(self.policy.stop_ids), dtype=torch.long, device=device)
             record = Record.blank(rows, sampling.max_tokens, self.policy.pad_id, device)
             room = torch.tensor(limits, device=device).repeat_interleave(n)
-            call = Continuation(Job(sampling, uniforms.to(device), stops, room, record, Progress.of(rows)))
+            call = Continuation(DecodeJob(sampling, uniforms.to(device), stops, room, record, Progress.of(rows)))
         call.steps = self._steps(call, prompts, n, keep, place)
         return call
 
@@ -118,7 +118,7 @@ class TorchEngine:
             stop = job.sampling.stop
             heard = StopStrings(stop, self.policy.decode, self.policy.pad_id) if stop else None
             record, progress = job.record.part(rows), job.progress.part(rows)
-            part = Job(job.sampling, job.uniforms[rows], job.stops, job.limits[rows], record, progress, heard)
+            part = DecodeJob(job.sampling, job.uniforms[rows], job.stops, job.limits[rows], record, progress, heard)
             yield from self._continue(call, prompts[first:last], n, part, keep and len(chunks) == 1, place)
             call.stopped |= set() if heard is None else {first * n + row for row in heard.rows}
         if not job.record.logp.isfinite().all():
@@ -127,7 +127,7 @@ class TorchEngine:
                             "A smaller learning rate or a tighter gradient norm keeps them.")  # fmt: skip
 
     def _continue(
-        self, call: Continuation, prompts: Sequence[list[int]], n: int, job: Job, keep: bool, place: int
+        self, call: Continuation, prompts: Sequence[list[int]], n: int, job: DecodeJob, keep: bool, place: int
     ) -> Iterator[None]:
         """Continues the rows of some prompts until all have ended."""
         body, room = self.policy.body, job.sampling.max_tokens
@@ -156,7 +156,7 @@ class TorchEngine:
         return self._former
 
     def _ready(
-        self, body: Architecture, prompts: list[tuple[int, ...]], count: int, room: int, job: Job | None = None,
+        self, body: Architecture, prompts: list[tuple[int, ...]], count: int, room: int, job: DecodeJob | None = None,
         kept: ActivationCache | None = None, place: int = 0,
     ) -> Stepper:  # fmt: skip
         """A stepper with the weights of now that has read the prompts."""
@@ -276,7 +276,7 @@ class Continuation:
 
     steps: Generator[None]
 
-    def __init__(self, job: Job):
+    def __init__(self, job: DecodeJob):
         self.job = job
         self.stepper: Stepper | None = None
         """What continues the rows now, if it is our own decoding."""

@@ -1,0 +1,113 @@
+"""PPO: its first update is REINFORCE with its advantage; GAE against torchrl and Stable-Baselines3, and by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from batches import at_proximal, gradient
+from oracles import control_batch, loss_and_gradient, one_answer, torchrl_gae
+from torch import Tensor
+
+from upslope.methods import find
+from upslope.objective.advantage import GAE
+from upslope.objective.ratio import NoRatio
+from upslope.objective.surrogate import LogLikelihood, PessimisticClip
+from upslope.types import Batch, Ended, View
+
+ppo = find("ppo")
+SEEDS = range(4)
+
+
+@pytest.mark.checks("identity", "ppo")
+def test_ppo_at_the_first_update_is_reinforce_with_its_advantage(ragged_batch: Batch):
+    batch = at_proximal(ragged_batch)
+    score = ppo.derive(ratio=NoRatio(), surrogate=LogLikelihood())
+    torch.testing.assert_close(gradient(ppo, batch).logp, gradient(score, batch).logp)
+
+
+@pytest.mark.checks("oracle", "ppo", by="GAE equals that of torchrl")
+@pytest.mark.oracle("torchrl")
+@pytest.mark.parametrize("lam", [0.0, 0.95, 1.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_gae_matches_torchrl(seed: int, lam: float):
+    batch, gae = control_batch(seed), GAE(gamma=0.97, lam=lam)
+    advantage, returns = torchrl_gae(batch, gae)
+    ours = gae(batch)
+    torch.testing.assert_close(ours, advantage, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(gae.signals(batch, ours)["returns"], returns, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.checks("oracle", "ppo", by="GAE equals that of torchrl")
+@pytest.mark.oracle("torchrl")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_gae_passes_over_what_was_not_sampled(seed: int):
+    """With tool tokens cut out of each row, the others see an ordinary row."""
+    batch, gae = control_batch(seed), GAE(gamma=0.97, lam=0.9)
+    spread = torch.tensor([0, 1, 4, 5, 6, 9, 10, 11, 12, 15, 16, 17])  # holes at 2, 3, 7, 8, 13, 14
+
+    def widen(column: Tensor) -> Tensor:
+        if column.dim() == 1:
+            return column
+        wide = torch.full((column.shape[0], 18), 77, dtype=column.dtype)
+        wide[:, spread] = column
+        return wide
+
+    wide = batch._map(widen)
+    wide = wide.replace(
+        sampled=torch.where(wide.sampled == 77, 0.0, wide.sampled), ended=torch.where(wide.ended == 77, 0, wide.ended)
+    )
+    found = gae(wide)
+    torch.testing.assert_close(found[:, spread], torchrl_gae(batch, gae)[0], rtol=1e-6, atol=1e-6)
+    assert not found[:, [2, 3, 7, 8, 13, 14]].any()
+
+
+@pytest.mark.checks("oracle", "ppo", by="GAE equals that of Stable-Baselines3")
+@pytest.mark.oracle("stable-baselines3")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_gae_matches_stable_baselines(seed: int):
+    from gymnasium import spaces
+    from stable_baselines3.common.buffers import RolloutBuffer
+
+    batch, gae = control_batch(seed), GAE(gamma=0.97, lam=0.9)
+    rows, positions = batch.sampled.shape
+    buffer = RolloutBuffer(positions, spaces.Box(-1, 1, (1,)), spaces.Discrete(2), gamma=gae.gamma, gae_lambda=gae.lam, n_envs=rows)
+    # It knows "done" only: what stands behind a truncation is added to the reward, discounted.
+    truncated = batch.ended == Ended.TRUNCATED
+    reward = batch.step_reward + gae.gamma * batch.bootstrap * truncated
+    done = ((batch.ended == Ended.TERMINATED) | truncated).numpy()
+    buffer.rewards = reward.T.numpy()
+    buffer.values = batch.proximal.value.T.numpy()
+    buffer.episode_starts = np.concatenate([np.zeros((1, rows)), done.T[:-1]]).astype(np.float32)
+    buffer.advantages = np.zeros((positions, rows))
+    buffer.compute_returns_and_advantage(last_values=batch.bootstrap[:, -1], dones=done[:, -1])
+    ours = gae(batch)
+    torch.testing.assert_close(ours, torch.from_numpy(buffer.advantages.T.copy()), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(gae.signals(batch, ours)["returns"], torch.from_numpy(buffer.returns.T.copy()), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.checks("oracle", "ppo", by="GAE and the dual clip worked out by hand")
+def test_gae_by_hand():
+    """Two steps and a termination; gamma = 0.5, lambda = 0.5: delta = (1 + 0.5*4 - 2, 3 + 0 - 4), A = (1 + 0.25 * -1, -1)."""
+    view = View(torch.zeros(1, 2), value=torch.tensor([[2.0, 4.0]]))
+    ended = torch.tensor([[0, 1]], dtype=torch.int8)
+    batch = Batch(
+        sampled=torch.ones(1, 2), reward=torch.tensor([2.0]), group=torch.zeros(1), task=torch.zeros(1), behavior=view,
+        proximal=view, step_reward=torch.tensor([[1.0, 1.0]]), ended=ended, bootstrap=torch.full((1, 2), math.nan),
+    )  # fmt: skip
+    # The row's reward of 2 is paid at its last decision, on top of the step's 1.
+    advantage = GAE(gamma=0.5, lam=0.5)(batch)
+    assert advantage.tolist() == [[0.75, -1.0]]
+    assert GAE().signals(batch, advantage)["returns"].tolist() == [[2.75, 3.0]]
+
+
+@pytest.mark.checks("oracle", "ppo", by="GAE and the dual clip worked out by hand")
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "slope"),
+    [(7.0, -1.0, 3.0, 0.0), (2.0, -1.0, 2.0, 2.0), (7.0, 1.0, -1.2, 0.0), (0.5, -2.0, 1.6, 0.0), (0.5, 2.0, -1.0, -1.0)],
+)
+def test_dual_clip_by_hand(ratio: float, advantage: float, loss: float, slope: float):
+    method = find("grpo").derive(surrogate=PessimisticClip(0.2, 0.2, dual=3.0), regularize=None)
+    assert loss_and_gradient(method, one_answer([ratio], advantage)) == (pytest.approx(loss), [pytest.approx(slope)])
