@@ -1,4 +1,4 @@
-"""Sides of a measurement that other processes can import: one sleeps, one breaks, one tells its environment."""
+"""Sides of a measurement that do next to nothing: processes load them by name."""
 
 from __future__ import annotations
 

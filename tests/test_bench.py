@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_sides import broken, environment, sleeper
-from places import ROOT
 
 from upslope.errors import MissingExtra, UserError
 
-FOLDER = ROOT / "bench"
+FOLDER = Path(__file__).resolve().parent.parent / "bench"
 sys.path.insert(0, str(FOLDER))
 
 import machine  # noqa: E402
 import report  # noqa: E402
+from bench_sides import broken, environment, sleeper  # noqa: E402
 from equal_return import add_returns, compare  # noqa: E402
 from phases import PHASES, Phases  # noqa: E402
 from side_by_side import DifferentWork, Worker, _narrowed, arguments, differences, in_words, measure, quartiles, ratio, result, save  # noqa: E402
