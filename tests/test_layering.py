@@ -10,7 +10,7 @@ from places import SOURCE
 LAYERS = [
     "cli", "api", "board", "serving", "report", "testing", "methods", "parts", "run", "plan", "setting_up", "learners", "evolve",
     "curriculum", "rollout", "rewards", "tasks", "policies", "objective", "runtime", "types", "knobs", "plugins", "fields",
-    "errors",
+    "plain_data", "errors",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 
