@@ -90,30 +90,32 @@ def acme(site: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_package_that_pip_installed_is_used_like_our_own(tmp_path: Path):
-    source, target = tmp_path / "source", tmp_path / "site"
+def test_a_package_that_pip_installed_is_used_like_our_own(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    source = tmp_path / "source"
     shutil.copytree(PACKAGE, source)  # building writes beside the sources
-    install = ["install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target", str(target), str(source)]
+    install = ["install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target", str(site), str(source)]
     done = subprocess.run([sys.executable, "-m", "pip", *install], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(target), *filter(None, [os.environ.get("PYTHONPATH")])])}
-
-    def upslope(*words: str) -> str:
-        command = [sys.executable, "-m", "upslope", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert "acme-grpo" in upslope("methods")
-    out = upslope("train", "acme-grpo", "--task", "last-letter:length=2", "--reward", "letters", *SMALL, "--out", "run").strip()
-    table = (tmp_path / out / "run.toml").read_text()
+    forget()
+    assert main(["methods"]) == 0 and "acme-grpo" in capsys.readouterr().out
+    assert main(["show", "acme-grpo"]) == 0 and "acme_rl/methods.py" in capsys.readouterr().out
+    out = tmp_path / "run"
+    words = ["acme-grpo", "--task", "last-letter:length=2", "--reward", "letters", *SMALL]
+    assert main(["train", *words, "--out", str(out)]) == 0 and len(up.load(out).metrics) == 2
+    whole = (out / "metrics.jsonl").read_text().splitlines()
+    table = (out / "run.toml").read_text()
     assert 'task = "acme-rl/last-letter:length=2"' in table and 'reward = "acme-rl/letters"' in table
     assert 'acme-rl = "1.0"' in table and "acme_rl" not in table
+    (out / "summary.json").unlink()
+    shutil.rmtree(out / "checkpoints" / "step-000002")
+    assert main(["resume", str(out), "--quiet"]) == 0 and len((out / "metrics.jsonl").read_text().splitlines()) == len(whole)
+    # Its own tests, as its authors would run them.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])}
     own = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not resume and not seeds", str(source / "tests")],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not seeds and not resume", str(source / "tests")],
         capture_output=True, text=True, timeout=300, env=environment, cwd=source,
     )  # fmt: skip
-    assert own.returncode == 0, own.stdout
+    assert own.returncode == 0 and "14 passed" in own.stdout, own.stdout
 
 
 def test_the_page_quotes_the_package_as_it_is():
