@@ -90,42 +90,50 @@ def acme(site: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_package_that_pip_installed_is_used_like_our_own(tmp_path: Path):
-    source, target = tmp_path / "source", tmp_path / "site"
+def test_a_package_that_pip_installed_is_used_like_our_own(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    source = tmp_path / "source"
     shutil.copytree(PACKAGE, source)  # building writes beside the sources
-    install = ["install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target", str(target), str(source)]
+    install = ["install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target", str(site), str(source)]
     done = subprocess.run([sys.executable, "-m", "pip", *install], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(target), *filter(None, [os.environ.get("PYTHONPATH")])])}
-
-    def upslope(*words: str) -> str:
-        command = [sys.executable, "-m", "upslope", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert "soft-grpo" in upslope("methods")
-    out = upslope("train", "soft-grpo", "--task", "last-letter:length=2", "--reward", "letters", *SMALL, "--out", "run").strip()
-    table = (tmp_path / out / "run.toml").read_text()
+    forget()
+    assert main(["methods"]) == 0 and "acme-grpo" in capsys.readouterr().out
+    assert main(["show", "acme-grpo"]) == 0 and "acme_rl/methods.py" in capsys.readouterr().out
+    out = tmp_path / "run"
+    words = ["acme-grpo", "--task", "last-letter:length=2", "--reward", "letters", *SMALL]
+    assert main(["train", *words, "--out", str(out)]) == 0 and len(up.load(out).metrics) == 2
+    whole = (out / "metrics.jsonl").read_text().splitlines()
+    table = (out / "run.toml").read_text()
     assert 'task = "acme-rl/last-letter:length=2"' in table and 'reward = "acme-rl/letters"' in table
     assert 'acme-rl = "1.0"' in table and "acme_rl" not in table
+    (out / "summary.json").unlink()
+    shutil.rmtree(out / "checkpoints" / "step-000002")
+    assert main(["resume", str(out), "--quiet"]) == 0 and len((out / "metrics.jsonl").read_text().splitlines()) == len(whole)
+    # Its own tests, as its authors would run them.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])}
     own = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not resume and not seeds", str(source / "tests")],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not seeds and not resume", str(source / "tests")],
         capture_output=True, text=True, timeout=300, env=environment, cwd=source,
     )  # fmt: skip
-    assert own.returncode == 0, own.stdout
+    assert own.returncode == 0 and "14 passed" in own.stdout, own.stdout
+
+
+def test_the_page_quotes_the_package_as_it_is():
+    page = (PACKAGE.parent.parent / "docs" / "your-own-method.md").read_text(encoding="utf-8")
+    for file in ("pyproject.toml", "src/acme_rl/methods.py", "tests/test_acme.py"):
+        assert (PACKAGE / file).read_text(encoding="utf-8").strip() in page, file
 
 
 # -- the same, without pip -------------------------------------------------------------------------------------------------
 
 
 def test_its_method_is_in_the_catalogue(acme: Path, capsys: pytest.CaptureFixture):
-    assert main(["methods"]) == 0 and "soft-grpo" in capsys.readouterr().out
-    assert main(["show", "soft-grpo"]) == 0
+    assert main(["methods"]) == 0 and "acme-grpo" in capsys.readouterr().out
+    assert main(["show", "acme-grpo"]) == 0
     shown = capsys.readouterr().out
     assert "SoftenNegative(factor=0.5)" in shown and "against grpo" in shown and "acme_rl/methods.py" in shown
-    assert main(["show", "soft-grpo+gspo", "--json"]) == 0 and "SoftenNegative" in capsys.readouterr().out
-    assert methods.soft_grpo is find("soft-grpo") and "soft_grpo" in dir(methods)
+    assert main(["show", "acme-grpo+gspo", "--json"]) == 0 and "SoftenNegative" in capsys.readouterr().out
+    assert methods.acme_grpo is find("acme-grpo") and "acme_grpo" in dir(methods)
     assert find("grpo") is methods.own_methods()["grpo"]
 
 
@@ -138,7 +146,7 @@ def test_it_trains_resumes_and_is_evaluated(acme: Path, tmp_path: Path, capsys: 
     out = tmp_path / "run"
     small = dict(model="tiny:layers=1,width=16", steps=2, tasks_per_step=2, warm_start=0.0, eval_problems=4, checkpoint_every=1)
     with pytest.raises(RuntimeError, match="crash"):
-        up.train("soft-grpo", "last-letter:length=2", reward="letters", **small, out=out, watcher=Breaks())
+        up.train("acme-grpo", "last-letter:length=2", reward="letters", **small, out=out, watcher=Breaks())
     forget()
     with warnings.catch_warnings():
         warnings.simplefilter("error", Remark)
@@ -197,11 +205,11 @@ def test_a_method_called_like_ours_is_refused_with_both_places(site: Path):
 
 
 def test_a_name_of_two_packages_is_nobodys(acme: Path):
-    put(acme, "other-rl", "0.3", "[upslope.methods]\nx = other_rl.m:mine\n", m=OTHER.format(name="soft-grpo"))
-    with pytest.warns(Remark, match=r"'soft-grpo': that of acme-rl 1\.0 \(acme_rl\.methods\) and that of other-rl 0\.3.*Neither"):
-        assert "soft-grpo" not in catalogue()
-    with pytest.raises(MethodError, match="no method named 'soft-grpo'"):
-        find("soft-grpo")
+    put(acme, "other-rl", "0.3", "[upslope.methods]\nx = other_rl.m:mine\n", m=OTHER.format(name="acme-grpo"))
+    with pytest.warns(Remark, match=r"'acme-grpo': that of acme-rl 1\.0 \(acme_rl\.methods\) and that of other-rl 0\.3.*Neither"):
+        assert "acme-grpo" not in catalogue()
+    with pytest.raises(MethodError, match="no method named 'acme-grpo'"):
+        find("acme-grpo")
 
 
 def test_tasks_and_rewards_of_one_name_are_told_apart_by_their_package(acme: Path):
@@ -240,6 +248,6 @@ def test_entry_points_are_named_with_and_without_their_package(acme: Path):
 
 
 def test_check_method_on_a_package_and_in_json(acme: Path, capsys: pytest.CaptureFixture):
-    assert main(["check-method", "soft-grpo", "--off", "shape.factor=1", "--no-runs", "--json"]) == 0
+    assert main(["check-method", "acme-grpo", "--off", "shape.factor=1", "--no-runs", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [each["check"] for each in found][:3] == ["complete", "identity", "files"] and all(each["passed"] for each in found)

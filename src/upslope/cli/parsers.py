@@ -125,7 +125,7 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     add("--out", help="folder of the run (runs/METHOD-TASK-SEED)")
     add("--set", **SET)
     add("--take", **TAKE)
-    add("--reward", default="", help="exact, math-verify, or a function of yours as file.py:function")
+    add("--reward", default="", help="exact, math-verify, one of an installed package, or a function of yours as file.py:function")
     add("--test-data", default="", metavar="FILE", help="a second .jsonl to evaluate on")
     add("--tracker", action="append", default=[], metavar="NAME", help="tensorboard or wandb; repeatable")
     add("--quiet", action="store_true", help="print nothing but the folder of the run")
