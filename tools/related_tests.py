@@ -18,10 +18,10 @@ SOURCE, TESTS = ROOT / "src" / "upslope", ROOT / "tests"
 TABLE = "test_table.py"
 LEARNER = ("learners/test_policy_gradient.py", "learners/test_nonfinite.py", "test_pinned_runs.py")
 """What goes through the whole learner; tried last, as these take longest."""
-WHOLE_RUNS = ("learners/test_rollout_record.py",)
+LONGER = ("learners/test_rollout_record.py", "learners/updates/test_replay.py")
 """Tried for what they import, not for every file of the learner."""
 NOT_RELATED = re.compile(
-    r"(board|cli|report/compare|serving|rollout/engines/test_server)/?|runtime/test_run_folder|tasks/test_copying"
+    r"(board|cli|report/compare|serving)/|rollout/engines/test_server|runtime/test_run_folder|tasks/test_copying"
     r"|test_(docs|fuzz|gpu|claims|bench|layering|resume|learning)"
 )
 """By path below tests/."""
@@ -55,7 +55,8 @@ class Related:
         """Calls of pytest for a changed file, the nearest tests first; what fails in one needs no other."""
         methods = self.methods(file)
         near = [test for test in self.tests if _imports(test) & _defined(file) and _place(test) not in (TABLE, *LEARNER)]
-        near.sort(key=lambda test: (test.stem != f"test_{file.stem}", -len(_imports(test) & _defined(file)), test.name))
+        mirror = (TESTS / file.relative_to(SOURCE)).with_name(f"test_{file.name}")
+        near.sort(key=lambda test: (test != mirror, test.stem != mirror.stem, -len(_imports(test) & _defined(file)), test.name))
         own = [test for test in self.tests if test not in near and _checked(test) & set(methods)]
         own.sort(key=lambda test: (-len(_checked(test) & set(methods)) / len(_checked(test)), test.name))
         near = [*(EVERY_PART if "objective" in file.parts else ()), *near[:MOST_FILES]]
@@ -64,7 +65,7 @@ class Related:
             names = " or ".join(f"{name}]" for name in methods[:MOST_METHODS])
             found.append(Selection((TESTS / TABLE,), f"({names}) or aggregates or scopes"))
         if "learners" in file.parts or not methods:
-            small = (test for test in (TESTS / "learners").rglob("test_*.py") if _place(test) not in (*LEARNER, *WHOLE_RUNS))
+            small = (test for test in (TESTS / "learners").rglob("test_*.py") if _place(test) not in (*LEARNER, *LONGER))
             found.append(Selection(tuple(small)))
             found.append(Selection(tuple(TESTS / name for name in LEARNER if (TESTS / name).exists())))
         return found
