@@ -257,7 +257,7 @@ IN_NOTES = re.compile(rf"(?<![\w.])((?:{'|'.join(SLOTS)})(?:\.\w+)*)=([A-Za-z_][
 def test_what_the_pages_tell_people_to_set_can_be_set(page: Path):
     for line in page.read_text().splitlines():
         named = [word.rpartition("/")[2] for word in re.split(r"[\s`|]+", line) if word in catalogue()] or ["grpo"]
-        if "my_method.py" in line:
+        if "my_method.py" in line or "with the package installed" in line:  # tests/test_plugins.py has it installed
             continue
         for quoted, plain in SAID.findall(line):
             word = (quoted or plain).rstrip(".,;")
