@@ -160,7 +160,9 @@ def _step(method: Method, states: dict[str, Any], rows: Trajectories) -> tuple[T
         rows = part(rows, Context())
         found["data"] = fingerprint([rows.group, rows.label, rows.key, rows.signal, rows.reward])
     seen = {which: View.of({name: rows.segment[f"{which} {name}"] for name in view.columns()}) for which, view in views.items()}
-    rows = rows.replace(proximal=seen.pop("proximal"), reference={name: seen[name] for name in rows.reference or ("start", "blind")})
+    rows = rows.replace(
+        proximal=seen.pop("proximal"), reference={name: seen[name] for name in rows.reference or ("start", "blind")}
+    )
     aside = {name: _term(method, name, rows) for name, _ in method.terms}
     rows = rows.take_rows(estimator.kept(method, rows, late=False))
     found["early"] = fingerprint([rows.group, rows.reward, estimator.rows_with_signal(method, rows)])
@@ -191,7 +193,9 @@ def _term(method: Method, name: str, rows: Trajectories) -> float:
         return 0.0
     own = term.as_method(name, method)
     aside = estimator.annotate(own, aside.replace(state=rows.state, memory=rows.memory))
-    leaves = {"logp": (aside.behavior.logp + 0.3 * torch.sin(torch.arange(aside.sampled.numel()).reshape(aside.sampled.shape) * 1.7))}
+    leaves = {
+        "logp": (aside.behavior.logp + 0.3 * torch.sin(torch.arange(aside.sampled.numel()).reshape(aside.sampled.shape) * 1.7))
+    }
     return fingerprint(_update(own, aside, {name: column.double().requires_grad_() for name, column in leaves.items()}))
 
 

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from mutations import Mutation, mutations
-from related_tests import ROOT, SOURCE, Related, Selection, method_parts
+from related_tests import ROOT, SOURCE, Related, method_parts
 
 FOLDERS = ("objective", "learners")
 REASONS, RESULT = ROOT / "tools" / "mutation_reasons.toml", ROOT / "tools" / "mutation.json"
-SECONDS = 120
+SECONDS = 240
 """After so long a fault has made something endless, and that counts as noticed."""
 COPIED = ("src", "tests", "bench", "docs", "examples", "tools", "pyproject.toml", "README.md", "Makefile")
 PASSED, NOTHING_TO_RUN = 0, 5
@@ -47,6 +47,8 @@ class Outcome:
     """The line without and with the fault."""
     caught: bool
     seconds: float
+    by: str = ""
+    """The test that failed, or that it took too long."""
 
 
 class Copy:
@@ -93,18 +95,22 @@ def in_child(copy: Copy, work: Callable[[], int], limit: float = math.inf) -> in
     return -1
 
 
-def run_pytest(copy: Copy, selection: Selection, *options: str, plugins: tuple[object, ...] = ()) -> int:
+def run_pytest(copy: Copy, tests: list[str], told: Path, *options: str) -> int:
+    """Pytest in this process; what fails goes to ``told``, line by line."""
     import pytest
 
-    only = ["-k", selection.only] if selection.only else []
     plain = ["-q", "-p", "no:cacheprovider", "-m", "not slow", "--no-header", "--tb=no", f"--rootdir={copy.root}"]
-    return int(pytest.main([*plain, *only, *options, *(str(copy.at(file)) for file in selection.files)], plugins=list(plugins)))
+    return int(pytest.main([*plain, *options, *(str(copy.root / test) for test in tests)], plugins=[Failures(told)]))
 
 
-def tested(copy: Copy, selection: Selection, failing: list[str]) -> int:
-    """The exit code of pytest on these tests; those that fail anyway are left out."""
-    left_out = [f"--deselect={test}" for test in failing]
-    return in_child(copy, lambda: run_pytest(copy, selection, "-x", *left_out), SECONDS)
+def failures(copy: Copy, tests: list[str], *options: str, limit: float = math.inf) -> list[str]:
+    """Which of these tests fail; that it took too long stands for all."""
+    with tempfile.NamedTemporaryFile("r") as file:
+        told = Path(file.name)
+        code = in_child(copy, lambda: run_pytest(copy, tests, told, *options), limit)
+        if code in (PASSED, NOTHING_TO_RUN):
+            return []
+        return sorted(set(told.read_text().split("\n")) - {""}) or ["takes too long" if code == -1 else f"pytest ends with {code}"]
 
 
 class Failures:
@@ -120,15 +126,6 @@ class Failures:
 
     def pytest_collectreport(self, report: Any) -> None:
         self.pytest_runtest_logreport(report)
-
-
-def failing_tests(copy: Copy, selections: list[Selection], folder: Path) -> list[str]:
-    """Tests that fail without any fault: they would notice everything."""
-    files = tuple(dict.fromkeys(file for selection in selections for file in selection.files))
-    told = folder / "failing.txt"
-    told.touch()
-    in_child(copy, lambda: run_pytest(copy, Selection(files), plugins=(Failures(told),)))
-    return sorted(set(told.read_text().split("\n")) - {""})
 
 
 def catalogued(copy: Copy, folder: Path) -> dict[str, set[str]]:
@@ -178,14 +175,32 @@ def described(outcome: Outcome, known: Known) -> dict[str, str | int]:
 
 
 def tried(copy: Copy, related: Related, mutation: Mutation, failing: list[str]) -> Outcome:
+    """One fault and its tests, until one of them fails; those that fail anyway are left out."""
     file, began = copy.at(mutation.file), time.monotonic()
     source = file.read_text()
     file.write_text(mutation.apply(source))
-    caught = any(
-        tested(copy, selection, failing) not in (PASSED, NOTHING_TO_RUN) for selection in related.selections(mutation.file)
-    )
+    left_out, by = [f"--deselect={test}" for test in failing], ""
+    for selection in related.selections(mutation.file):
+        only = ["-k", selection.only] if selection.only else []
+        found = failures(copy, list(selection.tests), "-x", *only, *left_out, limit=SECONDS)
+        if found:
+            by = found[0]
+            break
     file.write_text(source)
-    return Outcome(mutation, "  =>  ".join(mutation.lines(source)), caught, time.monotonic() - began)
+    return Outcome(mutation, "  =>  ".join(mutation.lines(source)), bool(by), time.monotonic() - began, by)
+
+
+def checked(copy: Copy, related: Related, outcomes: list[Outcome]) -> list[Outcome]:
+    """The outcomes without those that a test noticed which fails without a fault, too: such faults are tried again without it."""
+    failing: list[str] = []
+    while True:
+        named = sorted({outcome.by for outcome in outcomes if "::" in outcome.by})
+        broken = [test for test in failures(copy, named) if test in named] if named else []
+        if not broken:
+            return outcomes
+        print(f"{len(broken)} tests fail without a fault and are left out:", *broken, sep="\n  ", flush=True)
+        failing += broken
+        outcomes = [tried(copy, related, each.mutation, failing) if each.by in broken else each for each in outcomes]
 
 
 def preload() -> None:
@@ -219,14 +234,12 @@ def main() -> None:
         copy = Copy(Path(name))
         related = Related(catalogued(copy, Path(name)))
         chosen = drawn(options.count, options.seed, options.only)
-        failing = failing_tests(copy, [each for mutation in chosen for each in related.selections(mutation.file)], Path(name))
-        if failing:
-            print(f"{len(failing)} tests fail without a fault and are left out:", *failing, sep="\n  ", flush=True)
         for number, mutation in enumerate(chosen, 1):
-            outcomes.append(tried(copy, related, mutation, failing))
+            outcomes.append(tried(copy, related, mutation, []))
             told, seconds = described(outcomes[-1], known), outcomes[-1].seconds
-            verdict = "caught" if outcomes[-1].caught else f"survived: {told['reason']}"
-            print(f"{number:4} {seconds:5.1f} s  {verdict:24} {told['file']}:{told['line']}  {mutation.what()}", flush=True)
+            verdict = f"caught by {outcomes[-1].by}" if outcomes[-1].caught else f"survived: {told['reason']}"
+            print(f"{number:4} {seconds:5.1f} s  {told['file']}:{told['line']}  {mutation.what()}  {verdict}", flush=True)
+        outcomes = checked(copy, related, outcomes)
     survivors = report(outcomes, known)
     for each in survivors:
         print(f"{each['file']}:{each['line']}  {each['reason']}. {each['why']}\n    {each['change']}")

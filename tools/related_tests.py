@@ -7,6 +7,7 @@ check of a method that has a part from there.
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ NOT_RELATED = re.compile(
 """By path below tests/."""
 EVERY_PART = tuple(TESTS / "objective" / name for name in ("test_defaults.py", "test_bounds.py"))
 """Tests that look at every part."""
-MOST_FILES, MOST_METHODS = 4, 2
+VALUES = TESTS / "objective" / "test_part_values.py"
+"""The pinned numbers of every method and every part: these notice most faults, and quickly."""
+MOST_FILES, MOST_METHODS, MOST_VALUES = 4, 2, 12
 """Of the tests of methods that use a file: with more, what many methods share would be tried on all of them."""
 
 
@@ -35,7 +38,8 @@ MOST_FILES, MOST_METHODS = 4, 2
 class Selection:
     """One call of pytest."""
 
-    files: tuple[Path, ...]
+    tests: tuple[str, ...]
+    """Files, or single tests of files, by their places in the repository."""
     only: str = ""
     """An expression for ``-k``."""
 
@@ -58,16 +62,29 @@ class Related:
         near.sort(key=lambda test: (test.stem != f"test_{file.stem}", -len(_imports(test) & _defined(file)), test.name))
         own = [test for test in self.tests if test not in near and _checked(test) & set(methods)]
         own.sort(key=lambda test: (-len(_checked(test) & set(methods)) / len(_checked(test)), test.name))
+        first = self.values(file, methods) if "objective" in file.parts else []
         near = [*(EVERY_PART if "objective" in file.parts else ()), *near[:MOST_FILES]]
-        found = [Selection(tuple(each)) for each in (near, own[:MOST_FILES]) if each]
+        found = [Selection((*first, *map(_from_root, near)))] if first or near else []
+        if own:
+            found.append(Selection(tuple(map(_from_root, own[:MOST_FILES]))))
         if methods and "learners" not in file.parts:
             names = " or ".join(f"{name}]" for name in methods[:MOST_METHODS])
-            found.append(Selection((TESTS / TABLE,), f"({names}) or aggregates or scopes"))
+            found.append(Selection((_from_root(TESTS / TABLE),), f"({names}) or aggregates or scopes"))
         if "learners" in file.parts or not methods:
-            small = (test for test in (TESTS / "learners").rglob("test_*.py") if _place(test) not in (*LEARNER, *WHOLE_RUNS))
-            found.append(Selection(tuple(small)))
-            found.append(Selection(tuple(TESTS / name for name in LEARNER if (TESTS / name).exists())))
+            small = (
+                test for test in sorted((TESTS / "learners").rglob("test_*.py")) if _place(test) not in (*LEARNER, *WHOLE_RUNS)
+            )
+            found.append(Selection(tuple(_from_root(test) for test in small if test not in near)))
+            found.append(Selection(tuple(_from_root(TESTS / name) for name in LEARNER if (TESTS / name).exists())))
         return found
+
+    def values(self, file: Path, methods: list[str]) -> list[str]:
+        """The pinned numbers that a file has a part in: those of its classes, and of methods that use it."""
+        pinned = json.loads(VALUES.with_name("part_values.json").read_text())
+        parts = sorted(pinned["parts"].keys() & _defined(file))
+        names = [name for name in methods if name in pinned["methods"]][:MOST_VALUES] or sorted(pinned["methods"])
+        tests = {"test_a_part_with_other_knobs_computes_what_it_did": parts, "test_a_method_computes_what_it_did": names}
+        return [f"{_from_root(VALUES)}::{test}[{name}]" for test, chosen in tests.items() for name in chosen]
 
     def methods(self, file: Path) -> list[str]:
         """Methods with a part from this file, or from one that uses it; those with fewest parts of others' first."""
@@ -93,6 +110,10 @@ def method_parts() -> dict[str, set[str]]:
         }
         for name, method in catalogue().items()
     }
+
+
+def _from_root(test: Path) -> str:
+    return test.relative_to(ROOT).as_posix()
 
 
 def _place(test: Path) -> str:

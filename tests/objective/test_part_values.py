@@ -1,7 +1,7 @@
 """Every method and every part, with these and with other knobs, computes on three fixed steps what it computed before.
 
 The numbers are worked out by nobody: they are those of the code whose methods agree with their oracles, and they say that nothing
-has changed, not that it is right. Where a change is meant, ``python tests/objective/test_part_values.py`` writes them anew; the
+has changed, not that it is right. Where a change is meant, ``PYTHONPATH=tests python tests/objective/test_part_values.py`` writes them anew; the
 difference of ``part_values.json`` names what has changed.
 """
 
@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from part_values import hosts, numbers, part_hosts, part_numbers
 
 PINNED = Path(__file__).parent / "part_values.json"
-if __name__ == "__main__":
-    sys.path.insert(0, str(PINNED.parent.parent))
-
-from part_values import hosts, numbers, part_hosts, part_numbers
 
 
 @cache
@@ -59,7 +55,9 @@ def test_all_methods_and_parts_are_listed():
 def rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: rounded(each) for name, each in value.items()}
-    return [rounded(each) for each in value] if isinstance(value, list) else float(f"{value:.11g}") if isinstance(value, float) else value
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return float(f"{value:.11g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":
