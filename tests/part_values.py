@@ -23,6 +23,7 @@ from upslope.objective.advantage.balanced import SoftBaseline
 from upslope.objective.advantage.centred import CentredGAE
 from upslope.objective.base import Controller, Data
 from upslope.objective.controller import AdaptiveKL, TargetKL
+from upslope.objective.references import Snapshot, Start
 from upslope.objective.reward import StepKL
 from upslope.policies.text_inputs import TextInputs
 from upslope.rollout.text import join_text
@@ -40,6 +41,7 @@ def hosts() -> dict[str, Method]:
     grpo, ppo = found["grpo"], found["ppo"]
     extra = [
         grpo.derive(name="grpo with a KL reward", reward=StepKL(), controller=(AdaptiveKL(horizon=50), TargetKL()), regularize=()),
+        grpo.derive(name="grpo with a start of its own", references={"start": Start(), "old": Snapshot(every=2)}),
         grpo.derive(name="grpo with a moving baseline", advantage=MovingBaseline()),
         grpo.derive(name="grpo with a soft baseline", advantage=SoftBaseline()),
         ppo.derive(name="ppo with a plain GAE", advantage=GAE(gamma=0.9, lam=0.8)),

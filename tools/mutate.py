@@ -10,6 +10,7 @@ so, and why. All of it happens in a copy of the working tree.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import math
 import os
@@ -20,7 +21,8 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,12 +63,25 @@ class Copy:
                 shutil.copytree(ROOT / name, self.root / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
             else:
                 shutil.copy(ROOT / name, self.root / name)
+        compileall.compile_dir(self.root / "src", quiet=1)
+
+    @contextmanager
+    def changed(self, mutation: Mutation) -> Iterator[str]:
+        """While it lasts, the copy has the fault; gives the source without it. Then file and bytecode fit each other again."""
+        file = self.at(mutation.file)
+        source, before = file.read_text(), file.stat()
+        file.write_text(mutation.apply(source))
+        try:
+            yield source
+        finally:
+            file.write_text(source)
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     def at(self, file: Path) -> Path:
         return self.root / file.relative_to(ROOT)
 
 
-def in_child(copy: Copy, work: Callable[[], int], limit: float = math.inf) -> int:
+def in_child(copy: Copy, work: Callable[[], int], limit: float = math.inf, bytecode: bool = False) -> int:
     """The exit code of work done in a process of its own that imports upslope from the copy; -1 if it took too long."""
     sys.stdout.flush()
     child = os.fork()
@@ -77,7 +92,7 @@ def in_child(copy: Copy, work: Callable[[], int], limit: float = math.inf) -> in
             sys.path.insert(0, str(copy.root / "src"))
             os.environ["PYTHONPATH"] = str(copy.root / "src")
             os.chdir(copy.root)
-            sys.dont_write_bytecode = True
+            sys.dont_write_bytecode = not bytecode
             silent = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silent, 1)
             os.dup2(silent, 2)
@@ -176,17 +191,15 @@ def described(outcome: Outcome, known: Known) -> dict[str, str | int]:
 
 def tried(copy: Copy, related: Related, mutation: Mutation, failing: list[str]) -> Outcome:
     """One fault and its tests, until one of them fails; those that fail anyway are left out."""
-    file, began = copy.at(mutation.file), time.monotonic()
-    source = file.read_text()
-    file.write_text(mutation.apply(source))
-    left_out, by = [f"--deselect={test}" for test in failing], ""
-    for selection in related.selections(mutation.file):
-        only = ["-k", selection.only] if selection.only else []
-        found = failures(copy, list(selection.tests), "-x", *only, *left_out, limit=SECONDS)
-        if found:
-            by = found[0]
-            break
-    file.write_text(source)
+    began, by = time.monotonic(), ""
+    left_out = [f"--deselect={test}" for test in failing]
+    with copy.changed(mutation) as source:
+        for selection in related.selections(mutation.file):
+            only = ["-k", selection.only] if selection.only else []
+            found = failures(copy, list(selection.tests), "-x", *only, *left_out, limit=SECONDS)
+            if found:
+                by = found[0]
+                break
     return Outcome(mutation, "  =>  ".join(mutation.lines(source)), bool(by), time.monotonic() - began, by)
 
 
@@ -210,7 +223,8 @@ def preload() -> None:
     import torch
 
     torch.set_num_threads(1)
-    import transformers  # noqa: F401
+    import safetensors.torch  # noqa: F401
+    from transformers import AutoTokenizer, LlamaForCausalLM  # noqa: F401
 
 
 def report(outcomes: list[Outcome], known: Known) -> list[dict[str, str | int]]:
@@ -232,6 +246,8 @@ def main() -> None:
     known, outcomes = reasons(), list[Outcome]()
     with tempfile.TemporaryDirectory() as name:
         copy = Copy(Path(name))
+        # Only this run leaves bytecode of the tests: what the later ones compile may hold a fault.
+        in_child(copy, lambda: run_pytest(copy, ["tests"], Path(name) / "collected.txt", "--collect-only"), bytecode=True)
         related = Related(catalogued(copy, Path(name)))
         chosen = drawn(options.count, options.seed, options.only)
         for number, mutation in enumerate(chosen, 1):

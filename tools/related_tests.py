@@ -30,6 +30,16 @@ EVERY_PART = tuple(TESTS / "objective" / name for name in ("test_defaults.py", "
 """Tests that look at every part."""
 VALUES = TESTS / "objective" / "test_part_values.py"
 """The pinned numbers of every method and every part: these notice most faults, and quickly."""
+LEARNER_VALUES = TESTS / "learners" / "test_learner_values.py"
+STEPS = (
+    *(
+        f"test_a_learner_of_rows_does_what_it_did[{name}]"
+        for name in ("grpo", "dapo", "remix", "spo-single-stream", "pipo", "safe", "capo", "tempsamp-r1", "hapo", "riskpo",
+                     "grpo in one update", "grpo by a cosine, unclipped", "dapo, not recorded")
+    ),
+    *(f"test_a_learner_of_decisions_does_what_it_did[{name}]" for name in ("ppo", "bpo")),
+)  # fmt: skip
+"""The pinned steps of learners that go through most of their code."""
 MOST_FILES, MOST_METHODS, MOST_VALUES = 4, 2, 12
 """Of the tests of methods that use a file: with more, what many methods share would be tried on all of them."""
 
@@ -62,20 +72,20 @@ class Related:
         near.sort(key=lambda test: (test.stem != f"test_{file.stem}", -len(_imports(test) & _defined(file)), test.name))
         own = [test for test in self.tests if test not in near and _checked(test) & set(methods)]
         own.sort(key=lambda test: (-len(_checked(test) & set(methods)) / len(_checked(test)), test.name))
-        first = self.values(file, methods) if "objective" in file.parts else []
-        near = [*(EVERY_PART if "objective" in file.parts else ()), *near[:MOST_FILES]]
-        found = [Selection((*first, *map(_from_root, near)))] if first or near else []
+        named, near = [test for test in near if test.stem == f"test_{file.stem}"], near[:MOST_FILES]
+        if "learners" in file.parts:
+            near = [test for test in near if test not in named]
+            small = [test for test in sorted((TESTS / "learners").rglob("test_*.py")) if test not in (*named, *near)]
+            small = [test for test in small if _place(test) not in (*LEARNER, *WHOLE_RUNS)]
+            last = [TESTS / name for name in LEARNER]
+            first = Selection((*map(_from_root, named), *(f"{_from_root(LEARNER_VALUES)}::{test}" for test in STEPS)))
+            return [first, *(Selection(tuple(map(_from_root, each))) for each in (near, small, last) if each)]
+        found = [Selection((*self.values(file, methods), *map(_from_root, (*EVERY_PART, *near))))]
         if own:
             found.append(Selection(tuple(map(_from_root, own[:MOST_FILES]))))
-        if methods and "learners" not in file.parts:
+        if methods:
             names = " or ".join(f"{name}]" for name in methods[:MOST_METHODS])
             found.append(Selection((_from_root(TESTS / TABLE),), f"({names}) or aggregates or scopes"))
-        if "learners" in file.parts or not methods:
-            small = (
-                test for test in sorted((TESTS / "learners").rglob("test_*.py")) if _place(test) not in (*LEARNER, *WHOLE_RUNS)
-            )
-            found.append(Selection(tuple(_from_root(test) for test in small if test not in near)))
-            found.append(Selection(tuple(_from_root(TESTS / name) for name in LEARNER if (TESTS / name).exists())))
         return found
 
     def values(self, file: Path, methods: list[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """Every method and every part, with these and with other knobs, computes on three fixed steps what it computed before.
 
 The numbers are worked out by nobody: they are those of the code whose methods agree with their oracles, and they say that nothing
-has changed, not that it is right. Where a change is meant, ``PYTHONPATH=tests python tests/objective/test_part_values.py`` writes them anew; the
-difference of ``part_values.json`` names what has changed.
+has changed, not that it is right. Where a change is meant, ``PYTHONPATH=tests python tests/objective/test_part_values.py`` writes
+them anew; the difference of ``part_values.json`` names what has changed.
 """
 
 from __future__ import annotations
