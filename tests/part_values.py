@@ -6,7 +6,7 @@ import math
 import typing
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -269,3 +269,30 @@ def part_numbers(kind: str) -> dict[str, list[float]]:
         rest = {key: each for key, each in outcome.items() if not key[0].isdigit()}
         found[f"{name}: {path}.{field}={value}"] = [fingerprint(each) for each in (rest, *by_step)]
     return found
+
+
+PLACES = (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0)
+
+
+def accepted_knobs(kind: str) -> dict[str, str]:
+    """Of each number among a part's knobs, where it may be: ``+`` or ``-`` for values around round ones and around its other knobs."""
+    name, path = part_hosts()[kind]
+    part = dict(hosts()[name].parts())[path]
+    held = {f.name: getattr(part, f.name) for f in fields(part)}
+    knobs = {field: value for field, value in held.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
+    found = {}
+    for field, value in knobs.items():
+        around = [other for other in knobs.values() if isinstance(other, float) and math.isfinite(other)]
+        places = sorted({*PLACES, *around, *(1 - other for other in around)})
+        whole = isinstance(value, int)
+        values = range(-2, 5) if whole else [place + by for place in places for by in (-1e-3, 0.0, 1e-3)] + [math.inf]
+        found[field] = "".join("+" if _accepts(part, field, value) else "-" for value in values)
+    return found
+
+
+def _accepts(part: Part, field: str, value: float) -> bool:
+    try:
+        replace(part, **{field: value})
+    except MethodError:
+        return False
+    return True

@@ -93,7 +93,11 @@ class Related:
         pinned = json.loads(VALUES.with_name("part_values.json").read_text())
         parts = sorted(pinned["parts"].keys() & _defined(file))
         names = [name for name in methods if name in pinned["methods"]][:MOST_VALUES] or sorted(pinned["methods"])
-        tests = {"test_a_part_with_other_knobs_computes_what_it_did": parts, "test_a_method_computes_what_it_did": names}
+        tests = {
+            "test_a_part_takes_and_refuses_the_knobs_it_did": parts,
+            "test_a_part_with_other_knobs_computes_what_it_did": parts,
+            "test_a_method_computes_what_it_did": names,
+        }
         return [f"{_from_root(VALUES)}::{test}[{name}]" for test, chosen in tests.items() for name in chosen]
 
     def methods(self, file: Path) -> list[str]:
