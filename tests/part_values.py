@@ -275,7 +275,7 @@ PLACES = (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0)
 
 
 def accepted_knobs(kind: str) -> dict[str, str]:
-    """Of each number among a part's knobs, where it may be: ``+`` or ``-`` for values around round ones and around its other knobs."""
+    """Of each number among a part's knobs, where it may be: ``+`` or ``-`` around round values and around its other knobs."""
     name, path = part_hosts()[kind]
     part = dict(hosts()[name].parts())[path]
     held = {f.name: getattr(part, f.name) for f in fields(part)}

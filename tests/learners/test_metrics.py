@@ -58,7 +58,7 @@ def test_what_is_known_of_an_environment_or_of_nothing():
 
 
 def test_what_a_slice_shows():
-    """Log-ratios 0.1 and -0.2 of row 0, 0.3 of row 1; 25, NaN and 0 of row 2: of six decisions one is limited and one is unknown."""
+    """Log-ratios 0.1 and -0.2 of row 0, 0.3 of row 1; 25, NaN and 0 of row 2: one of six is limited, one unknown."""
     log = torch.tensor([[0.1, -0.2, 9.0], [0.3, 0.0, 0.0], [25.0, math.nan, 0.0], [0.0, 0.0, 0.0]])
     batch = rows(proximal=View(torch.zeros(4, 3)), current=View(log))
     log = torch.where(batch.sampled > 0, log, 0.0)

@@ -21,7 +21,7 @@ PINNED = Path(__file__).parent / "part_values.json"
 
 @cache
 def pinned(of: str) -> dict[str, Any]:
-    return json.loads(PINNED.read_text())[of] if PINNED.exists() else {}
+    return json.loads(PINNED.read_text()).get(of, {}) if PINNED.exists() else {}
 
 
 def differing(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
