@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from batches import random_batch
+from batches import map_positions, random_batch
 from torch import Tensor
 
 from upslope.errors import MethodError
@@ -67,13 +67,22 @@ def steps() -> tuple[tuple[Trajectories, Metrics], ...]:
         progress=0.3,
         draw=1,
     )
-    old = _text(random_batch(seed=3, groups=5, samples=2, drift=0.6))
+    clean = random_batch(seed=3, groups=5, samples=2, drift=0.6)
+    old = map_positions(clean, lambda column: torch.where(clean.sampled > 0, column, _garbage(column))).replace(
+        sampled=clean.sampled
+    )
+    old = _text(old)
     source = torch.where(torch.arange(old.rows) < 6, int(Source.FRESH), int(Source.REPLAYED))
     paid = torch.tensor([0.0, 1.0, 0.25, 0.75, 1.0, 1.0, 0.5, 0.0, -1.0, 2.0], dtype=torch.float64)
     components = {"task": paid, "format": 1 - paid / 2}
     old = old.replace(reward=paid, components=components, label={**old.label, "source": source}, progress=0.8, draw=2)
     metrics = [{"reward": 0.2, "kl_start": 0.05, "kl_proximal": 0.01}, {"reward": 0.6, "kl_start": 0.112, "kl_proximal": 0.03}]
     return (usual, metrics[0]), (far, metrics[1]), (old, {**metrics[1], "reward": 0.55, "kl_start": 0.5})
+
+
+def _garbage(column: Tensor) -> Tensor:
+    """What may stand where nobody decided: it belongs to nobody."""
+    return torch.full_like(column, torch.nan) if column.is_floating_point() else column
 
 
 def _text(batch: Any) -> Trajectories:

@@ -15,6 +15,7 @@ import json
 import math
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -28,14 +29,18 @@ from pathlib import Path
 from typing import Any
 
 from mutations import Mutation, mutations
-from related_tests import ROOT, SOURCE, Related, method_parts
+from related_tests import ROOT, SOURCE, Related, Selection, method_parts
 
 FOLDERS = ("objective", "learners")
 REASONS, RESULT = ROOT / "tools" / "mutation_reasons.toml", ROOT / "tools" / "mutation.json"
-SECONDS = 240
-"""After so long a fault has made something endless, and that counts as noticed."""
+SECONDS, MOST_SECONDS = 200, 1800
+"""After so much of the processor's time, or so long by the clock, a fault has made something endless: that counts as noticed."""
 COPIED = ("src", "tests", "bench", "docs", "examples", "tools", "pyproject.toml", "README.md", "Makefile")
 PASSED, NOTHING_TO_RUN = 0, 5
+BROKEN = "pytest ends with"
+"""Where it gave no test a chance to fail."""
+Plan = dict[Path, list[Selection]]
+"""The tests of each file, laid down before the first is run: the working tree may move on."""
 Known = dict[tuple[str, str], dict[str, str]]
 """What is known of faults, by file name and change."""
 
@@ -81,8 +86,12 @@ class Copy:
         return self.root / file.relative_to(ROOT)
 
 
-def in_child(copy: Copy, work: Callable[[], int], limit: float = math.inf, bytecode: bool = False) -> int:
-    """The exit code of work done in a process of its own that imports upslope from the copy; -1 if it took too long."""
+def in_child(copy: Copy, work: Callable[[], int], limit: int = 0, bytecode: bool = False) -> int:
+    """The exit code of work done in a process of its own that imports upslope from the copy; -1 if it took too long.
+
+    Args:
+        limit: seconds of the processor's time, which other people's work on the machine does not change.
+    """
     sys.stdout.flush()
     child = os.fork()
     if not child:
@@ -93,17 +102,20 @@ def in_child(copy: Copy, work: Callable[[], int], limit: float = math.inf, bytec
             os.environ["PYTHONPATH"] = str(copy.root / "src")
             os.chdir(copy.root)
             sys.dont_write_bytecode = not bytecode
+            if limit:
+                resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
             silent = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silent, 1)
             os.dup2(silent, 2)
             code = work()
         finally:
             os._exit(code)
-    end = time.monotonic() + limit
+    end = time.monotonic() + (MOST_SECONDS if limit else math.inf)
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            return os.waitstatus_to_exitcode(status)
+            code = os.waitstatus_to_exitcode(status)
+            return -1 if code == -signal.SIGXCPU else code
         time.sleep(0.02)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -118,14 +130,14 @@ def run_pytest(copy: Copy, tests: list[str], told: Path, *options: str) -> int:
     return int(pytest.main([*plain, *options, *(str(copy.root / test) for test in tests)], plugins=[Failures(told)]))
 
 
-def failures(copy: Copy, tests: list[str], *options: str, limit: float = math.inf) -> list[str]:
+def failures(copy: Copy, tests: list[str], *options: str, limit: int = 0) -> list[str]:
     """Which of these tests fail; that it took too long stands for all."""
     with tempfile.NamedTemporaryFile("r") as file:
         told = Path(file.name)
         code = in_child(copy, lambda: run_pytest(copy, tests, told, *options), limit)
         if code in (PASSED, NOTHING_TO_RUN):
             return []
-        return sorted(set(told.read_text().split("\n")) - {""}) or ["takes too long" if code == -1 else f"pytest ends with {code}"]
+        return sorted(set(told.read_text().split("\n")) - {""}) or ["takes too long" if code == -1 else f"{BROKEN} {code}"]
 
 
 class Failures:
@@ -189,12 +201,12 @@ def described(outcome: Outcome, known: Known) -> dict[str, str | int]:
     return {"file": file, "line": mutation.line, "change": outcome.change, "reason": reason["reason"], "why": reason.get("why", "")}
 
 
-def tried(copy: Copy, related: Related, mutation: Mutation, failing: list[str]) -> Outcome:
+def tried(copy: Copy, selections: Plan, mutation: Mutation, failing: list[str]) -> Outcome:
     """One fault and its tests, until one of them fails; those that fail anyway are left out."""
     began, by = time.monotonic(), ""
     left_out = [f"--deselect={test}" for test in failing]
     with copy.changed(mutation) as source:
-        for selection in related.selections(mutation.file):
+        for selection in selections[mutation.file]:
             only = ["-k", selection.only] if selection.only else []
             found = failures(copy, list(selection.tests), "-x", *only, *left_out, limit=SECONDS)
             if found:
@@ -203,8 +215,11 @@ def tried(copy: Copy, related: Related, mutation: Mutation, failing: list[str]) 
     return Outcome(mutation, "  =>  ".join(mutation.lines(source)), bool(by), time.monotonic() - began, by)
 
 
-def checked(copy: Copy, related: Related, outcomes: list[Outcome]) -> list[Outcome]:
+def checked(copy: Copy, selections: Plan, outcomes: list[Outcome]) -> list[Outcome]:
     """The outcomes without those that a test noticed which fails without a fault, too: such faults are tried again without it."""
+    for file in {outcome.mutation.file for outcome in outcomes if outcome.by.startswith(BROKEN)}:
+        if any(failures(copy, list(each.tests), "--collect-only") for each in selections[file]):
+            sys.exit(f"the tests for {file} cannot be run without a fault either.")
     failing: list[str] = []
     while True:
         named = sorted({outcome.by for outcome in outcomes if "::" in outcome.by})
@@ -213,7 +228,7 @@ def checked(copy: Copy, related: Related, outcomes: list[Outcome]) -> list[Outco
             return outcomes
         print(f"{len(broken)} tests fail without a fault and are left out:", *broken, sep="\n  ", flush=True)
         failing += broken
-        outcomes = [tried(copy, related, each.mutation, failing) if each.by in broken else each for each in outcomes]
+        outcomes = [tried(copy, selections, each.mutation, failing) if each.by in broken else each for each in outcomes]
 
 
 def preload() -> None:
@@ -250,12 +265,13 @@ def main() -> None:
         in_child(copy, lambda: run_pytest(copy, ["tests"], Path(name) / "collected.txt", "--collect-only"), bytecode=True)
         related = Related(catalogued(copy, Path(name)))
         chosen = drawn(options.count, options.seed, options.only)
+        selections = {file: related.selections(file) for file in {mutation.file for mutation in chosen}}
         for number, mutation in enumerate(chosen, 1):
-            outcomes.append(tried(copy, related, mutation, []))
+            outcomes.append(tried(copy, selections, mutation, []))
             told, seconds = described(outcomes[-1], known), outcomes[-1].seconds
             verdict = f"caught by {outcomes[-1].by}" if outcomes[-1].caught else f"survived: {told['reason']}"
             print(f"{number:4} {seconds:5.1f} s  {told['file']}:{told['line']}  {mutation.what()}  {verdict}", flush=True)
-        outcomes = checked(copy, related, outcomes)
+        outcomes = checked(copy, selections, outcomes)
     survivors = report(outcomes, known)
     for each in survivors:
         print(f"{each['file']}:{each['line']}  {each['reason']}. {each['why']}\n    {each['change']}")

@@ -74,12 +74,10 @@ class Related:
         own.sort(key=lambda test: (-len(_checked(test) & set(methods)) / len(_checked(test)), test.name))
         named, near = [test for test in near if test.stem == f"test_{file.stem}"], near[:MOST_FILES]
         if "learners" in file.parts:
-            near = [test for test in near if test not in named]
-            small = [test for test in sorted((TESTS / "learners").rglob("test_*.py")) if test not in (*named, *near)]
-            small = [test for test in small if _place(test) not in (*LEARNER, *WHOLE_RUNS)]
-            last = [TESTS / name for name in LEARNER]
+            small = dict.fromkeys([*near, *sorted((TESTS / "learners").rglob("test_*.py"))])
+            small = [test for test in small if test not in named and _place(test) not in (*LEARNER, *WHOLE_RUNS)]
             first = Selection((*map(_from_root, named), *(f"{_from_root(LEARNER_VALUES)}::{test}" for test in STEPS)))
-            return [first, *(Selection(tuple(map(_from_root, each))) for each in (near, small, last) if each)]
+            return [first, *(Selection(tuple(map(_from_root, each))) for each in (small, [TESTS / name for name in LEARNER]))]
         found = [Selection((*self.values(file, methods), *map(_from_root, (*EVERY_PART, *near))))]
         if own:
             found.append(Selection(tuple(map(_from_root, own[:MOST_FILES]))))
