@@ -14,20 +14,27 @@ import re
 from functools import cache
 from pathlib import Path
 
-from checks import brief
+from checks import EVERY_METHOD, brief
 from checks import collect as _collect
 
 from upslope.cli.parsers import ABOUT, EXAMPLES, parsers
 from upslope.methods import catalogue
 from upslope.objective import estimator
+from upslope.parts import SLOT_NAMES
 from upslope.report.describe import changes, when
+from upslope.report.places import method_source, part_source
 from upslope.types import Method, Part
+from upslope.types.part_index import own_parts
 
 DOCS = Path(__file__).resolve().parent
 MADE = "<!-- Written by docs/generate.py; change the code it describes and run `make docs`. -->"
 
 CHECKS_FILE = DOCS.parent / "src" / "upslope" / "methods" / "checks.json"
 """What `upslope methods` says of the checks."""
+
+
+PARTS_STUB = DOCS.parent / "src" / "upslope" / "parts.pyi"
+"""What type checkers and editors see of `upslope.parts`, whose names come on demand."""
 
 
 @cache
@@ -43,6 +50,7 @@ def pages() -> dict[Path, str]:
     found[DOCS / "command-line.md"] = command_line_page()
     told = {name: brief(collect().get(name, {})) for name in catalogue()}
     found[CHECKS_FILE] = json.dumps(told, indent=1, sort_keys=True) + "\n"
+    found[PARTS_STUB] = parts_stub()
     return found
 
 
@@ -97,7 +105,8 @@ def _paper(method: Method) -> str:
     title = f"[{paper.title}](https://arxiv.org/abs/{paper.arxiv})" if paper.arxiv else paper.title
     number = f", arXiv {paper.arxiv}" if paper.arxiv else ""
     parent = f" Derived from {_link(method.parent)}." if method.parent else " It has no parent."
-    return f"{title} ({paper.year}{number}). Family `{method.family}`.{parent}"
+    source = f"src/{method_source(method)}"
+    return f"{title} ({paper.year}{number}). Family `{method.family}`.{parent}\nCode: [`{source}`](../../{source})."
 
 
 def _aligned(formula: str) -> str:
@@ -115,7 +124,8 @@ def _differences(method: Method) -> list[str]:
 
 def _part(path: str, part: Part) -> str:
     body, meanings = _docstring(type(part))
-    runs = f"Runs {when(part)}."
+    source = f"src/{part_source(type(part))}"
+    runs = f"Runs {when(part)}. Code: [`{source}`](../../{source})."
     if needs := sorted(part.all_needs()):
         runs += f" Reads {', '.join(f'`{need}`' for need in needs)}."
     lines = [f"### `{path}`: {type(part).__name__}", body, runs]
@@ -205,8 +215,8 @@ def _checks(method: Method) -> list[str]:
     rows = [
         ("identity", "special cases in which it must equal another method or the exact gradient", identity),
         ("oracle", against, ", ".join(f"`{file}`" for file in oracle) or "none"),
-        ("table", "edge cases, cuts of an update, masks, seeds, resume", "`tests/test_table.py`, `tests/test_resume.py`"),
-        ("learning", "improves a small task", "`tests/test_learning.py`"),
+        ("table", "edge cases, cuts of an update, masks, seeds, resume", ", ".join(f"`{file}`" for file in EVERY_METHOD[:2])),
+        ("learning", "improves a small task", f"`{EVERY_METHOD[2]}`"),
     ]
     return ["## Checks", _table(("check", "what", "where"), rows), "### The paper's claim, measured", *_claims(method)]
 
@@ -239,6 +249,13 @@ def _commands(method: Method) -> str:
 
 def _link(name: str) -> str:
     return f"[{name}]({name}.md)" if name else ""
+
+
+def parts_stub() -> str:
+    """`upslope.parts` for type checkers: each name from the module that defines it today."""
+    homes = {name: "upslope.types" for name in SLOT_NAMES} | {part.__name__: part.__module__ for part in own_parts().values()}
+    lines = [f"from {home} import {name} as {name}" for name, home in sorted(homes.items(), key=lambda item: (item[1], item[0]))]
+    return "\n".join(["# Written by docs/generate.py: run `make docs`.", "# ruff: noqa", *lines, "", "__all__: list[str]", ""])
 
 
 # -- the command line ------------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from upslope.methods import find
-from upslope.objective.base import Shape
+from upslope.methods import grpo
+from upslope.parts import Shape
 from upslope.types import Batch, Paper
 
 
@@ -25,7 +25,7 @@ class SoftenNegative(Shape):
         return torch.where(batch.advantage < 0, self.factor * batch.advantage, batch.advantage)
 
 
-soft_grpo = find("grpo").derive(
+soft_grpo = grpo.derive(
     name="soft-grpo",
     paper=Paper("A note of mine", year=2026),
     differs="bad answers push away with half their force",

@@ -2,8 +2,7 @@
 
 from itertools import product
 
-from upslope.tasks import Problem, Scores, TextTask
-from upslope.tasks.text import split_of
+from upslope.tasks import Problem, Scores, TextTask, split_of
 
 
 class Last(TextTask):

@@ -13,6 +13,7 @@ from batches import random_batch
 from upslope.policies.forward.activation_cache import ActivationCache
 from upslope.types import Batch
 
+collect_ignore = ["plugin_package"]  # its tests run where it is installed
 torch.set_num_threads(1)
 # What tests trust is forgotten with them, and processes they start inherit it.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="upslope-tests-")

@@ -24,4 +24,4 @@ def table_learner(method: Method, **settings: Any) -> PolicyGradient:
     for name, model in method.models:
         policy.add_head(name, model.head(), 0)
     sizes = Settings(tasks_per_step=1, samples_per_task=SAMPLES, watch_kl=False, seed=3, **settings)
-    return PolicyGradient(method, policy, TableRollout(policy, 1, SAMPLES, seed=3), sizes)
+    return PolicyGradient(method, policy, TableRollout(policy, 1, SAMPLES, seed=3), sizes, policy.frozen_copy())

@@ -22,26 +22,15 @@ sys.path.insert(0, str(FOLDER))
 
 import machine  # noqa: E402
 import report  # noqa: E402
+from bench_sides import broken, environment, sleeper  # noqa: E402
 from equal_return import add_returns, compare  # noqa: E402
 from phases import PHASES, Phases  # noqa: E402
 from side_by_side import DifferentWork, Worker, _narrowed, arguments, differences, in_words, measure, quartiles, ratio, result, save  # noqa: E402
-from sides import Clock, Row, Setting, Side  # noqa: E402
+from sides import Row, Setting, Side  # noqa: E402
 from text_work import QUIET_MARK, SILENT, TextWork, worth  # noqa: E402
 
 FIELDS = {"work", "unit", "ours", "peer", "ratio", "memory_ours", "memory_peer", "command"}
 CPU_ROWS = ("grpo_short", "grpo_long_prompt", "grpo_early_stop", "ppo_cartpole", "ppo_halfcheetah")
-
-
-def sleeper(clock: Clock, given: dict[str, Any], setting: Setting) -> None:
-    """A side that sleeps for a while per unit of work; the settings say how long and what it claims to have done."""
-    clock.ready()
-    while True:
-        time.sleep(setting.options["seconds"])
-        clock.tick(samples=given["samples"], tokens=setting.options.get("tokens", 10))
-
-
-def broken(clock: Clock, given: Any, setting: Setting) -> None:
-    raise ValueError("no such luck")
 
 
 def row(**changes: Any) -> Row:
@@ -127,13 +116,6 @@ def test_the_other_side_with_our_switches_has_a_ratio_of_its_own() -> None:
     assert found["borrowed"]["label"] == "switched" and found["borrowed"]["ratio"] == 1.5
     assert "1.50 times as fast as the other side with our switches" in in_words(found)
     assert "borrowed" not in judged(*OURS, PEER)
-
-
-def environment(clock: Clock, given: Any, setting: Setting) -> None:
-    """A side that tells what it finds in its environment."""
-    clock.ready()
-    while True:
-        clock.tick(samples=float(os.environ.get("MIMALLOC_PURGE_DELAY", "nan")), threads=float(os.environ["OMP_NUM_THREADS"]))
 
 
 def test_only_a_process_with_our_switches_begins_with_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,13 @@ METHODS = SOURCE / "methods"
 MODULES = [file for file in sorted(METHODS.rglob("*.py")) if file.name != "__init__.py"]
 WHOLE = {
     "test_bench", "test_claims", "test_docs", "test_fuzz", "test_gpu", "test_layering", "test_learning", "test_mirror",
-    "test_mutate", "test_pinned_runs", "test_resume", "test_stop_signals", "test_table",
+    "test_mutate", "test_pinned_runs", "test_public", "test_resume", "test_table",
 }  # fmt: skip
 """Tests of the whole library, of its documents and of its tools: they stand in tests/ itself, beside those of single modules."""
+
+
+PACKAGE = TESTS / "plugin_package" / "tests"
+"""Those of a package of others; test_plugins.py installs it."""
 
 
 def mirrored(folder: Path) -> bool:
@@ -49,7 +53,7 @@ def module_of() -> dict[str, Path]:
 
 
 def test_every_folder_of_tests_is_one_of_the_source():
-    folders = sorted({file.parent for file in TESTS.rglob("test_*.py")} - {TESTS})
+    folders = sorted({file.parent for file in TESTS.rglob("test_*.py")} - {TESTS, PACKAGE})
     assert len(folders) > 20
     assert [str(folder) for folder in folders if not mirrored(folder)] == []
     assert mirrored(TESTS / "methods" / "rlvr") and not mirrored(TESTS / "rlvr")

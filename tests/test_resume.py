@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 import upslope as up
 from upslope.methods import catalogue
-from upslope.run import Watcher
+from upslope.testing.runs import Breaks, Crash, result
+from upslope.testing.runs import assert_same_run as assert_same
 
 TEXT = {
     "model": "tiny:layers=1,width=32", "steps": 4, "tasks_per_step": 3, "samples_per_task": 4, "updates_per_step": 2,
@@ -26,7 +26,6 @@ QUICK = ("grpo", "dhpo", "ppo", "bpo", "remix", "spo-single-stream", "t-ppo", "p
 every_method = pytest.mark.parametrize(
     "method", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in catalogue()]
 )
-CLOCK = {"seconds", "seconds_sampling", "tokens_per_second", "memory"}
 
 
 @pytest.fixture
@@ -42,41 +41,6 @@ def arguments(tmp_path) -> Callable[[str], dict]:
     return lambda method: CONTROL if catalogue()[method].family == "control" else text
 
 
-def result(folder: Path) -> tuple[dict, list[dict], list[dict]]:
-    """Final weights, metrics without the clock, samples."""
-    last = sorted((folder / "checkpoints").glob("step-*"))[-1]
-    weights = {
-        name: tensor
-        for file in last.glob("*.safetensors")
-        if "learner" not in file.name
-        for name, tensor in load_file(file).items()
-    }
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    metrics = [{key: value for key, value in line.items() if key not in CLOCK} for line in lines]
-    samples = folder / "samples.jsonl"
-    return weights, metrics, [json.loads(line) for line in samples.read_text().splitlines()] if samples.exists() else []
-
-
-def assert_same(one: Path, other: Path) -> None:
-    (weights, metrics, samples), (weights_, metrics_, samples_) = result(one), result(other)
-    assert metrics == metrics_
-    assert samples == samples_
-    assert weights.keys() == weights_.keys() and weights
-    for name, tensor in weights.items():
-        assert tensor.equal(weights_[name]), name
-
-
-class Breaks(Watcher):
-    """Fails like a crash right after a step's line was logged."""
-
-    def __init__(self, step: int):
-        self.step = step
-
-    def stepped(self, step, metrics):
-        if step == self.step:
-            raise RuntimeError("crash")
-
-
 @every_method
 def test_resuming_equals_never_stopping(method, arguments, tmp_path):
     settings = arguments(method)
@@ -84,7 +48,7 @@ def test_resuming_equals_never_stopping(method, arguments, tmp_path):
     assert any(record["grad_norm"] > 0 for record in whole.metrics)
     for stop in (1, 3) if method in ("dhpo", "ppo") else (3,):
         out = tmp_path / f"cut-{stop}"
-        with pytest.raises(RuntimeError, match="crash"):
+        with pytest.raises(Crash):
             up.train(method, **settings, out=out, watcher=Breaks(stop))
         assert not (out / "summary.json").exists()
         up.resume(out)

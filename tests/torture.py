@@ -17,10 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from test_resume import CLOCK
-
 from upslope.runtime.checkpoint_files import CheckpointReader
 from upslope.runtime.run_folder import RunFolder
+from upslope.testing.runs import CLOCK
 
 TEXT = [
     "--task", "reverse:length=2", "--model", "tiny:layers=1,width=32", "--tasks-per-step", "3", "--samples-per-task", "4",

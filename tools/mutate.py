@@ -255,7 +255,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200, help="faults to try (200)")
     parser.add_argument("--seed", type=int, default=0, help="of the draw (0)")
     parser.add_argument("--only", default="", help="only files whose path holds this, such as objective/surrogate; writes nothing")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="try no further fault after so long (no limit)")
     options = parser.parse_args()
+    end = time.monotonic() + 60 * options.minutes
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     preload()
     known, outcomes = reasons(), list[Outcome]()
@@ -267,6 +269,9 @@ def main() -> None:
         chosen = drawn(options.count, options.seed, options.only)
         selections = {file: related.selections(file) for file in {mutation.file for mutation in chosen}}
         for number, mutation in enumerate(chosen, 1):
+            if time.monotonic() > end:
+                print(f"{options.minutes:g} minutes are over: {len(outcomes)} of {len(chosen)} faults were tried", flush=True)
+                break
             outcomes.append(tried(copy, selections, mutation, []))
             told, seconds = described(outcomes[-1], known), outcomes[-1].seconds
             verdict = f"caught by {outcomes[-1].by}" if outcomes[-1].caught else f"survived: {told['reason']}"

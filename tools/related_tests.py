@@ -19,10 +19,10 @@ SOURCE, TESTS = ROOT / "src" / "upslope", ROOT / "tests"
 TABLE = "test_table.py"
 LEARNER = ("learners/test_policy_gradient.py", "learners/test_nonfinite.py", "test_pinned_runs.py")
 """What goes through the whole learner; tried last, as these take longest."""
-WHOLE_RUNS = ("learners/test_rollout_record.py",)
+LONGER = ("learners/test_rollout_record.py", "learners/updates/test_replay.py")
 """Tried for what they import, not for every file of the learner."""
 NOT_RELATED = re.compile(
-    r"(board|cli|report/compare|serving|rollout/engines/test_server)/?|runtime/test_run_folder|tasks/test_copying"
+    r"(board|cli|report/compare|serving)/|rollout/engines/test_server|runtime/test_run_folder|tasks/test_copying"
     r"|test_(docs|fuzz|gpu|claims|bench|layering|resume|learning)"
 )
 """By path below tests/."""
@@ -69,13 +69,14 @@ class Related:
         """Calls of pytest for a changed file, the nearest tests first; what fails in one needs no other."""
         methods = self.methods(file)
         near = [test for test in self.tests if _imports(test) & _defined(file) and _place(test) not in (TABLE, *LEARNER)]
-        near.sort(key=lambda test: (test.stem != f"test_{file.stem}", -len(_imports(test) & _defined(file)), test.name))
+        mirror = (TESTS / file.relative_to(SOURCE)).with_name(f"test_{file.name}")
+        near.sort(key=lambda test: (test != mirror, test.stem != mirror.stem, -len(_imports(test) & _defined(file)), test.name))
         own = [test for test in self.tests if test not in near and _checked(test) & set(methods)]
         own.sort(key=lambda test: (-len(_checked(test) & set(methods)) / len(_checked(test)), test.name))
-        named, near = [test for test in near if test.stem == f"test_{file.stem}"], near[:MOST_FILES]
+        named, near = [test for test in near if test.stem == mirror.stem], near[:MOST_FILES]
         if "learners" in file.parts:
             small = dict.fromkeys([*near, *sorted((TESTS / "learners").rglob("test_*.py"))])
-            small = [test for test in small if test not in named and _place(test) not in (*LEARNER, *WHOLE_RUNS)]
+            small = [test for test in small if test not in named and _place(test) not in (*LEARNER, *LONGER)]
             first = Selection((*map(_from_root, named), *(f"{_from_root(LEARNER_VALUES)}::{test}" for test in STEPS)))
             return [first, *(Selection(tuple(map(_from_root, each))) for each in (small, [TESTS / name for name in LEARNER]))]
         found = [Selection((*self.values(file, methods), *map(_from_root, (*EVERY_PART, *near))))]

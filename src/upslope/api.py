@@ -92,7 +92,7 @@ def train(
             ``answer``. `list_tasks` lists the names.
         model: ``"tiny"``, ``"smollm2"`` or a folder that transformers can load. Control tasks ignore it.
         knobs: Of the method's parts, by path: ``{"surrogate.high": 0.3}``.
-        reward: For a JSONL: ``"exact"``, ``"math-verify"`` or ``"file.py:function"``.
+        reward: For a JSONL: ``"exact"``, ``"math-verify"``, one of an installed package or ``"file.py:function"``.
         test_data: For a JSONL: a second file to evaluate on. Without it a fifth of the rows is held out.
         out: Folder of the run; left out, ``runs/<method>-<task>-<seed>``.
         trackers: ``"tensorboard"`` and/or ``"wandb"``.

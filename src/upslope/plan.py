@@ -13,11 +13,13 @@ import torch
 
 from upslope.errors import Remark, UserError
 from upslope.plain_data import JsonDict
-from upslope.plugins import changed_versions
+from upslope.plugins import changed_versions, full_name
+from upslope.rewards import plugin_of as reward_plugin
 from upslope.runtime import trust, user_code
 from upslope.runtime.method_file import method_from_table, method_table, modern_table, packages_of
 from upslope.runtime.run_folder import FORMAT, RunFolder
 from upslope.runtime.settings import Domain, Settings
+from upslope.tasks import plugin_of as task_plugin
 from upslope.tasks.kinds import domain_of, with_domain
 from upslope.types import Method
 
@@ -53,17 +55,22 @@ class Plan:
             "upslope": __version__,
             "format": FORMAT,
             "domain": self.domain,
-            "task": self.task,
+            "task": full_name(self.task, task_plugin(self.task)),
             "model": self.model,
-            "reward": self.reward,
+            "reward": full_name(self.reward, reward_plugin(self.reward)),
             "test_data": self.test_data,
             "trackers": list(self.trackers),
-            "packages": packages_of(self.method),
+            "packages": self._packages(),
             "build": {"python": platform.python_version(), "torch": torch.__version__},
             "data": {path: _digest(Path(path)) for path in (self.task, self.test_data) if path.endswith(".jsonl")},
             "settings": {key: value for key, value in dataclasses.asdict(self.settings).items() if value is not None},
             "method": method_table(self.method),
         }
+
+    def _packages(self) -> dict[str, str]:
+        """Versions of the installed packages whose parts, task or reward the run uses. A method stands in the file as a whole."""
+        used = [plugin for plugin in (task_plugin(self.task), reward_plugin(self.reward)) if plugin is not None]
+        return dict(sorted((packages_of(self.method) | {plugin.package: plugin.version for plugin in used}).items()))
 
     @classmethod
     def from_folder(cls, folder: RunFolder, trusted: bool = False) -> Plan:

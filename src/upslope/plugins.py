@@ -2,8 +2,14 @@
 
 A package says in its ``pyproject.toml`` what it brings::
 
-    [project.entry-points."upslope.parts"]
+    [project.entry-points."upslope.parts"]      # modules with parts
     acme = "acme_rl.parts"
+    [project.entry-points."upslope.methods"]    # modules with methods, or single methods
+    acme = "acme_rl.methods"
+    [project.entry-points."upslope.tasks"]      # classes of tasks, by the name that --task takes
+    maze = "acme_rl.tasks:Maze"
+    [project.entry-points."upslope.rewards"]    # functions, by the name that --reward takes
+    short = "acme_rl.rewards:short"
 
 Nothing of a package is imported before it is asked for, and nothing is imported because a file names a module.
 """
@@ -18,7 +24,9 @@ from typing import Any
 
 from upslope.errors import UserError, did_you_mean, pip_install
 
-PARTS = "upslope.parts"
+PARTS, METHODS, TASKS, REWARDS = "upslope.parts", "upslope.methods", "upslope.tasks", "upslope.rewards"
+GROUPS = (PARTS, METHODS, TASKS, REWARDS)
+"""All groups of entry points that upslope reads."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,32 @@ def plugins(group: str) -> list[Plugin]:
     return [found[key] for key in sorted(found)]
 
 
+def named(group: str, name: str) -> Plugin | None:
+    """The entry point of this name: ``maze``, or ``acme-rl/maze`` where several packages have one.
+
+    Raises:
+        UserError: if several packages have one and the name does not say which.
+    """
+    package, slash, short = name.rpartition("/")
+    found = [each for each in plugins(group) if each.name == short and (not slash or each.package == normalised(package))]
+    if len(found) > 1:
+        full = " or ".join(f"{each.package}/{short}" for each in found)
+        raise UserError(f"{len(found)} packages declare {short!r} under the entry point {group!r}. Say which: {full}.")
+    return found[0] if found else None
+
+
+def full_name(spec: str, plugin: Plugin | None) -> str:
+    """What a file calls a task or reward of a package: with the package, so that no other may ever take its place.
+
+    Args:
+        spec: the name, perhaps with knobs behind a colon.
+    """
+    if plugin is None:
+        return spec
+    _, colon, knobs = spec.partition(":")
+    return f"{plugin.package}/{plugin.name}{colon}{knobs}"
+
+
 def normalised(package: str) -> str:
     """A package's name in the one spelling that pip compares names in."""
     return re.sub(r"[-_.]+", "-", package).lower()
@@ -90,7 +124,7 @@ def missing(package: str, group: str, needed_for: str, version: str = "") -> Use
     return UserError(f"{needed_for}, and the package {package} is not installed.{near} Install it: {_command(package, version)}")
 
 
-def changed_versions(recorded: Mapping[str, object], groups: Iterable[str] = (PARTS,)) -> list[str]:
+def changed_versions(recorded: Mapping[str, object], groups: Iterable[str] = GROUPS) -> list[str]:
     """What to tell the user where packages are not of the version a run recorded. Those that are missing are an error.
 
     Args:
@@ -106,7 +140,7 @@ def changed_versions(recorded: Mapping[str, object], groups: Iterable[str] = (PA
             raise missing(package, "', '".join(groups), f"this run was made with {package} {version}", version)
         if (now := installed_version(package)) != version:
             remarks.append(
-                f"this run was made with {package} {version}, and {now} is installed: its parts may do something else by now. "
+                f"this run was made with {package} {version}, and {now} is installed: its code may do something else by now. "
                 f"The old version: {_command(package, version)}"
             )
     return remarks

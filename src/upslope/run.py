@@ -6,7 +6,6 @@ import dataclasses
 import errno
 import json
 import re
-import signal
 import time
 import warnings
 from collections.abc import Iterator
@@ -32,6 +31,7 @@ from upslope.runtime.method_file import check_can_be_found_again, user_bundles
 from upslope.runtime.run_folder import RunFolder, check_new
 from upslope.runtime.run_lock import owned
 from upslope.runtime.settings import check_domain
+from upslope.runtime.stop_signals import stop_signals
 from upslope.runtime.threads import torch_threads
 from upslope.runtime.trackers import check_trackers, make_trackers
 from upslope.setting_up import Components, set_up
@@ -202,7 +202,7 @@ def _mendable() -> Iterator[None]:
 def _train(run: Run, watcher: Watcher) -> Run:
     components, settings, folder = run.components, run.plan.settings, run.folder
     assert components is not None and settings.steps is not None
-    with torch_threads(settings.threads or 1), _stop_signals() as signals:
+    with torch_threads(settings.threads or 1), stop_signals() as signals:
         watcher.began(run, components)
         progress: JsonDict = {"step": 0, "tokens": 0.0, "seconds": 0.0}
         learner = _begin_or_restore(run, components, watcher, progress)
@@ -357,41 +357,3 @@ class _Clock:
 
     def total(self) -> float:
         return self.before + time.perf_counter() - self.began
-
-
-class _StopSignals:
-    """What Ctrl-C and a scheduler's SIGTERM do: while steps are made, the first asks for a stop after the step, the second ends."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._waits = False
-
-    def __call__(self, number: int, frame: object) -> None:
-        if self.asked or not self._waits:
-            raise KeyboardInterrupt
-        self.asked = True
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """While there is a step to finish and a checkpoint to write."""
-        self._waits = True
-        try:
-            yield
-        finally:
-            self._waits = False
-
-
-@contextmanager
-def _stop_signals() -> Iterator[_StopSignals]:
-    """Listens as long as the block lasts. Only the main thread can."""
-    signals, old = _StopSignals(), dict[signal.Signals, Any]()
-    try:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            old[each] = signal.signal(each, signals)
-    except ValueError:
-        pass
-    try:
-        yield signals
-    finally:
-        for each, handler in old.items():
-            signal.signal(each, handler)

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 import upslope as up
 from upslope.errors import Remark, UserError
 from upslope.learners import nonfinite
-from upslope.learners.nonfinite import IN_A_ROW, NonFinite, Offence, describe
+from upslope.learners.nonfinite import IN_A_ROW, NonFinite, NonFiniteUpdate, describe
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.methods import find
 from upslope.report.live import LiveTable
@@ -156,11 +156,11 @@ def test_a_finite_update_ends_a_series():
 
 def test_of_many_such_updates_the_first_are_kept_and_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(nonfinite, "KEPT", 2)
-    saved = [Offence(step, {"sampled": torch.ones(1, 1)}, (), "gradient").save(tmp_path / "kept") for step in (1, 2, 3, 1)]
+    saved = [NonFiniteUpdate(step, {"sampled": torch.ones(1, 1)}, (), "gradient").save(tmp_path / "kept") for step in (1, 2, 3, 1)]
     assert [file and file.name[:11] for file in saved] == ["step-000001", "step-000002", None, "step-000001"]
     (tmp_path / "file").write_text("")
     with pytest.warns(Remark, match="the rows of step 1 could not be kept"):
-        assert Offence(1, {"sampled": torch.ones(1, 1)}, (), "gradient").save(tmp_path / "file") is None
+        assert NonFiniteUpdate(1, {"sampled": torch.ones(1, 1)}, (), "gradient").save(tmp_path / "file") is None
 
 
 def test_rows_that_cannot_be_looked_at_again_are_kept_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -182,7 +182,7 @@ def test_columns_count_only_where_somebody_decided(tmp_path: Path):
         "reward": torch.tensor([torch.inf, 0.0]),
         "action": torch.zeros(2, 2, dtype=torch.int64),
     }
-    file = Offence(7, columns, ("a", "b"), "weights").save(tmp_path)
+    file = NonFiniteUpdate(7, columns, ("a", "b"), "weights").save(tmp_path)
     assert file is not None and describe(file) == [
         "step 7: 2 rows, 3 decisions",
         "weights that are not finite or too large: a, b",

@@ -1,7 +1,7 @@
 """The defaults of every part are what they were: methods are made of them, and another default is another method of the same name.
 
 A field that a part gains later is missing in the files of older runs, so its default does what the part did without it.
-``python tests/objective/test_defaults.py`` adds what is new to ``part_defaults.json`` and changes nothing else.
+``PYTHONPATH=tests python tests/objective/test_defaults.py`` adds what is new to ``part_defaults.json`` and changes nothing else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def test_the_defaults_of_a_part_are_what_they_were(name: str):
 
 
 def test_every_part_is_listed():
-    assert part_classes().keys() == pinned().keys(), "python tests/objective/test_defaults.py adds what is new"
+    assert part_classes().keys() == pinned().keys(), "PYTHONPATH=tests python tests/objective/test_defaults.py adds what is new"
 
 
 if __name__ == "__main__":

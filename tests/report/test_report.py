@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from html_checker import Checker
 
 import upslope as up
+from upslope.errors import Remark
 from upslope.methods import catalogue
 from upslope.report import describe
 from upslope.report.curves import Mark, chart, number, smooth, sparkline, thin, ticks
@@ -275,3 +277,11 @@ def test_a_warm_start_that_falls_short_says_so(run: Run, capsys: pytest.CaptureF
     watcher.warming(100, 0.41, 0.4)
     watcher.evaluated(0, run.evaluations[0])
     assert "note" not in capsys.readouterr().err
+
+
+def test_the_live_view_shows_remarks_as_notes_and_leaves_other_warnings_alone(capsys):
+    with LiveTable(terminal=False):
+        warnings.warn(Remark("the pole is on fire"), stacklevel=1)
+        with pytest.warns(DeprecationWarning, match="old"):
+            warnings.warn("old", DeprecationWarning, stacklevel=1)
+    assert capsys.readouterr().err.splitlines() == ["note: the pole is on fire"]

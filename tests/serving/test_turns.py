@@ -19,7 +19,7 @@ from upslope.serving import batcher, calls, jobs
 from upslope.serving.batcher import Batcher
 from upslope.serving.body import BadRequest
 from upslope.serving.calls import Call
-from upslope.serving.jobs import News, RequestJob, Written
+from upslope.serving.jobs import News, RequestJob, RequestRow, Written
 from upslope.serving.requests import read_completion
 from upslope.serving.server import Server
 from upslope.types import Completions, Sampling
@@ -197,7 +197,7 @@ def test_requests_leave_nothing_behind() -> None:
 
     def left() -> list[object]:
         gc.collect()
-        return [each for each in gc.get_objects() if isinstance(each, (RequestJob, jobs.Row, Call, News))]
+        return [each for each in gc.get_objects() if isinstance(each, (RequestJob, RequestRow, Call, News))]
 
     with Server(loud(), port=0) as server:
         before, threads = len(left()), threading.active_count()

@@ -94,6 +94,20 @@ def show(flags: argparse.Namespace) -> int:
     return 0
 
 
+def check_method(flags: argparse.Namespace) -> int:
+    """Makes the checks of the catalogue on a method."""
+    from upslope.api import method
+    from upslope.report.check_method import checked, verdict
+    from upslope.runtime.settings_flags import pairs
+
+    found = method(flags.method, taken(flags)).with_knobs(knobs_set(flags))
+    say = (lambda line: None) if flags.json else (lambda line: print(line, flush=True))
+    off = pairs("--off", flags.off, "PATH=VALUE, as in shape.factor=1")
+    results = checked(found, off=off, task=flags.task, reward=flags.reward, runs=not flags.no_runs, say=say)
+    _print([vars(each) for each in results] if flags.json else verdict(found, results))
+    return 0 if all(each.passed for each in results) else FAILED
+
+
 def list_tasks(flags: argparse.Namespace) -> int:
     """Lists what can be trained on."""
     from upslope.tasks import list_tasks

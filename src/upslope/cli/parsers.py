@@ -83,11 +83,29 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     show.add_argument("--set", **SET)
     show.add_argument("--take", **TAKE)
     show.add_argument("--flat", action="store_true", help="all that it does, in the order in which it is done")
+    check = command("check-method", looking.check_method, "make the checks that every method must pass")
+    _add_check_method_flags(check)
     tasks = command("tasks", looking.list_tasks, "list what can be trained on")
     tasks.add_argument("--all", action="store_true", help="with every dataset of reasoning-gym, which takes seconds")
-    for each in (methods, show, tasks):
+    for each in (methods, show, check, tasks):
         each.add_argument("--json", action="store_true", help="the same as JSON")
     return parser, dict(below.choices)
+
+
+def _add_check_method_flags(check: argparse.ArgumentParser) -> None:
+    check.add_argument("method", metavar="METHOD", help="a name, a composition such as dhpo+high-entropy, or a file")
+    check.add_argument("--set", **SET)
+    check.add_argument("--take", **TAKE)
+    check.add_argument(
+        "--off",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="a knob that turns its change off: with all of these it must be its parent to the last bit; repeatable",
+    )
+    check.add_argument("--task", default="", help="what the checks that train do so on (a few seconds' work of their own)")
+    check.add_argument("--reward", default="", help="goes with --task, as for train")
+    check.add_argument("--no-runs", action="store_true", help="leave out the checks that train: seeds and resume")
 
 
 def _wide(prog: str) -> argparse.HelpFormatter:
@@ -107,7 +125,7 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     add("--out", help="folder of the run (runs/METHOD-TASK-SEED)")
     add("--set", **SET)
     add("--take", **TAKE)
-    add("--reward", default="", help="exact, math-verify, or a function of yours as file.py:function")
+    add("--reward", default="", help="exact, math-verify, one of an installed package, or a function of yours as file.py:function")
     add("--test-data", default="", metavar="FILE", help="a second .jsonl to evaluate on")
     add("--tracker", action="append", default=[], metavar="NAME", help="tensorboard or wandb; repeatable")
     add("--quiet", action="store_true", help="print nothing but the folder of the run")

@@ -1,4 +1,4 @@
-"""Adam for a few small vectors, where asking what to do costs more than doing it."""
+"""A fused AdamW with few calls, for networks so small that torch's own step costs more than its kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients and weights that are not finite: the rows they came from are kept, and a series of them ends the run.
+"""Non-finite gradients and weights: the rows they came from are kept, and a series of them ends the run.
 
 One such update is skipped, which costs nothing but its rows: a single overflow in half precision is no reason to stop. A series is
 a run that learns no more, however ordinary its table looks.
@@ -52,7 +52,7 @@ class NonFinite(UserError):
 
 
 @dataclass(frozen=True)
-class Offence:
+class NonFiniteUpdate:
     """The rows of an update that came to nothing."""
 
     step: int
@@ -83,7 +83,9 @@ class Offence:
         return file
 
 
-def offence(method: Method, views: PolicyViews, policy: Policy, rows: Trajectories, needs: frozenset[str], step: int) -> Offence:
+def offence(
+    method: Method, views: PolicyViews, policy: Policy, rows: Trajectories, needs: frozenset[str], step: int
+) -> NonFiniteUpdate:
     """The rows of an update as its parts saw them, computed once more: the update itself keeps nothing of this."""
     parameters = tuple(nonfinite_parameters(policy, gradients=True))
     try:
@@ -91,7 +93,7 @@ def offence(method: Method, views: PolicyViews, policy: Policy, rows: Trajectori
     except RuntimeError as error:  # memory, mostly; the run can go on without it
         warnings.warn(Remark(f"the rows of step {step} are kept without what the policy makes of them: {error}"), stacklevel=2)
         columns = dict(_flat(rows))
-    return Offence(step, columns, parameters, "gradient")
+    return NonFiniteUpdate(step, columns, parameters, "gradient")
 
 
 def _seen_again(method: Method, views: PolicyViews, policy: Policy, rows: Trajectories, needs: frozenset[str]) -> dict[str, Tensor]:
@@ -101,9 +103,9 @@ def _seen_again(method: Method, views: PolicyViews, policy: Policy, rows: Trajec
     return dict(_flat(batch.replace(current=view))) | {f"gradient.{name}": grad for name, grad in grads.items()}
 
 
-def broken_weights(policy: Policy, rows: Trajectories, step: int) -> Offence:
+def broken_weights(policy: Policy, rows: Trajectories, step: int) -> NonFiniteUpdate:
     """The rows of a step behind which the weights are not finite."""
-    return Offence(step, dict(_flat(rows)), tuple(nonfinite_parameters(policy, gradients=False)), "weights")
+    return NonFiniteUpdate(step, dict(_flat(rows)), tuple(nonfinite_parameters(policy, gradients=False)), "weights")
 
 
 def nonfinite_parameters(policy: Policy, gradients: bool) -> Iterator[str]:
@@ -123,7 +125,7 @@ def norm_of(tensors: Iterable[Tensor]) -> float:
 
 
 def describe(path: Path) -> list[str]:
-    """What is not finite in a file that `Offence.save` wrote: a line for the parameters, and one for each column."""
+    """What is not finite in a file that `NonFiniteUpdate.save` wrote: a line for the parameters, and one for each column."""
     from safetensors import SafetensorError, safe_open
 
     try:

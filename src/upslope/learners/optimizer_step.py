@@ -10,7 +10,7 @@ from torch import Tensor
 from upslope.errors import UserError
 from upslope.learners.adam import Adam
 from upslope.learners.metrics import MetricSums
-from upslope.learners.nonfinite import IN_A_ROW, NonFinite, Offence, broken_weights, norm_of, offence
+from upslope.learners.nonfinite import IN_A_ROW, NonFinite, NonFiniteUpdate, broken_weights, norm_of, offence
 from upslope.learners.policy_views import PolicyViews
 from upslope.runtime import torch_private
 from upslope.runtime.settings import Settings
@@ -29,7 +29,7 @@ class OptimizerStep:
         self.optimizer = make_optimizer(method, policy, settings)
         self.step, self.skipped = 0, 0
         """The step under way, and updates in a row whose gradient was not finite, up to now."""
-        self.offence: Offence | None = None
+        self.offence: NonFiniteUpdate | None = None
         """Rows of the step that began or ended such a series."""
         self.check_weights(None)
 

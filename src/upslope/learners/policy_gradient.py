@@ -1,4 +1,4 @@
-"""The learner of every policy-gradient method: it samples, asks the method for a loss per decision, and optimises.
+"""The policy-gradient learner, one for every method: it samples, asks the method for a loss per decision, and optimises.
 
 It knows no method's name, and neither language models nor environments: `upslope.types.interfaces` says what it asks of a policy
 and of a rollout. How a step is cut into updates is the business of `upslope.learners.updates`.
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError, UserError
 from upslope.learners.metrics import MetricSums, component_metrics, sampling_metrics
-from upslope.learners.nonfinite import Offence
+from upslope.learners.nonfinite import NonFiniteUpdate
 from upslope.learners.optimizer_step import OptimizerStep
 from upslope.learners.policy_views import PolicyViews
 from upslope.learners.references import References, compares_with_start, of_older_checkpoint
@@ -102,7 +102,7 @@ class PolicyGradient:
         return self.optimizer_step.optimizer
 
     @property
-    def offence(self) -> Offence | None:
+    def offence(self) -> NonFiniteUpdate | None:
         """Rows of the last step whose gradient was not finite, if they are worth keeping."""
         return self.optimizer_step.offence
 

@@ -30,7 +30,8 @@ class References:
 
     def __init__(self, method: Method, policy: Policy, start: Policy | None):
         self.policy, self.first = policy, start
-        parts = {name: part for name, part in reference_parts(method).items() if name != START or start is not None}
+        wanted = start is not None or compares_with_start(method)
+        parts = {name: part for name, part in reference_parts(method).items() if name != START or wanted}
         self.kept = {name: call(method, part, part.begin, policy, start) for name, part in parts.items()}
 
     @property

@@ -1,4 +1,4 @@
-"""A step's rollouts as plain data: some groups of it, token by token, and where to look first."""
+"""Recorded rollouts: a step's answers as plain data, some groups of it, token by token, and where to look first."""
 
 from __future__ import annotations
 

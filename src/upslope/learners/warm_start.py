@@ -1,4 +1,4 @@
-"""A few seconds of supervised learning, so that a model that knows nothing sometimes earns a reward."""
+"""The warm start: a few seconds of supervised learning, so that a model that knows nothing sometimes earns a reward."""
 
 from __future__ import annotations
 

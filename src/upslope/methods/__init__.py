@@ -1,29 +1,114 @@
-"""The catalogue: every method is a value in one of the modules below; this file only finds them."""
+"""The catalogue: every method is a value in one of the modules below; this file only finds them.
+
+    >>> from upslope.methods import dapo, minirl_r2
+    >>> dapo.parent, minirl_r2.name
+    ('grpo', 'minirl-r2')
+
+A method is imported by its name, with underscores for dashes. Methods of installed packages join by the entry point
+``upslope.methods``.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import warnings
+from collections.abc import Iterator
 from functools import cache
+from types import ModuleType
 
-from upslope.errors import MethodError, did_you_mean
+from upslope.errors import MethodError, Remark, UserError, did_you_mean
+from upslope.plugins import METHODS, Plugin, plugins
 from upslope.types import NAMED_SLOTS, SLOTS, STACKED_SLOTS, Method
+from upslope.types.lazy_names import unknown
+
+__all__ = ["catalogue", "compose", "find"]  # and every method, by `__getattr__`
+
+
+def __getattr__(name: str) -> Method:
+    """A method as an attribute of this module: the catalogue is read when the first one is asked for."""
+    if name.startswith("_"):  # asked by Python itself, while modules below are being imported
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Ours first: a package's module is being imported when it says ``from upslope.methods import grpo``.
+    found = _by_identifier(own_methods()).get(name) or _by_identifier(catalogue()).get(name)
+    if found is None:
+        raise unknown(name, __name__, "method", _by_identifier(catalogue()))
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_by_identifier(catalogue())})
+
+
+def _by_identifier(methods: dict[str, Method]) -> dict[str, Method]:
+    return {name.replace("-", "_"): method for name, method in methods.items()}
 
 
 @cache
-def catalogue() -> dict[str, Method]:
-    """Every method by name, in the order of year and name."""
+def own_methods() -> dict[str, Method]:
+    """Every method of upslope itself, by name."""
     found: dict[str, Method] = {}
     for module in pkgutil.walk_packages(__path__, prefix=f"{__name__}."):
         for value in vars(importlib.import_module(module.name)).values():
             if isinstance(value, Method) and found.setdefault(value.name, value) != value:
                 raise MethodError(f"two different methods are called {value.name!r}.")
+    return found
+
+
+@cache
+def catalogue() -> dict[str, Method]:
+    """Every method by name, in the order of year and name: ours, and those of installed packages.
+
+    A package that cannot be used is left out with a remark.
+    """
+    found = {**own_methods(), **{name: method for name, (method, _) in package_methods().items()}}
     return dict(sorted(found.items(), key=lambda item: (item[1].paper.year, item[0])))
+
+
+@cache
+def package_methods() -> dict[str, tuple[Method, Plugin]]:
+    """Methods of installed packages by name, each with the entry point it comes from."""
+    own = own_methods()
+    found: dict[str, tuple[Method, Plugin]] = {}
+    taken = dict.fromkeys(own, "upslope's own")
+    twice = set()
+    for plugin in plugins(METHODS):
+        try:
+            methods = list(_methods_of(plugin))
+        except UserError as problem:
+            warnings.warn(Remark(str(problem)), stacklevel=2)
+            continue
+        place = f"that of {plugin.package} {plugin.version} ({plugin.value})"
+        for method in methods:
+            if method == own.get(method.name) or method == found.get(method.name, (None,))[0]:
+                continue  # taken from there, to derive from
+            if method.name in taken:
+                twice.add(method.name)
+                told = f"two methods are called {method.name!r}: {taken[method.name]} and {place}. "
+                kept = "Ours is used" if method.name in own else "Neither is used"
+                warnings.warn(Remark(f"{told}{kept}; ask the package's authors for another name."), stacklevel=2)
+                continue
+            taken[method.name], found[method.name] = place, (method, plugin)
+    return {name: entry for name, entry in found.items() if name not in twice}
+
+
+def _methods_of(plugin: Plugin) -> Iterator[Method]:
+    """The methods an entry point names: one, or those of a module under public names."""
+    value = plugin.load()
+    if isinstance(value, ModuleType):
+        yield from (each for name, each in vars(value).items() if isinstance(each, Method) and not name.startswith("_"))
+    elif isinstance(value, Method):
+        yield value
+    else:
+        where = f"{plugin.package}'s entry point {METHODS} {plugin.name} = {plugin.value!r}"
+        raise UserError(f"{where} names neither a module nor a Method. Reinstall the package, or ask its authors.")
 
 
 def find(name: str) -> Method:
     """The method of this name; an unknown one is refused with the nearest names."""
-    methods = catalogue()
+    methods = own_methods()
+    if name not in methods:
+        methods = catalogue()
     if name not in methods:
         raise MethodError(f"no method named {name!r}.{did_you_mean(name, methods)} 'upslope methods' lists all {len(methods)}.")
     return methods[name]

@@ -1,5 +1,7 @@
 """Slot classes, for those who write parts: the same as in `upslope.types`, where they are defined."""
 
+from typing import Any
+
 from upslope.types import (
     Advantage,
     Aggregate,
@@ -28,6 +30,15 @@ from upslope.types import (
     Surrogate,
     Weight,
 )
+from upslope.types.lazy_names import renamed
+
+RENAMED = {"Remembers": "Stateful", "Outside": "DataContext", "Through": "ModelView", "Seen": "ProbeInputs"}
+"""Old names, each with its successor."""
+
+
+def __getattr__(name: str) -> Any:
+    return renamed(name, __name__, RENAMED)
+
 
 __all__ = [
     "Advantage",

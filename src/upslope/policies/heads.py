@@ -1,4 +1,4 @@
-"""Small outputs on a language model's trunk: values, medians, pessimistic pairs of values."""
+"""Heads: small outputs on a language model's trunk, such as values, medians, pessimistic pairs of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A language model as a policy: it encodes prompts, says how likely sampled tokens were, and saves itself for `transformers`.
+"""The language-model policy: it encodes prompts, says how likely sampled tokens were, and saves itself for `transformers`.
 
 Left out: sampling, which an engine does (``upslope.rollout.engines.torch_engine``).
 """

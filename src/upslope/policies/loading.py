@@ -1,4 +1,4 @@
-"""A language model from a folder of the user's: whole, or refused in one line that names what is wrong.
+"""Loading a language model from a folder of the user's: whole, or refused in one line that names what is wrong.
 
 `transformers` fills what a file lacks with random numbers and leaves out what a model has no place for, with a remark in a log.
 Here both are errors: a run that learns from a model that is not the one in the folder is worth nothing.

@@ -1,4 +1,4 @@
-"""A `transformers` model and its tokenizer to and from the files of a checkpoint, every byte under a digest."""
+"""Model files: a `transformers` model and its tokenizer to and from the files of a checkpoint, every byte under a digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a language model needs, beside the sampled ids, to evaluate a row."""
+"""Text inputs: what a language model needs, beside the sampled ids, to evaluate a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of single tokens, for people who look at an answer token by token."""
+"""Token text: what each single token says, for people who look at an answer token by token."""
 
 from __future__ import annotations
 

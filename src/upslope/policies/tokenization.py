@@ -1,4 +1,4 @@
-"""Between text and token ids: what a tokenizer makes of prompts and answers, many at a time, and which tokens end a text."""
+"""Tokenization: what a tokenizer makes of prompts and answers, many at a time, and which tokens end a text."""
 
 from __future__ import annotations
 

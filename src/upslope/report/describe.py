@@ -14,6 +14,7 @@ from importlib import resources
 from upslope.methods import catalogue
 from upslope.plain_data import JsonDict
 from upslope.report.math_words import plain_math
+from upslope.report.places import method_source, part_source
 from upslope.types import SLOTS, Method, Part
 
 WHEN = {
@@ -32,7 +33,7 @@ def when(part: Part) -> str:
 
 
 _INDENT = " " * 4
-UNCHECKED = {"checks": "none", "claim": "not measured"}
+UNCHECKED: JsonDict = {"checks": "none", "claim": "not measured", "tests": []}
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str], width: int = 0) -> str:
@@ -48,16 +49,16 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str], width: int = 0) 
 def methods_table(methods: Sequence[Method], width: int = 0) -> str:
     """A line per method."""
     told = checks()
-    rows = [
-        (each.name, str(each.paper.year), each.parent or "-", *told.get(each.name, UNCHECKED).values(), each.differs)
-        for each in methods
-    ]
+    rows = []
+    for each in methods:
+        known = told.get(each.name, UNCHECKED)
+        rows.append((each.name, str(each.paper.year), each.parent or "-", known["checks"], known["claim"], each.differs))
     return table(rows, ("name", "year", "parent", "checks", "claim", "differs"), width)
 
 
 @cache
-def checks() -> dict[str, dict[str, str]]:
-    """How each method of the catalogue was checked, and how the paper's claim came out on small tasks."""
+def checks() -> dict[str, JsonDict]:
+    """How each method of the catalogue was checked and in which tests, and how the paper's claim came out on small tasks."""
     file = resources.files("upslope.methods") / "checks.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
@@ -76,6 +77,7 @@ def method_record(method: Method) -> JsonDict:
         "parent": method.parent,
         "differs": method.differs,
         "slots": slots(method),
+        "source": method_source(method),
         **checks().get(method.name, UNCHECKED),
     }
 
@@ -114,7 +116,19 @@ def show_text(method: Method, flat: bool = False, width: int = 100) -> str:
         blocks.append(textwrap.fill(f"use it when {method.use_when}", width))
     if method.notes:
         blocks.append("notes\n" + textwrap.fill(method.notes, width, initial_indent="  ", subsequent_indent="  "))
+    if found := _where(method, width):
+        blocks.append(found)
     return "\n\n".join(blocks)
+
+
+def _where(method: Method, width: int) -> str:
+    """Its source file, and the tests that cover it."""
+    named = {"source": method_source(method), "tests": ", ".join(checks().get(method.name, UNCHECKED)["tests"])}
+    return "\n".join(
+        textwrap.fill(f"{what:<8}{where}", width, subsequent_indent=" " * 8, break_on_hyphens=False)
+        for what, where in named.items()
+        if where
+    )
 
 
 def _heading(method: Method, width: int) -> str:
@@ -146,6 +160,7 @@ def _part_record(path: str, part: Part) -> JsonDict:
     return {
         "path": path,
         "part": type(part).__name__,
+        "source": part_source(type(part)),
         "when": when(part),
         "about": about,
         "formula": formulas,
@@ -162,7 +177,7 @@ def _part_text(record: JsonDict, width: int) -> str:
     def wrapped(text: str, indent: str, rest: str | None = None) -> str:
         return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent if rest is None else rest)
 
-    lines = [f"{record['path']}  {record['part']}, {record['when']}"]
+    lines = [f"{record['path']}  {record['part']}, {record['when']}", f"{_INDENT}in {record['source']}"]
     if record["about"]:
         lines.append(wrapped(record["about"], _INDENT))
     lines += [_INDENT * 2 + formula for formula in record["formula"]]

@@ -1,1 +1,1 @@
-"""How trajectories are sampled: engines that continue text, and the loops around them."""
+"""Rollouts: how trajectories are sampled, engines that continue text, and the loops around them."""

@@ -1,4 +1,4 @@
-"""How good is the policy on problems it never learned from?"""
+"""Evaluation: how good the policy is on problems it never learned from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running statistics that bring observations and rewards of an environment to a common scale.
+"""Observation and reward normalisation: running statistics that bring observations and rewards of an environment to a common scale.
 
 They belong to the rollout and move only when it samples: learning reads what they gave, evaluation uses the observation
 statistics as they stand and raw rewards. Statistics are float64 and exact: after any number of batches they equal the mean and

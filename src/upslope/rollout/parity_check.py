@@ -1,4 +1,4 @@
-"""Whether a model that was just loaded is computed rightly here: a few tokens, against one whole pass of `transformers` itself.
+"""The parity check of a model that was just loaded: a few tokens, against one whole pass of `transformers` itself.
 
 Our own decoder is checked in learning and in sampling; if it is off, the model is left to `transformers`, and that is said. What
 `transformers` computes in pieces, through a cache and with padding, is checked too: some models do that wrongly or not at all,

@@ -1,4 +1,4 @@
-"""How long prompts are in tokens, found out before the first step: one that does not fit would otherwise end a run after hours."""
+"""Prompt lengths in tokens, found out before the first step: one that does not fit would otherwise end a run after hours."""
 
 from __future__ import annotations
 

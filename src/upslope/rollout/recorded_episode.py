@@ -1,4 +1,4 @@
-"""One episode, written down so that it can be looked at again: where it began, what was done, what it earned."""
+"""A recorded episode, written down so that it can be looked at again: where it began, what was done, what it earned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory a step of training on text will take, estimated before it is taken.
+"""Memory of a training step on text, estimated before it is taken.
 
 Counted is what grows with the settings and the model: the optimiser's numbers, copies of weights, what sampling keeps of prompts
 and answers, what the backward pass keeps of a slice. The estimate is meant to be right within a factor of two and errs on the low

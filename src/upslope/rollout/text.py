@@ -1,4 +1,4 @@
-"""Grouped sampling of answers to text problems, as trajectories."""
+"""Text rollouts: groups of answers to problems, sampled and scored, as trajectories."""
 
 from __future__ import annotations
 

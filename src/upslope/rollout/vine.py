@@ -1,4 +1,4 @@
-"""Vines: an answer is written, and from some of its states others branch off."""
+"""Vine rollouts: an answer is written, and from some of its states others branch off."""
 
 from __future__ import annotations
 

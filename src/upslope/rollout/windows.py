@@ -1,4 +1,4 @@
-"""Answers written window by window: a step extends every live answer a little instead of waiting for the longest.
+"""Windowed rollouts, for truncated generation: a step extends every live answer a little instead of waiting for the longest.
 
 Between steps an answer is kept as its tokens with what was recorded of them; caches are not kept, its beginning is read again.
 """
@@ -54,7 +54,7 @@ class Windows(RolloutPlan):
 
 
 @dataclass
-class Live:
+class LiveAnswer:
     """An answer under way."""
 
     step: int
@@ -79,14 +79,14 @@ class WindowRollout(TextRollout):
     def __init__(self, *arguments: Any, window: int, **sizes: Any):
         super().__init__(*arguments, **sizes)
         self.window = window
-        self.live: list[Live | None] = [None] * (self.tasks * self.samples)
+        self.live: list[LiveAnswer | None] = [None] * (self.tasks * self.samples)
         self.told: Metrics = {}
         self.draw = lru_cache(maxsize=256)(self._draw)
 
     def _draw(self, step: int, count: int) -> list[Problem]:
         return self.task.sample(count, "train", numpy_generator(self.seed, "tasks", step, 0))
 
-    def _problem(self, live: Live) -> Problem:
+    def _problem(self, live: LiveAnswer) -> Problem:
         return self.draw(live.step, live.drawn)[live.number]
 
     # -- a step --------------------------------------------------------------------------------------------------------
@@ -105,14 +105,14 @@ class WindowRollout(TextRollout):
         self.live = [live if live.finish == "paused" else None for live in answers]
         return rows.replace(group=group)
 
-    def _filled(self, step: int) -> list[Live]:
+    def _filled(self, step: int) -> list[LiveAnswer]:
         """The live answers, with new problems in the free places."""
         free = self.live.count(None)
         drawn = -(-free // self.samples)
-        begun = iter(Live(step, drawn, place // self.samples, [], [], []) for place in range(free))
+        begun = iter(LiveAnswer(step, drawn, place // self.samples, [], [], []) for place in range(free))
         return [next(begun) if live is None else dataclasses.replace(live, begun=len(live.tokens)) for live in self.live]
 
-    def _extend(self, answers: list[Live], prompts: list[list[int]], step: int) -> None:
+    def _extend(self, answers: list[LiveAnswer], prompts: list[list[int]], step: int) -> None:
         limit = self.sampling.max_tokens
         sampling = dataclasses.replace(self.sampling, max_tokens=self.window)
         numbers = uniforms((len(answers), self.window), self.seed, "tokens", step, 0)
@@ -126,7 +126,7 @@ class WindowRollout(TextRollout):
             )
             live.finish = "paused" if finish == "length" and len(live.tokens) < limit else finish
 
-    def _rows(self, answers: list[Live], problems: list[Problem], prompts: list[list[int]]) -> Trajectories:
+    def _rows(self, answers: list[LiveAnswer], problems: list[Problem], prompts: list[list[int]]) -> Trajectories:
         """A row for each answer, in their order: all of one that ended, this window of one that goes on."""
         over = [live.finish != "paused" for live in answers]
         ended, paused = ([place for place, done in enumerate(over) if done == want] for want in (True, False))
@@ -145,7 +145,7 @@ class WindowRollout(TextRollout):
         order = torch.tensor([*ended, *paused]).argsort()
         return joined.take_rows(order.to(joined.sampled.device)).replace(info=[joined.info[i] for i in order.tolist()])
 
-    def _columns(self, answers: list[Live], prompts: list[list[int]], *, whole: bool) -> Trajectories:
+    def _columns(self, answers: list[LiveAnswer], prompts: list[list[int]], *, whole: bool) -> Trajectories:
         first = [0 if whole else live.begun for live in answers]
         contexts = [prompt + live.tokens[:start] for prompt, live, start in zip(prompts, answers, first, strict=True)]
         tokens = padded([live.tokens[start:] for live, start in zip(answers, first, strict=True)], self.policy.pad_id)
@@ -171,7 +171,7 @@ class WindowRollout(TextRollout):
             info=row_notes(problems, responses, [0.0] * rows.rows, ["paused"] * rows.rows),
         ).to(self.policy.device)
 
-    def _tell(self, answers: list[Live], rows: Trajectories) -> None:
+    def _tell(self, answers: list[LiveAnswer], rows: Trajectories) -> None:
         """What the learner cannot see from rows that are not all answers: earnings and lengths are of those that ended."""
         ended = torch.tensor([live.finish != "paused" for live in answers], device=rows.reward.device)
         written = [len(live.tokens) - live.begun for live in answers]
@@ -197,7 +197,7 @@ class WindowRollout(TextRollout):
         return {"live": [None if live is None else dataclasses.asdict(live) for live in self.live], "told": self.told}
 
     def load_state(self, state: State) -> None:
-        self.live = [None if live is None else Live(**live) for live in state["live"]]
+        self.live = [None if live is None else LiveAnswer(**live) for live in state["live"]]
         self.told = state["told"]
 
 

@@ -16,7 +16,8 @@ from types import ModuleType
 from upslope.errors import UserError
 from upslope.runtime.code_bundle import Bundle, NeighbourFinder, digest_of
 
-_PREFIX = "upslope_user_"
+MODULE_PREFIX = "upslope_user_"
+"""How the names of modules begin that are users' own files."""
 SHOWN = 16
 """Digits of a digest that ``run.toml`` has; what may run is decided by all of them."""
 _bundles: dict[str, Bundle] = {}
@@ -31,7 +32,7 @@ def load_file(path: str | Path) -> ModuleType:
     if not path.is_file():
         raise UserError(f"no file {str(path)!r}. Give the path of a Python file, as in my_method.py or my_reward.py:score.")
     bundle = Bundle.around(path)
-    name = f"{_PREFIX}{path.stem}_{bundle.digest[:SHOWN]}"
+    name = f"{MODULE_PREFIX}{path.stem}_{bundle.digest[:SHOWN]}"
     if name in sys.modules:
         return sys.modules[name]
     NeighbourFinder.install(bundle)

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from upslope.errors import TaskError, did_you_mean
 from upslope.plain_data import JsonDict
+from upslope.plugins import TASKS, Plugin, missing, named, plugins
 from upslope.runtime import user_code
 from upslope.runtime.settings import Domain
+from upslope.tasks import packages
 from upslope.tasks.copying import Copy
 from upslope.tasks.embedded import FAMILY as SMALL
 from upslope.tasks.embedded import EmbeddedTask
@@ -26,12 +28,14 @@ from upslope.tasks.interval import IntervalGrounding
 from upslope.tasks.kinds import Kind, domain_of, kind_of
 from upslope.tasks.own import make_own
 from upslope.tasks.recommend import Recommend
-from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, WithReward
+from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, WithReward, split_of
 
 if TYPE_CHECKING:
     from upslope.tasks.gym import GymTask
 
-__all__ = ["Problem", "Scores", "Split", "TaskInfo", "TextTask", "WithReward", "domain_of", "list_tasks", "load_task"]
+__all__ = [
+    "Problem", "Scores", "Split", "TaskInfo", "TextTask", "WithReward", "domain_of", "list_tasks", "load_task", "split_of",
+]  # fmt: skip
 
 FAMILY: dict[str, type[EmbeddedTask]] = {**SMALL, **{task.kind: task for task in (Copy, Grounding, IntervalGrounding, Recommend)}}
 """The tasks that are made on the spot, by name."""
@@ -55,6 +59,7 @@ def list_tasks(all: bool = False) -> list[TaskInfo]:
         found |= {f"reasoning-gym:{name}": f"reasoning-gym's {name}." for name in dataset_names()}
     else:
         found["reasoning-gym:NAME"] = "A dataset of reasoning-gym, about a hundred: 'upslope tasks --all'."
+    found |= packages.descriptions(FAMILY)
     found["FILE.jsonl"] = 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Needs a reward.'
     found["FILE.py:CLASS"] = "A TextTask of your own: a sampler and a scorer."
     found["gym:ID"] = "Any environment gymnasium knows, such as gym:CartPole-v1 or gym:HalfCheetah-v5."
@@ -66,7 +71,8 @@ def load_task(spec: str, *, reward: Reward | None = None, test_data: str | None 
 
     Args:
         spec: A name with knobs, as in ``sort``, ``sort:length=6``, ``reasoning-gym:chain_sum:max_terms=3,max_digits=2`` or
-            ``gym:CartPole-v1``; or the path of a ``.jsonl`` file.
+            ``gym:CartPole-v1``; the name of a task of an installed package, ``maze`` or ``acme-rl/maze``; or the path of a
+            ``.jsonl`` file.
         reward: ``reward(prompts, responses, answers)``; a JSONL file needs one, other text tasks may get one instead of their own.
         test_data: A JSONL file of test problems, beside a JSONL file.
 
@@ -122,6 +128,12 @@ def parse_spec(spec: str) -> tuple[str, JsonDict]:
     return name, options
 
 
+def plugin_of(spec: str) -> Plugin | None:
+    """The entry point of the installed package whose task a text names; nothing if it names one of ours, or none."""
+    name = parse_spec(spec)[0]
+    return named(TASKS, name) if kind_of(spec) == "embedded" and name not in FAMILY else None
+
+
 def _load_text(spec: str, kind: Kind, name: str, options: JsonDict) -> TextTask:
     rest = name.partition(":")[2]
     if kind == "reasoning-gym" and rest:
@@ -134,6 +146,8 @@ def _load_text(spec: str, kind: Kind, name: str, options: JsonDict) -> TextTask:
             if knob not in knobs:
                 raise TaskError(f"{name} has no knob {knob!r}.{did_you_mean(knob, knobs)} Its knobs: {', '.join(knobs)}.")
         return FAMILY[name](**options)
+    if plugin := named(TASKS, name):
+        return packages.make(plugin, options)
     raise TaskError(_unknown(spec, name))
 
 
@@ -152,8 +166,10 @@ def _unknown(spec: str, name: str) -> str:
         return f"{spec!r} lacks the name behind the colon, as in gym:CartPole-v1 or reasoning-gym:chain_sum."
     if re.fullmatch(r"[\w/]+-v\d+", name):
         return f"no task named {name!r}. An environment of gymnasium is written gym:{name}."
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        return str(missing(name.partition("/")[0], TASKS, f"{name!r} is a task of a package"))
     infos = list_tasks()
-    known = [*FAMILY, "reasoning-gym:", "gym:"]
+    known = [*FAMILY, *(plugin.name for plugin in plugins(TASKS)), "reasoning-gym:", "gym:"]
     return f"no task named {name!r}.{did_you_mean(name, known)} 'upslope tasks' lists all {len(infos)}."
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,10 @@ from upslope.runtime import user_code
 from upslope.tasks.text import Problem, Scores, Split, TextTask, WrappedTask
 
 
-def make_own(kind: type[TextTask], source: str) -> OwnTask:
+def make_own(kind: type[TextTask], source: str, knobs: Mapping[str, Any] | None = None) -> OwnTask:
     """The task of this class, from the file ``source``."""
     try:
-        return OwnTask(kind(), source)
+        return OwnTask(kind(**knobs or {}), source)
     except UserError:
         raise
     except Exception as error:

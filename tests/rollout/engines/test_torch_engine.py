@@ -12,9 +12,7 @@ from upslope.errors import UserError
 from upslope.policies import LanguageModel, load_language_model
 from upslope.policies.tiny import tiny
 from upslope.rollout.decode import stepper as stepper_module
-from upslope.rollout.decode.draw import draw_tokens
 from upslope.rollout.decode.plain import Stream
-from upslope.rollout.decode.record import Record, StopStrings
 from upslope.rollout.decode.stepper import Stepper
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime import seeding
@@ -131,15 +129,6 @@ def test_the_frequency_test_notices_a_wrong_temperature():
     assert chisquare(counts.tolist(), (share[common] / share[common].sum() * counts.sum()).tolist()).pvalue < 1e-6
 
 
-def test_the_ends_of_the_unit_interval_draw_tokens_with_probability():
-    logits = torch.full((2, 50_000), -torch.inf)
-    logits[:, [7, 40_000]] = torch.tensor([0.0, -3.0])
-    largest = 1 - 2**-24
-    draw = draw_tokens(logits, Sampling(1), torch.tensor([0.0, largest]))
-    assert draw.token.tolist() == [7, 40_000]
-    assert torch.isfinite(draw.logp).all() and torch.isfinite(draw.entropy).all()
-
-
 def test_the_same_numbers_give_the_same_bits():
     policy, uniforms = policy_of("gemma2"), seeding.uniforms((10, 9), 5)
     one, two = (TorchEngine(policy).generate(PROMPTS, 2, Sampling(9), uniforms) for _ in range(2))
@@ -222,26 +211,6 @@ def test_a_stop_string_complete_with_the_last_token_that_fits_is_a_stop(kind):
     assert text[-2:] not in text[:-1]
     held = TorchEngine(policy).generate(PROMPTS, 6, Sampling(6, stop=(text[-2:],)), uniforms)
     assert held.finish[row] == "stop" and int(held.sampled[row].sum()) == 6
-
-
-def test_a_stop_string_is_heard_behind_which_a_row_went_on_and_ended():
-    said = {"a": 5, "b": 6, "c": 7}
-    names = {number: letter for letter, number in said.items()}
-    record = Record.blank(2, 6, 0, torch.device("cpu"))
-    for row, text in enumerate(("abcab", "cacac")):  # several tokens at once, as a GPU draws them
-        record.tokens[row, :5] = torch.tensor([said[letter] for letter in text])
-        record.sampled[row, :5] = 1.0
-        record.logp[row, :5] = -1.0
-    heard = StopStrings(("bc",), lambda ids: "".join(names[number] for number in ids), 0)
-    assert heard.listen(record, [0, 1]) == [True, False] and heard.rows == {0}
-    assert record.tokens[0].tolist() == [5, 6, 7, 0, 0, 0] and record.sampled.sum(1).tolist() == [3.0, 5.0]
-    assert record.logp[0, 3:].abs().sum() == 0
-    assert heard.listen(record, [0, 1]) == [False, False], "nothing new was said"
-
-
-def test_an_empty_stop_string_is_refused():
-    with pytest.raises(UserError, match="stop"):
-        Sampling(4, stop=("",))
 
 
 def test_chunks_of_prompts_do_not_change_what_is_drawn():

@@ -1,4 +1,4 @@
-"""What a learner asks of its updater: a step's rows dealt out to updates, and one optimiser step on each share."""
+"""The updater's interface: a step's rows dealt out to updates, and one optimiser step on each share."""
 
 from __future__ import annotations
 

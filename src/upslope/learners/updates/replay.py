@@ -1,4 +1,4 @@
-"""Doing the same small computation thousands of times: torch's operations are written down once and then repeated in numpy.
+"""Record and replay: torch's operations are written down once and then repeated in numpy, thousands of times.
 
 A method's loss on 64 decisions is some two hundred operations on columns of 64 numbers, forward and backward. Torch and the parts'
 own Python cost about ten times what numpy takes for the same arithmetic. `Tape` watches one run below autograd, so the gradient's

@@ -1,4 +1,4 @@
-"""How a step is cut: into updates (shares of the data, one optimiser step each) and slices (what fits in memory).
+"""Slicing: how a step is cut into updates (shares of the data, one optimiser step each) and slices (what fits in memory).
 
 Neither changes the gradient beyond rounding: denominators are those of the whole update (`estimator.begin_update`).
 """

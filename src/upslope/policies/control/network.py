@@ -1,4 +1,4 @@
-"""The small networks of control policies: forward and backward written out in numpy, on weights that stand in one vector.
+"""Feed-forward networks of control policies: forward and backward written out in numpy, on weights that stand in one vector.
 
 Learning is thousands of updates on 64 decisions each, where the calls cost more than the arithmetic: an operation on so little
 takes numpy less than a fifth of torch's time, and torch's graph of them costs as much again. `NetworkPass` goes forward and

@@ -1,4 +1,4 @@
-"""The plain way: the networks of control policies in torch's own operations. The fast way is held against it."""
+"""Feed-forward networks in torch's own operations, the plain way. The fast way is held against it."""
 
 from __future__ import annotations
 

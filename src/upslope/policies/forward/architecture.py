@@ -1,4 +1,4 @@
-"""Where the parts of a Llama-like model of `transformers` are, and how its family differs from Llama.
+"""The architecture of a Llama-like model of `transformers`: where its layers are, and how its family differs from Llama.
 
 The decoder (`upslope.policies.forward.decoder`) and the engine compute such models themselves, from the model's own weights. A
 model that is not understood to the last detail is left to `transformers`.

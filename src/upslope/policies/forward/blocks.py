@@ -1,4 +1,4 @@
-"""A model's layers as its decoder wants them: projections of the same input as one matrix, in the precision of the products."""
+"""Decoder blocks, as our passes want them: projections of the same input as one matrix, in the precision of the products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our own decoder knows of a Llama-like model: every tensor it reads and every setting it heeds or may ignore.
+"""Model families that our decoder knows: every tensor it reads and every setting it heeds or may ignore.
 
 A list of what is known, not of what is not: a tensor or a setting that appears with a model of tomorrow is left to `transformers`
 until somebody has looked at it, instead of being ignored without a word.

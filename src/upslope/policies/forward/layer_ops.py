@@ -1,4 +1,4 @@
-"""The steps of a decoder layer as single nodes of autograd, with their backward passes written out.
+"""Operations of a decoder layer as single nodes of autograd, with their backward passes written out.
 
 Fewer and larger nodes save time where launching costs more than computing, and memory everywhere: what is cheap to compute again
 (norms, activations, weights in half precision) is not kept. Gradients of weights come out in the weights' own precision.

@@ -1,4 +1,4 @@
-"""From hidden states or logits to columns, in chunks of decisions: few copies of a vocabulary live at once."""
+"""Log-probabilities, entropies and probes from hidden states or logits, in chunks: few copies of a vocabulary live at once."""
 
 from __future__ import annotations
 

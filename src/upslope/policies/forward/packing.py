@@ -1,4 +1,4 @@
-"""How rows of prompt and response become packed tokens: each distinct prompt once, no padding."""
+"""Packing: rows of prompt and response as packed tokens, each distinct prompt once, no padding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of a model that only `transformers` knows how to compute: rows padded to the longest, whole logits."""
+"""Log-probabilities by `transformers` itself, for any model: rows padded to the longest, whole logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies inside a language model: the distribution that a layer would give if it were the last one."""
+"""The layer view: the distribution that a layer would give if it were the last one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts: which experts a pass took for each token, recorded and replayed.
+"""Routing replay for mixtures of experts: which experts a pass took for each token, recorded and replayed.
 
 A small change of the weights can change which experts are chosen, and with them the log-probability by a jump that no trust region
 foresees. Replaying keeps the choice of an earlier pass, while the weight of each chosen expert is the current router's.

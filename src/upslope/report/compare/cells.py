@@ -16,12 +16,14 @@ import tomli_w
 from upslope.errors import UserError, did_you_mean
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import checked_table
+from upslope.plugins import full_name
 from upslope.runtime.files import write_text
 from upslope.runtime.method_file import method_table
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings, check_names
 from upslope.runtime.toml_files import parse_toml
 from upslope.setting_up import set_up
+from upslope.tasks import plugin_of
 from upslope.types import Method
 from upslope.types.part_text import as_text
 
@@ -261,7 +263,7 @@ def check_agrees(cell: Cell, path: Path, checked: Checked) -> None:
     wanted = {"model": cell.question.model, "settings": {**cell.settings, "seed": cell.seed}}
     wanted |= {"method": _without_texts(checked.methods[cell.label, cell.task])}
     if ".py:" not in cell.task:
-        wanted["task"] = cell.task
+        wanted["task"] = full_name(cell.task, plugin_of(cell.task))
     was, now = flat({**table, "method": _without_texts(table["method"])}), flat(wanted)
     for key, value in now.items():
         if value is not None and was.get(key) != value and str(was.get(key)) != str(value):

@@ -1,4 +1,4 @@
-"""Sampling with a model that only `transformers` knows how to compute: right, and slower than the engine's own decoding."""
+"""Decoding by `transformers` itself, for any model: right, and slower than the engine's own decoding."""
 
 from __future__ import annotations
 

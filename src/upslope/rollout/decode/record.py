@@ -1,4 +1,4 @@
-"""What was drawn, while it is being drawn."""
+"""The record of a decoding call: tokens, log-probabilities and entropies as they are drawn."""
 
 from __future__ import annotations
 

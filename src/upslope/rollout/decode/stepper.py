@@ -1,4 +1,4 @@
-"""One token further in many rows at once: the model's decoding pass, a prompt's keys and values kept once for all its rows.
+"""The decoding step: one token further in many rows at once, a prompt's keys and values kept once for all its rows.
 
 Rows live in *slots*. A slot knows its row, its prompt, how many tokens it has said and the last of them; a row that has ended
 leaves its slot to the next one that waits, or the last slots move into the gaps. Which slot a row has changes nothing about what

@@ -1,4 +1,4 @@
-"""A model's weights as sampling reads them: blocks in the precision of the products, at addresses that do not change."""
+"""Decoding weights: a model's layers in the precision of the products, at addresses that do not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completions that some other engine made, row by row, as the columns everybody here reads."""
+"""Completions of external engines, row by row, as the columns everybody here reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of the Triton kernels of a decoder layer: buffers, grids, how each is cut. `helps` says where they can be called."""
+"""Launches of the Triton kernels of a decoder layer: buffers, grids, how each is cut. `helps` says where they can be called."""
 
 from __future__ import annotations
 

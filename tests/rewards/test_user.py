@@ -1,4 +1,4 @@
-"""Rewards: verifiers, and a user's function that does not do as it should."""
+"""Rewards of the user's own: how they are called, and what becomes of one that does not do as it should."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import hashlib
 import os
 import random
 import sys
-import threading
-import time
 import warnings
 from contextlib import nullcontext
 
@@ -16,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from upslope.errors import MissingExtra, Remark
-from upslope.report.live import LiveTable
+from upslope.errors import Remark
 from upslope.rewards import RewardError, UserReward, load_reward
 
 PROMPTS, RESPONSES, ANSWERS = ["p0", "p1", "p2"], ["a", "bb", "ccc"], ["a", "b", "c"]
@@ -34,63 +31,6 @@ def write(tmp_path):
 
 def call(reward):
     return reward(PROMPTS, RESPONSES, ANSWERS)
-
-
-def test_exact_match_strips_and_nothing_more():
-    assert load_reward("exact")(["p"] * 4, [" 12\n", "12.", "1 2", ""], ["12"] * 4) == [1.0, 0.0, 0.0, 0.0]
-
-
-# -- math-verify -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("response", "answer", "equal"),
-    [
-        ("So it is \\boxed{0.5}.", "\\frac{1}{2}", True),
-        ("1+x", "x+1", True),
-        ("the answer is $\\frac{2}{4}$", "1/2", True),
-        ("42", "42", True),
-        ("B", "B", True),
-        ("the answer is 41", "42", False),
-        ("1+x", "x+2", False),
-        ("", "42", False),
-        ("(" * 3000, "7", False),
-        ("\\boxed{" * 300, "7", False),
-        ("\x00\ud800", "7", False),
-        ("1" * 5000, "7", False),
-    ],
-)
-def test_math_verify(response, answer, equal):
-    assert load_reward("math-verify")(["p"], [response], [answer]) == [float(equal)]
-
-
-@pytest.mark.parametrize("bomb", ["$9^{9^{9^{9}}}$", "$9^9^9^9$", "$10000000!$", "$2^{99999999}$", "9**9**9**9"])
-def test_math_verify_survives_bombs_outside_of_the_main_thread(bomb):
-    found = []
-    started = time.monotonic()
-    thread = threading.Thread(
-        target=lambda: found.extend(load_reward("math-verify")(["p"] * 2, [bomb, "0.5"], ["1/2"] * 2)), daemon=True
-    )
-    thread.start()
-    thread.join(30)
-    assert found == [0.0, 1.0]
-    assert time.monotonic() - started < 20
-
-
-def test_math_verify_has_a_time_limit_in_the_main_thread():
-    reward = load_reward("math-verify")
-    started = time.monotonic()
-    assert type(reward)(seconds=1)(["p"], ["$9^{9^{9^{9}}}$"], ["7"]) == [0.0]
-    assert time.monotonic() - started < 10
-
-
-def test_a_missing_math_verify_names_the_command(monkeypatch):
-    monkeypatch.setitem(sys.modules, "math_verify", None)
-    with pytest.raises(MissingExtra, match=r"pip install -e '.*\[text\]'"):
-        load_reward("math-verify")(["p"], ["1"], ["1"])
-
-
-# -- a function of one's own -------------------------------------------------------------------------------------------
 
 
 def test_a_users_function_is_called_with_lists_and_known_by_its_file(write):
@@ -267,11 +207,3 @@ def test_a_component_whose_name_cannot_be_written_is_refused():
 def test_a_number_of_thousands_of_digits_is_no_finite_number():
     with pytest.raises(RewardError, match="a number of thousands of digits, which is no finite number"):
         call(UserReward(lambda prompts, responses, answers: [10**5000, 0.0, 0.0]))
-
-
-def test_the_live_view_shows_remarks_as_notes_and_leaves_other_warnings_alone(capsys):
-    with LiveTable(terminal=False):
-        warnings.warn(Remark("the pole is on fire"), stacklevel=1)
-        with pytest.warns(DeprecationWarning, match="old"):
-            warnings.warn("old", DeprecationWarning, stacklevel=1)
-    assert capsys.readouterr().err.splitlines() == ["note: the pole is on fire"]

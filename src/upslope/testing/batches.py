@@ -1,0 +1,295 @@
+"""Random batches with every column, the gradient of a method on them, and the ways an update can be cut into slices."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from upslope.objective.estimator import (
+    annotate,
+    begin_update,
+    bind,
+    decision_losses,
+    early_columns,
+    kept,
+    slice_scope,
+    stateful,
+)
+from upslope.runtime.seeding import generator
+from upslope.types import Batch, Ended, Method, Scope, View, decision_keys
+
+CUTS = ("one_by_one", "rows", "sorted", "packed", "two_ranks")
+
+
+def random_batch(
+    seed: int,
+    groups: int = 3,
+    samples: int = 4,
+    *,
+    positions: int = 8,
+    ragged: bool = True,
+    empty_rows: int = 0,
+    drift: float = 0.4,
+    reference_drift: float = 0.3,
+    dtype: torch.dtype = torch.float64,
+) -> Batch:
+    """A batch of ``groups * samples`` rows with all columns; those of ``current`` are leaves that require a gradient.
+
+    Args:
+        ragged: rows of 2 to ``positions`` positions, the longer ones with tool tokens in the middle; else all sampled.
+        empty_rows: how many rows, from the second on, have no sampled decision.
+        drift: spread of the log-ratio between current and proximal policy; 0.4 puts most decisions outside a clip of 0.2.
+        reference_drift: spread of the log-ratio between the reference ``"start"`` and the proximal policy.
+    """
+    random = generator(seed, "batch", groups, samples, positions)
+    rows = groups * samples
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=random, dtype=torch.float64)
+
+    sampled = _ragged(rows, positions, random) if ragged else torch.ones(rows, positions, dtype=torch.float64)
+    sampled[1 : 1 + empty_rows] = 0.0
+    old = -normal(rows, positions).abs() - 1.0  # below -1, so that no drift used here makes a probability above one
+    current = View(
+        logp=(old + drift * normal(rows, positions)).to(dtype).requires_grad_(),
+        entropy=normal(rows, positions).abs().to(dtype).requires_grad_(),
+        value=normal(rows, positions).to(dtype).requires_grad_(),
+    )
+    proximal = View(old.to(dtype), normal(rows, positions).abs().to(dtype), normal(rows, positions).to(dtype))
+    current, proximal = _with_more(current, proximal, generator(seed, "further columns"))
+    reward = _rewards(groups, samples, random).to(dtype)
+    last = _last(sampled)
+    cut_off = torch.rand(rows, generator=random) < 0.5
+    ended = torch.where(cut_off, int(Ended.TRUNCATED), int(Ended.TERMINATED)).unsqueeze(1) * last
+    return Batch(
+        sampled=sampled.to(dtype),
+        reward=reward,
+        group=torch.arange(groups).repeat_interleave(samples) * 3 + 5,
+        task=torch.arange(groups).repeat_interleave(samples) + 1000,
+        behavior=View((old + 0.01 * normal(rows, positions)).to(dtype)),
+        proximal=proximal,
+        current=current,
+        reference={
+            "start": View((old + reference_drift * normal(rows, positions)).to(dtype)),
+            "blind": View((old - torch.rand(old.shape, generator=generator(seed, "blind"), dtype=torch.float64)).to(dtype)),
+        },
+        action=torch.randint(0, 50, (rows, positions), generator=random),
+        temperature=torch.ones(rows, positions, dtype=dtype),
+        step_reward=(0.1 * normal(rows, positions)).to(dtype),
+        components={"task": reward},
+        ended=ended.to(torch.int8),
+        bootstrap=(normal(rows, positions) * last).to(dtype),
+        horizon=positions,
+        key=decision_keys(torch.arange(rows) + seed * 1000, positions),
+        segment={
+            "item": (torch.arange(positions) // 3).expand(rows, positions).clone(),
+            "window": (torch.arange(rows).unsqueeze(1) % 3 - torch.arange(positions)).clamp_min(0),
+        },
+        label={"answer": torch.randint(0, 3, (rows,), generator=random)},
+    )
+
+
+def batch_for(method: Method, seed: int, groups: int = 3, samples: int = 4, **more: Any) -> Batch:
+    """A `random_batch` with the columns that only this method needs."""
+    return with_needs(random_batch(seed, groups, samples, **more), method, seed)
+
+
+def with_needs(batch: Batch, method: Method, seed: int = 0) -> Batch:
+    """The batch with the columns that this method needs and that no method of the catalogue does: of its own heads, probes,
+    references, labels and segments."""
+    random = generator(seed, "columns of a method")
+    shape, dtype = batch.sampled.shape, batch.sampled.dtype
+    reference, label, segment = dict(batch.reference), dict(batch.label), dict(batch.segment)
+    for need in sorted(method.needs()):
+        owner, _, name = need.partition(".")
+        drawn = torch.randn(shape, generator=random, dtype=torch.float64).to(dtype)
+        if owner in ("current", "proximal") and name not in getattr(batch, owner).columns():
+            # What models of the method put out is learned; what probes report carries no gradient.
+            learned = owner == "current" and name in dict(method.models)
+            batch = replace_view(batch, owner, **{name: drawn.requires_grad_(learned)})
+        elif owner == "reference" and name.partition(".")[0] not in reference:
+            reference[name.partition(".")[0]] = View((batch.behavior.logp + 0.3 * drawn), drawn.abs(), drawn)
+        elif owner == "label" and name not in label:
+            label[name] = torch.randint(0, 3, shape[:1], generator=random)
+        elif owner == "segment" and name not in segment:
+            segment[name] = batch.segment["item"]
+    return batch.replace(reference=reference, label=label, segment=segment)
+
+
+def _with_more(current: View, proximal: View, random: torch.Generator) -> tuple[View, View]:
+    """The views with what heads and probes of methods add, drawn apart so that the other columns stay what they were."""
+
+    def normal() -> Tensor:
+        return torch.randn(current.logp.shape, generator=random, dtype=torch.float64).to(current.logp.dtype)
+
+    heads = {"median": normal().requires_grad_()}
+    old = {"median": normal()}
+    # What probes report carries no gradient; most of it lies within the usual bounds.
+    probes = {"objective_change": 5e-3 * normal(), "policy_shift": 5e-5 * normal().abs()}
+    return dataclasses.replace(current, more=heads | probes), dataclasses.replace(proximal, more=old)
+
+
+def _ragged(rows: int, positions: int, random: torch.Generator) -> Tensor:
+    lengths = torch.randint(2, positions + 1, (rows, 1), generator=random)
+    lengths[0] = positions  # at least one row is long and has a hole
+    place = torch.arange(positions).unsqueeze(0)
+    sampled = (place < lengths).double()
+    hole = (place >= 1) & (place < 3) & (lengths > 4) & (torch.arange(rows).unsqueeze(1) % 2 == 0)
+    return sampled.masked_fill(hole, 0.0)
+
+
+def _rewards(groups: int, samples: int, random: torch.Generator) -> Tensor:
+    """Zero and one, never all the same in a group of at least two, and real-valued in the last group."""
+    reward = (torch.rand(groups, samples, generator=random, dtype=torch.float64) < 0.5).double()
+    reward[:, 0] = 1.0
+    if samples > 1:
+        reward[:, 1] = 0.0
+    reward[-1] = torch.randn(samples, generator=random, dtype=torch.float64)
+    return reward.flatten()
+
+
+def _last(sampled: Tensor) -> Tensor:
+    on = sampled > 0
+    return on & (on.flip(1).cumsum(1).flip(1) == 1)
+
+
+def replace_view(batch: Batch, name: str, **columns: Tensor | None) -> Batch:
+    """The batch with columns of one view (``"current"``, ``"proximal"``) replaced."""
+    found = {**getattr(batch, name).columns(), **columns}
+    return batch.replace(**{name: View.of({key: column for key, column in found.items() if column is not None})})
+
+
+def at_proximal(batch: Batch) -> Batch:
+    """The batch as it is at the first update of a step: the current policy is the proximal one."""
+    assert batch.proximal is not None
+    return replace_view(batch, "current", logp=batch.proximal.logp.detach().clone().requires_grad_())
+
+
+# -- the gradient of a method ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Loss of an update and its gradient in the current policy's columns, each ``[N, T]``; zero where a column is not used.
+
+    ``more`` has those of heads and probes.
+    """
+
+    loss: Tensor
+    logp: Tensor
+    entropy: Tensor
+    value: Tensor
+    more: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def finite(self) -> bool:
+        parts = (self.loss, self.logp, self.entropy, self.value, *self.more.values())
+        return all(bool(part.isfinite().all()) for part in parts)
+
+
+def gradient(method: Method, batch: Batch, how: str = "whole", use_filter: bool = True) -> Outcome:
+    """What the learner would do with this batch in one update, cut into slices as `cut` names them."""
+    assert batch.current is not None
+    leaves = {name: column.detach().clone().requires_grad_() for name, column in batch.current.columns().items()}
+    states = {path: part.init() for path, part in stateful(method).items()}
+    rows = kept_rows(method, batch) if use_filter else torch.arange(batch.rows)
+    seen = annotate(method, bind(method, states, batch.replace(current=None)).take_rows(rows))
+    if use_filter:
+        late = kept(method, seen, late=True).nonzero().squeeze(1)
+        rows, seen = rows[late], seen.take_rows(late)
+    current = View.of(leaves).map(lambda column: column[rows])
+    # Only a method that says so may look at the current policy before the update is cut.
+    early = current.map(lambda column: column.detach()) if early_columns(method) else None
+    update = begin_update(method, seen.replace(current=early)).replace(current=current)
+    losses = [decision_losses(method, piece)[0].sum() for piece in cut(update, how, slice_scope(method))]
+    loss = torch.stack(losses).sum()
+    grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    found = {
+        name: torch.zeros_like(leaf) if grad is None else grad for (name, leaf), grad in zip(leaves.items(), grads, strict=True)
+    }
+    known = {name: found.pop(name, torch.zeros_like(batch.sampled)) for name in ("logp", "entropy", "value")}
+    return Outcome(loss.detach(), **known, more=found)
+
+
+def kept_rows(method: Method, batch: Batch) -> Tensor:
+    """Row numbers that every early filter keeps."""
+    states = {path: part.init() for path, part in stateful(method).items()}
+    return kept(method, bind(method, states, batch), late=False).nonzero().squeeze(1)
+
+
+def assert_same(ours: Outcome, theirs: Outcome, rtol: float = 1e-9, atol: float = 1e-12, exact: bool = False) -> None:
+    """The same loss and gradients, to rounding or to the last bit."""
+    pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in ("loss", "logp", "entropy", "value")}
+    pairs |= {name: (ours.more[name], theirs.more[name]) for name in sorted(set(ours.more) & set(theirs.more))}
+    for name, (mine, other) in pairs.items():
+        if exact:
+            if not torch.equal(mine, other):
+                raise AssertionError(f"{name} differs by up to {(mine - other).abs().max():.3g}")
+        else:
+            torch.testing.assert_close(mine, other, rtol=rtol, atol=atol, msg=partial("{}: {}".format, name))
+
+
+# -- cutting an update -----------------------------------------------------------------------------------------------------
+
+
+def cut(batch: Batch, how: str, scope: Scope = "sequence") -> list[Batch]:
+    """The update as slices, none finer than ``scope`` allows.
+
+    ``one_by_one`` takes single decisions, rows or groups; ``rows`` rows (or groups); ``sorted`` puts units of like length
+    together and drops their padding; ``packed`` changes their order and padding; ``two_ranks`` deals them to two processes.
+    """
+    if how == "whole":
+        return [batch]
+    if how == "one_by_one" and scope == "decision":
+        return [batch.take_decisions(flat.unsqueeze(0)) for flat in (batch.sampled.flatten() > 0).nonzero().squeeze(1)] or [batch]
+    units = _units(batch, scope)
+    if how in ("one_by_one", "rows"):
+        chosen = units
+    elif how == "sorted":
+        units = sorted(units, key=lambda rows: float(batch.sampled[rows].sum()))
+        chosen = [torch.cat(units[start : start + 2]) for start in range(0, len(units), 2)]
+    elif how == "packed":
+        chosen = [torch.cat(units[start::3]).flip(0) for start in range(min(3, len(units)))]
+    elif how == "two_ranks":
+        chosen = [torch.cat(units[rank::2]) for rank in range(min(2, len(units)))]
+    else:
+        raise ValueError(how)
+    extra = {"packed": 3}.get(how, 0)
+    trimmed = how in ("sorted", "packed", "two_ranks")
+    pieces = [batch.take_rows(rows) for rows in chosen] or [batch]
+    return [right_pad(_trim(piece), extra) if trimmed else piece for piece in pieces]
+
+
+def _units(batch: Batch, scope: Scope) -> list[Tensor]:
+    if scope == "group":
+        return [(batch.group == name).nonzero().squeeze(1) for name in batch.group.unique()]
+    return list(torch.arange(batch.rows).split(1))
+
+
+def right_pad(batch: Batch, extra: int) -> Batch:
+    """The batch with ``extra`` positions behind every row, at which nothing was sampled."""
+    return map_positions(batch, lambda column: torch.nn.functional.pad(column, (0, extra)))
+
+
+def _trim(batch: Batch) -> Batch:
+    used = (batch.sampled > 0).any(0).nonzero()
+    width = int(used.max()) + 1 if len(used) else 1
+    return map_positions(batch, lambda column: column[:, :width])
+
+
+def map_positions(batch: Batch, function: Callable[[Tensor], Tensor]) -> Batch:
+    """Every column ``[N, T]`` sent through ``function``, values per row left alone."""
+    return batch._map(lambda column: column if column.dim() == 1 else function(column))
+
+
+def with_outlier(batch: Batch, row: int, position: int, distance: float) -> Batch:
+    """One token this far from the proximal policy in log-probability."""
+    assert batch.current is not None and batch.proximal is not None
+    logp = batch.current.logp.detach().clone()
+    logp[row, position] = batch.proximal.logp[row, position] + distance
+    return replace_view(batch, "current", logp=logp.requires_grad_())

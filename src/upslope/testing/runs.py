@@ -1,0 +1,134 @@
+"""Short runs of a method: the same seed gives the same curve, and a run that was stopped ends as one that was not."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from upslope.errors import Remark
+from upslope.plan import Plan
+from upslope.run import Watcher, resume, start
+from upslope.runtime.settings import Settings
+from upslope.tasks import domain_of
+from upslope.testing.checks import expect
+from upslope.types import Method, Metrics
+
+TEXT: Mapping[str, Any] = {
+    "steps": 4, "tasks_per_step": 3, "samples_per_task": 4, "updates_per_step": 2, "max_tokens": 4, "warm_start": 0.0,
+    "eval_problems": 4, "checkpoint_every": 2, "eval_every": 3,
+}  # fmt: skip
+CONTROL: Mapping[str, Any] = {"steps": 4, "envs": 2, "horizon": 24, "passes": 2, "eval_problems": 2, "checkpoint_every": 2}
+MODEL = "tiny:layers=1,width=32"
+CLOCK = frozenset({"seconds", "seconds_sampling", "tokens_per_second", "memory"})
+"""Metrics that no seed can repeat."""
+LETTERS = "def score(prompts, responses, answers):\n    return [sum(map(str.isalpha, r)) / 4 for r in responses]\n"
+"""Pays an untrained model for letters, so that every group has a signal."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the runs train on; left empty, a second's work in which every group has a signal."""
+
+    task: str = ""
+    reward: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def plan(self, method: Method, folder: Path, **settings: Any) -> Plan:
+        """A run of the method, with files of its own in ``folder`` where no task was given."""
+        task, reward = self.task, self.reward
+        if not task and method.family == "control":
+            task = "gym:CartPole-v1"
+        elif not task:
+            lines = (json.dumps({"prompt": f"{i}+{i}=", "answer": str(2 * i)}) + "\n" for i in range(20))
+            (folder / "data.jsonl").write_text("".join(lines))
+            (folder / "letters.py").write_text(LETTERS)
+            task, reward = str(folder / "data.jsonl"), f"{folder / 'letters.py'}:score"
+        control = domain_of(task) == "control"
+        given = Settings(**{**(CONTROL if control else TEXT), **settings, **self.settings})
+        return Plan(method, task, "tiny" if control else MODEL, given, reward)
+
+
+class Breaks(Watcher):
+    """Fails like a crash right after a step's line was logged."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def stepped(self, step: int, metrics: Metrics) -> None:
+        if step == self.step:
+            raise Crash
+
+
+class Crash(Exception):
+    """What a `Breaks` raises."""
+
+
+def result(folder: Path) -> tuple[dict[str, Tensor], list[dict], list[dict]]:
+    """Final weights of a run, its metrics without the clock, its samples."""
+    last = sorted((folder / "checkpoints").glob("step-*"))[-1]
+    weights = {
+        name: tensor
+        for file in last.glob("*.safetensors")
+        if "learner" not in file.name
+        for name, tensor in load_file(file).items()
+    }
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    metrics = [{key: value for key, value in line.items() if key not in CLOCK} for line in lines]
+    samples = folder / "samples.jsonl"
+    return weights, metrics, [json.loads(line) for line in samples.read_text().splitlines()] if samples.exists() else []
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Two runs ended with the same weights, and logged the same."""
+    (weights, metrics, samples), (weights_, metrics_, samples_) = result(one), result(other)
+    for mine, theirs in zip(metrics, metrics_, strict=False):
+        changed = sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
+        expect(not changed, f"at step {mine.get('step')} they differ in {', '.join(changed[:5])}")
+    expect(len(metrics) == len(metrics_), f"one logged {len(metrics)} lines, the other {len(metrics_)}")
+    expect(samples == samples_, "the samples differ")
+    expect(weights.keys() == weights_.keys() and weights, "they kept different tensors")
+    for name, tensor in weights.items():
+        expect(tensor.equal(weights_[name]), f"the weights {name} differ by up to {(tensor - weights_[name]).abs().max():.3g}")
+
+
+def seeds(method: Method, ground: Ground) -> None:
+    """The same seed gives the same curve to the last bit, and another does not."""
+    with _folder() as folder:
+        for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+            start(ground.plan(method, folder, steps=2, eval_every=0, seed=seed), out=folder / name)
+        assert_same_run(folder / "one", folder / "same")
+        expect(result(folder / "one")[1] != result(folder / "other")[1], "another seed gives the same curve")
+
+
+def resumes(method: Method, ground: Ground) -> None:
+    """A run that crashed and was resumed ends as one that never stopped, to the last bit."""
+    with _folder() as folder:
+        whole = start(ground.plan(method, folder), out=folder / "whole")
+        expect(any(record["grad_norm"] > 0 for record in whole.metrics), "no step had a gradient: nothing was learned")
+        with suppress(Crash):
+            start(ground.plan(method, folder), out=folder / "cut", watcher=Breaks(3))
+        resume(folder / "cut")
+        assert_same_run(whole.path, folder / "cut")
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="upslope-check-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", Remark)
+        yield Path(folder)
+
+
+IN_RUNS: Mapping[str, tuple[str, Callable[[Method, Ground], None]]] = {
+    "seeds": ("the same seed gives the same curve, another does not", seeds),
+    "resume": ("a run that crashed and was resumed ends as one that never stopped", resumes),
+}
+"""What is checked in short runs: by name, what it says and how."""

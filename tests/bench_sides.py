@@ -1,0 +1,33 @@
+"""Sides of a measurement that do next to nothing: processes load them by name."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from places import ROOT
+
+sys.path.insert(0, str(ROOT / "bench"))
+
+from sides import Clock, Setting
+
+
+def sleeper(clock: Clock, given: dict[str, Any], setting: Setting) -> None:
+    """A side that sleeps for a while per unit of work; the settings say how long and what it claims to have done."""
+    clock.ready()
+    while True:
+        time.sleep(setting.options["seconds"])
+        clock.tick(samples=given["samples"], tokens=setting.options.get("tokens", 10))
+
+
+def broken(clock: Clock, given: Any, setting: Setting) -> None:
+    raise ValueError("no such luck")
+
+
+def environment(clock: Clock, given: Any, setting: Setting) -> None:
+    """A side that tells what it finds in its environment."""
+    clock.ready()
+    while True:
+        clock.tick(samples=float(os.environ.get("MIMALLOC_PURGE_DELAY", "nan")), threads=float(os.environ["OMP_NUM_THREADS"]))

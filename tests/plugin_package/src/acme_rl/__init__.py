@@ -1,0 +1,1 @@
+"""A part, a method, a task and a reward for upslope."""
