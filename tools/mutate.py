@@ -2,6 +2,7 @@
 
     python tools/mutate.py --count 200 --seed 0          # draws them over the files, writes tools/mutation.json
     python tools/mutate.py --count 20 --only surrogate   # of files whose path holds that; writes nothing
+    python tools/mutate.py --again                       # the survivors of tools/mutation.json once more, after tests were written
 
 A fault that no test notices is a missing test, or it changes nothing that anybody could see: then tools/mutation_reasons.toml says
 so, and why. All of it happens in a copy of the working tree.
@@ -39,6 +40,7 @@ COPIED = ("src", "tests", "bench", "docs", "examples", "tools", "pyproject.toml"
 PASSED, NOTHING_TO_RUN = 0, 5
 BROKEN = "pytest ends with"
 """Where it gave no test a chance to fail."""
+JsonDict = dict[str, Any]
 Plan = dict[Path, list[Selection]]
 """The tests of each file, laid down before the first is run: the working tree may move on."""
 Known = dict[tuple[str, str], dict[str, str]]
@@ -194,7 +196,7 @@ def reasons() -> Known:
     return {(each["file"], each["change"]): each for each in known}
 
 
-def described(outcome: Outcome, known: Known) -> dict[str, str | int]:
+def described(outcome: Outcome, known: Known) -> JsonDict:
     mutation = outcome.mutation
     reason = known.get((mutation.file.name, outcome.change), {"reason": "missing test", "why": ""})
     file = str(mutation.file.relative_to(SOURCE))
@@ -242,12 +244,34 @@ def preload() -> None:
     from transformers import AutoTokenizer, LlamaForCausalLM  # noqa: F401
 
 
-def report(outcomes: list[Outcome], known: Known) -> list[dict[str, str | int]]:
+def report(outcomes: list[Outcome], known: Known) -> list[JsonDict]:
     """The survivors, with what is known of them; prints how many there are."""
     survivors = [described(outcome, known) for outcome in outcomes if not outcome.caught]
     missing = sum(each["reason"] == "missing test" for each in survivors)
     print(f"\n{len(outcomes) - len(survivors)} of {len(outcomes)} caught; {missing} of {len(survivors)} survivors lack a test")
     return survivors
+
+
+def chosen_again(before: JsonDict) -> list[Mutation]:
+    """The faults of a draw that survived it; the sources must be those of the draw."""
+    survived = {(each["file"], each["line"], each["change"]) for each in before["survivors"]}
+    found = []
+    for mutation in drawn(before["drawn"], before["seed"], ""):
+        change = "  =>  ".join(mutation.lines(mutation.file.read_text()))
+        if (str(mutation.file.relative_to(SOURCE)), mutation.line, change) in survived:
+            found.append(mutation)
+    return found
+
+
+def summary(options: argparse.Namespace, before: JsonDict, outcomes: list[Outcome], survivors: list[JsonDict]) -> JsonDict:
+    """What tools/mutation.json holds. ``first`` is how many were caught before tests were written for those that were not."""
+    if options.again:
+        return {**before, "caught": before["faults"] - len(survivors), "survivors": survivors}
+    caught = len(outcomes) - len(survivors)
+    return {
+        "seed": options.seed, "drawn": options.count, "faults": len(outcomes), "first": caught, "caught": caught,
+        "survivors": survivors,
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -256,33 +280,39 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the draw (0)")
     parser.add_argument("--only", default="", help="only files whose path holds this, such as objective/surrogate; writes nothing")
     parser.add_argument("--minutes", type=float, default=math.inf, help="try no further fault after so long (no limit)")
+    parser.add_argument("--again", action="store_true", help="the survivors of tools/mutation.json, and no others")
     options = parser.parse_args()
-    end = time.monotonic() + 60 * options.minutes
+    before = json.loads(RESULT.read_text()) if options.again else {}
+    chosen = chosen_again(before) if options.again else drawn(options.count, options.seed, options.only)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     preload()
-    known, outcomes = reasons(), list[Outcome]()
+    known = reasons()
+    outcomes = all_tried(chosen, known, time.monotonic() + 60 * options.minutes)
+    survivors = report(outcomes, known)
+    for each in survivors:
+        print(f"{each['file']}:{each['line']}  {each['reason']}. {each['why']}\n    {each['change']}")
+    if not options.only:
+        RESULT.write_text(json.dumps(summary(options, before, outcomes, survivors), indent=1, ensure_ascii=False) + "\n")
+
+
+def all_tried(chosen: list[Mutation], known: Known, end: float) -> list[Outcome]:
+    """The faults one after the other, in a copy of the tree; none is begun after the end."""
+    outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as name:
         copy = Copy(Path(name))
         # Only this run leaves bytecode of the tests: what the later ones compile may hold a fault.
         in_child(copy, lambda: run_pytest(copy, ["tests"], Path(name) / "collected.txt", "--collect-only"), bytecode=True)
         related = Related(catalogued(copy, Path(name)))
-        chosen = drawn(options.count, options.seed, options.only)
         selections = {file: related.selections(file) for file in {mutation.file for mutation in chosen}}
         for number, mutation in enumerate(chosen, 1):
             if time.monotonic() > end:
-                print(f"{options.minutes:g} minutes are over: {len(outcomes)} of {len(chosen)} faults were tried", flush=True)
+                print(f"the time is over: {len(outcomes)} of {len(chosen)} faults were tried", flush=True)
                 break
             outcomes.append(tried(copy, selections, mutation, []))
             told, seconds = described(outcomes[-1], known), outcomes[-1].seconds
             verdict = f"caught by {outcomes[-1].by}" if outcomes[-1].caught else f"survived: {told['reason']}"
             print(f"{number:4} {seconds:5.1f} s  {told['file']}:{told['line']}  {mutation.what()}  {verdict}", flush=True)
-        outcomes = checked(copy, selections, outcomes)
-    survivors = report(outcomes, known)
-    for each in survivors:
-        print(f"{each['file']}:{each['line']}  {each['reason']}. {each['why']}\n    {each['change']}")
-    if not options.only:
-        summary = {"seed": options.seed, "faults": len(outcomes), "caught": len(outcomes) - len(survivors), "survivors": survivors}
-        RESULT.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+        return checked(copy, selections, outcomes)
 
 
 if __name__ == "__main__":
