@@ -19,7 +19,10 @@ SOURCE, TESTS = ROOT / "src" / "upslope", ROOT / "tests"
 TABLE = "test_table.py"
 LEARNER = ("learners/test_policy_gradient.py", "learners/test_nonfinite.py", "test_pinned_runs.py")
 """What goes through the whole learner; tried last, as these take longest."""
-LONGER = ("learners/test_rollout_record.py", "learners/updates/test_replay.py")
+LONGER = (
+    "learners/test_rollout_record.py", "learners/updates/test_replay.py", "learners/test_plain.py",
+    "learners/test_moving_average.py",
+)  # fmt: skip
 """Tried for what they import, not for every file of the learner."""
 NOT_RELATED = re.compile(
     r"(board|cli|report/compare|serving)/|rollout/engines/test_server|runtime/test_run_folder|tasks/test_copying"
@@ -78,7 +81,8 @@ class Related:
             small = dict.fromkeys([*near, *sorted((TESTS / "learners").rglob("test_*.py"))])
             small = [test for test in small if test not in named and _place(test) not in (*LEARNER, *LONGER)]
             first = Selection((*map(_from_root, named), *(f"{_from_root(LEARNER_VALUES)}::{test}" for test in STEPS)))
-            return [first, *(Selection(tuple(map(_from_root, each))) for each in (small, [TESTS / name for name in LEARNER]))]
+            last = [TESTS / name for name in LEARNER if Path(name).stem == mirror.stem]
+            return [first, *(Selection(tuple(map(_from_root, each))) for each in (small, last) if each)]
         found = [Selection((*self.values(file, methods), *map(_from_root, (*EVERY_PART, *near))))]
         if own:
             found.append(Selection(tuple(map(_from_root, own[:MOST_FILES]))))
