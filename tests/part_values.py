@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import typing
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any
@@ -21,7 +21,20 @@ from upslope.objective import estimator
 from upslope.objective.advantage import GAE, MovingBaseline
 from upslope.objective.advantage.balanced import SoftBaseline
 from upslope.objective.advantage.centred import CentredGAE
-from upslope.objective.base import Controller, Data
+from upslope.objective.base import (
+    Advantage,
+    Aggregate,
+    Controller,
+    Data,
+    Filter,
+    Mix,
+    Ratio,
+    Regularizer,
+    Reward,
+    Shape,
+    Surrogate,
+    Weight,
+)  # fmt: skip
 from upslope.objective.controller import AdaptiveKL, TargetKL
 from upslope.objective.references import Snapshot, Start
 from upslope.objective.reward import StepKL
@@ -305,3 +318,42 @@ def _accepts(part: Part, field: str, value: float) -> bool:
     except MethodError:
         return False
     return True
+
+
+CALLED = (Advantage, Shape, Ratio, Mix, Surrogate, Weight, Aggregate, Regularizer, Reward, Filter)
+LACKING: dict[str, Callable[[Trajectories], Trajectories]] = {
+    "current": lambda batch: batch.replace(current=None),
+    "current but logp": lambda batch: batch.replace(current=View(batch.current.logp)),
+    "proximal": lambda batch: batch.replace(proximal=None),
+    "proximal but logp": lambda batch: batch.replace(proximal=View(batch.proximal.logp)),
+    "behavior.entropy": lambda batch: batch.replace(behavior=View(batch.behavior.logp)),
+    "reference": lambda batch: batch.replace(reference={}),
+    "signal": lambda batch: batch.replace(signal={}),
+    **{name: lambda batch, name=name: batch.replace(**{name: {}}) for name in ("segment", "label", "components", "prepared")},
+    **{
+        name: lambda batch, name=name: batch.replace(**{name: None})
+        for name in ("advantage", "key", "step_reward", "ended", "bootstrap", "counted", "share")
+    },
+    "horizon": lambda batch: batch.replace(horizon=0),
+}  # fmt: skip
+
+
+def refusals(kind: str) -> dict[str, str]:
+    """What a part says to a batch that lacks something: the kind of error; a part that does without is not listed."""
+    name, path = part_hosts()[kind]
+    method = hosts()[name]
+    part = dict(method.parts())[path]
+    if not isinstance(part, CALLED) or path.startswith("terms."):
+        return {}
+    rows = steps()[0][0]
+    states = {place: each.init() for place, each in estimator.stateful(method).items()}
+    batch = estimator.annotate(method, estimator.bind(method, states, rows))
+    batch = estimator.begin_update(method, batch).replace(current=rows.current)
+    further = (method.ratio(batch),) if isinstance(part, Surrogate) else ()
+    found = {}
+    for what, without in LACKING.items():
+        try:
+            part(without(batch), *further)
+        except Exception as error:
+            found[what] = type(error).__name__
+    return found

@@ -64,8 +64,8 @@ def test_it_looks_every_fifth_step_then_every_second_and_stops_at_the_target(mon
 
 
 def test_it_gives_up_after_so_many_steps(monkeypatch):
-    found, *_ = run(monkeypatch, [0.0] * 8, most=12)
-    assert found == (12, 0.0) and MOST_STEPS == 2000
+    found, weights, *_ = run(monkeypatch, [0.0] * 8, most=12)
+    assert found == (12, 0.0) and len(weights) == 13 and MOST_STEPS == 2000
 
 
 def test_the_gradient_is_clipped_to_one(monkeypatch):
