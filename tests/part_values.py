@@ -357,3 +357,21 @@ def refusals(kind: str) -> dict[str, str]:
         except Exception as error:
             found[what] = type(error).__name__
     return found
+
+
+def asks(kind: str) -> dict[str, str]:
+    """What a part asks for, as it is and with other knobs, those at their ends among them: columns, its scope, whether it prepares."""
+    name, path = part_hosts()[kind]
+    part = dict(hosts()[name].parts())[path]
+    found = {"as it is": _asked(part)}
+    ends = [(f.name, end) for f in fields(part) if isinstance(getattr(part, f.name), float) for end in (0.0, 1.0, math.inf)]
+    for field, value in (*variants(part), *ends):
+        if _accepts(part, field, value) and (asked := _asked(replace(part, **{field: value}))) != found["as it is"]:
+            found[f"{field}={value}"] = asked
+    return found
+
+
+def _asked(part: Part) -> str:
+    early = " prepared from " + " ".join(sorted(part.prepare_needs())) if part.prepares() else ""
+    probes = "".join(f" probing {probe}" for probe in part.probes())
+    return f"{part.seen_at_once()}: {' '.join(sorted(part.needs()))}{early}{probes}"

@@ -98,6 +98,7 @@ class Related:
         names = [name for name in methods if name in pinned["methods"]][:MOST_VALUES] or sorted(pinned["methods"])
         tests = {
             "test_a_part_takes_and_refuses_the_knobs_it_did": parts,
+            "test_a_part_asks_for_what_it_did": parts,
             "test_a_part_refuses_a_batch_as_it_did": parts,
             "test_a_part_with_other_knobs_computes_what_it_did": parts,
             "test_a_method_computes_what_it_did": names,

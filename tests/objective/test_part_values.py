@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from part_values import accepted_knobs, hosts, numbers, part_hosts, part_numbers, refusals
+from part_values import accepted_knobs, asks, hosts, numbers, part_hosts, part_numbers, refusals
 
 PINNED = Path(__file__).parent / "part_values.json"
 
@@ -57,9 +57,15 @@ def test_a_part_refuses_a_batch_as_it_did(part: str):
     assert refusals(part) == pinned("refusals")[part]
 
 
+@pytest.mark.parametrize("part", sorted(pinned("asks")))
+def test_a_part_asks_for_what_it_did(part: str):
+    assert asks(part) == pinned("asks")[part]
+
+
 def test_all_methods_and_parts_are_listed():
     assert pinned("methods").keys() == hosts().keys()
-    assert pinned("parts").keys() == pinned("accepted").keys() == pinned("refusals").keys() == part_hosts().keys()
+    for of in ("parts", "accepted", "refusals", "asks"):
+        assert pinned(of).keys() == part_hosts().keys()
 
 
 def rounded(value: Any) -> Any:
@@ -74,6 +80,7 @@ if __name__ == "__main__":
     now = {
         "methods": {name: numbers(method) for name, method in hosts().items()},
         "parts": {kind: part_numbers(kind) for kind in part_hosts()},
+        "asks": {kind: asks(kind) for kind in part_hosts()},
         "refusals": {kind: refusals(kind) for kind in part_hosts()},
         "accepted": {kind: accepted_knobs(kind) for kind in part_hosts()},
     }
