@@ -360,7 +360,7 @@ def refusals(kind: str) -> dict[str, str]:
 
 
 def asks(kind: str) -> dict[str, str]:
-    """What a part asks for, as it is and with other knobs, those at their ends among them: columns, its scope, whether it prepares."""
+    """What a part asks for, as it is and with other knobs, also at their ends: columns, its scope, whether it prepares."""
     name, path = part_hosts()[kind]
     part = dict(hosts()[name].parts())[path]
     found = {"as it is": _asked(part)}
@@ -372,6 +372,9 @@ def asks(kind: str) -> dict[str, str]:
 
 
 def _asked(part: Part) -> str:
+    try:
+        probes = "".join(f" probing {probe}" for probe in part.probes())
+    except MethodError:
+        probes = " probing what cannot be"
     early = " prepared from " + " ".join(sorted(part.prepare_needs())) if part.prepares() else ""
-    probes = "".join(f" probing {probe}" for probe in part.probes())
     return f"{part.seen_at_once()}: {' '.join(sorted(part.needs()))}{early}{probes}"

@@ -78,8 +78,8 @@ class Related:
         own.sort(key=lambda test: (-len(_checked(test) & set(methods)) / len(_checked(test)), test.name))
         named, near = [test for test in near if test.stem == mirror.stem], near[:MOST_FILES]
         if "learners" in file.parts:
-            small = dict.fromkeys([*near, *sorted((TESTS / "learners").rglob("test_*.py"))])
-            small = [test for test in small if test not in named and _place(test) not in (*LEARNER, *LONGER)]
+            others = [test for test in sorted((TESTS / "learners").rglob("test_*.py")) if _place(test) not in (*LEARNER, *LONGER)]
+            small = [test for test in dict.fromkeys([*near, *others]) if test not in named]
             first = Selection((*map(_from_root, named), *(f"{_from_root(LEARNER_VALUES)}::{test}" for test in STEPS)))
             last = [TESTS / name for name in LEARNER if Path(name).stem == mirror.stem]
             return [first, *(Selection(tuple(map(_from_root, each))) for each in (small, last) if each)]
