@@ -373,8 +373,8 @@ def asks(kind: str) -> dict[str, str]:
 
 def _asked(part: Part) -> str:
     try:
+        early = " prepared from " + " ".join(sorted(part.prepare_needs())) if part.prepares() else ""
         probes = "".join(f" probing {probe}" for probe in part.probes())
+        return f"{part.seen_at_once()}: {' '.join(sorted(part.needs()))}{early}{probes}"
     except MethodError:
-        probes = " probing what cannot be"
-    early = " prepared from " + " ".join(sorted(part.prepare_needs())) if part.prepares() else ""
-    return f"{part.seen_at_once()}: {' '.join(sorted(part.needs()))}{early}{probes}"
+        return "refused"
