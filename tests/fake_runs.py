@@ -46,15 +46,9 @@ def fake_run(
         "method": method_table(catalogue()[method].with_knobs(knobs or {})),
     }  # fmt: skip
     (path / "run.toml").write_text(tomli_w.dumps(table))
-    records: list[dict[str, Any]] = []
     steps = resolved.steps or 0
     counted = {"episodes": 100} if control else {"problems": resolved.eval_problems}
-    for step in range(steps + 1):
-        if step:
-            records.append({"kind": "step", "step": step, **_metrics(step, steps, seed, control), **(extra or {})})
-        if step % 2 == 0:
-            score = before + (after - before) * step / steps
-            records.append({"kind": "evaluation", "step": step, "score": score, "low": score, "high": score, **counted})
+    records = _records(steps, seed, control, before, after, counted, extra or {})
     (path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     if finished:
         summary = {
@@ -66,6 +60,20 @@ def fake_run(
     if right is not None:
         (path / "samples-at-k.json").write_text(json.dumps({"problems": len(right), "samples": 4, "right": right}))
     return path
+
+
+def _records(
+    steps: int, seed: int, control: bool, before: float, after: float, counted: dict[str, Any], extra: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """The lines of ``metrics.jsonl``."""
+    records: list[dict[str, Any]] = []
+    for step in range(steps + 1):
+        if step:
+            records.append({"kind": "step", "step": step, **_metrics(step, steps, seed, control), **extra})
+        if step % 2 == 0:
+            score = before + (after - before) * step / steps
+            records.append({"kind": "evaluation", "step": step, "score": score, "low": score, "high": score, **counted})
+    return records
 
 
 def _metrics(step: int, steps: int, seed: int, control: bool) -> dict[str, Any]:

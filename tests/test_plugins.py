@@ -165,6 +165,18 @@ def test_it_trains_resumes_and_is_evaluated(acme: Path, tmp_path: Path, capsys: 
         up.load(out).plan  # noqa: B018
 
 
+@pytest.mark.slow
+def test_it_is_compared_and_runs_that_are_there_are_kept(acme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(acme), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    small = dict(model="tiny:layers=1,width=16", steps=2, tasks_per_step=2, warm_start=0.0, eval_problems=4, checkpoint_every=1)
+    for _ in range(2):  # the second time nothing is trained
+        answer = up.compare(
+            ["acme-grpo"], "last-letter:length=2", seeds=1, reward="letters", k=0, workers=1, out=tmp_path / "compared", **small
+        )
+        assert answer.failures == ()
+    assert len(list((tmp_path / "compared").glob("*/summary.json"))) == 1
+
+
 def test_its_task_and_reward_are_found_by_name(acme: Path, capsys: pytest.CaptureFixture):
     assert load_task("last-letter:length=2").name == load_task("acme-rl/last-letter:length=2").name == "last-letter:length=2"
     assert "last-letter" in {each.name for each in list_tasks()}

@@ -155,7 +155,7 @@ def _plain(number: float) -> str:
 def shown(value: Any) -> str:
     """A value in a message, shortened."""
     try:
-        text = repr(value)
+        text = " ".join(repr(value).split("\n"))  # a message is one line
     except ValueError:  # Python does not write whole numbers of thousands of digits
         return "a number of thousands of digits"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -237,8 +237,8 @@ def _step(run: Run, learner: PolicyGradient, step: int) -> Metrics:
     except NonFinite as problem:
         raise problem.ended(run.path, run.folder.latest().name) from None
     finally:
-        if learner.offence is not None:
-            learner.offence.save(run.path / "nonfinite")
+        if learner.nonfinite_update is not None:
+            learner.nonfinite_update.save(run.path / "nonfinite")
 
 
 def _begin_or_restore(run: Run, components: Components, watcher: Watcher, progress: JsonDict) -> PolicyGradient:

@@ -323,7 +323,8 @@ def test_methods_as_a_table_and_as_json(upslope: Upslope) -> None:
     found = {record["name"]: record for record in json.loads(out)}
     assert set(found) == {name for name, method in catalogue().items() if method.family == "rlvr"}
     dapo = found["dapo"]
-    assert set(dapo) == {"name", "family", "paper", "parent", "differs", "slots", "checks", "claim"}
+    assert set(dapo) == {"name", "family", "paper", "parent", "differs", "slots", "checks", "claim", "source", "tests"}
+    assert dapo["source"] == "upslope/methods/rlvr/grpo.py" and "tests/methods/rlvr/test_grpo.py" in dapo["tests"]
     assert dapo["paper"] == {"title": catalogue()["dapo"].paper.title, "year": 2025, "arxiv": "2503.14476"}
     assert dapo["parent"] == "grpo" and dapo["slots"]["aggregate"] == "TokenMean()" and "regularize" not in dapo["slots"]
 

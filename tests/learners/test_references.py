@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from tables import table_learner
 
+from upslope.errors import MethodError
 from upslope.learners.references import reference_parts
 from upslope.methods import find
+from upslope.objective.base import Reference
 from upslope.objective.references import Snapshot
 from upslope.objective.regularize import ReferenceKL
 
@@ -66,3 +70,32 @@ def test_a_start_that_was_renewed_is_in_the_checkpoint():
     for name, tensor in renewed.weights().items():
         assert loaded.weights()[name].equal(tensor)
     assert any(not tensor.equal(again.references.first.weights()[name]) for name, tensor in renewed.weights().items())
+
+
+@dataclass(frozen=True)
+class Careless(Reference):
+    """Returns what is no tuple of policies, where it is told to."""
+
+    hook: str = "begin"
+
+    def begin(self, policy, start):
+        return policy if self.hook == "begin" else (policy.frozen_copy(),)
+
+    def due(self, step: int) -> bool:
+        return True
+
+    def renew(self, kept, policy):
+        return None
+
+
+@pytest.mark.parametrize("hook", ["begin", "renew"])
+def test_a_reference_that_keeps_no_policies_is_blamed_by_name(hook):
+    method = find("grpo").derive(references={"mine": Careless(hook)}, regularize=ReferenceKL(reference="mine"))
+    says = rf"references\.mine \(Careless\) returned .* it must return a tuple of policies from its {hook}"
+    with pytest.raises(MethodError, match=says):
+        table_learner(method, lr=0.1, steps=2, warmup=0).step(1)
+
+
+def test_a_reference_that_nobody_named_is_asked_for():
+    with pytest.raises(MethodError, match=r"regularize\.0 needs 'reference\.ema\.logp'.*--set references\.ema=Snapshot"):
+        table_learner(find("grpo").with_knobs({"regularize.reference": "ema"}))

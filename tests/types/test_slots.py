@@ -30,11 +30,17 @@ GRPO = catalogue()["grpo"]
         ("models", ValueFunction(), "a mapping of names is wanted"),
         ("filter", lambda batch: batch, "filter.0 of grpo is .*which is no part"),
         ("rollout", 3, "rollout of grpo is 3"),
+        ("aggregate", TokenMean, r"which is no part; write TokenMean\(\)"),
     ],
 )  # fmt: skip
 def test_a_part_in_the_wrong_slot_is_refused_on_construction(slot, value, says):
     with pytest.raises(MethodError, match=says):
         GRPO.derive(**{slot: value})
+
+
+def test_a_slot_that_is_not_there_is_answered_with_the_nearest():
+    with pytest.raises(MethodError, match=r"a method has no slot 'agregate'. Did you mean 'aggregate'"):
+        GRPO.derive(agregate=TokenMean())
 
 
 def test_a_model_may_stand_among_the_regularizers_as_it_is_one():

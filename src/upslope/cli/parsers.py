@@ -82,7 +82,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     show.add_argument("method", metavar="METHOD", help="a name, a composition such as dhpo+high-entropy, or a file")
     show.add_argument("--set", **SET)
     show.add_argument("--take", **TAKE)
-    show.add_argument("--flat", action="store_true", help="all that it does, in the order in which it is done")
+    show.add_argument("--flat", action="store_true", help="all its parts, from sampling to the loss, with when each runs")
     check = command("check-method", looking.check_method, "make the checks that every method must pass")
     _add_check_method_flags(check)
     tasks = command("tasks", looking.list_tasks, "list what can be trained on")

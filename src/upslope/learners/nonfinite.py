@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from upslope.errors import Remark, UserError
 from upslope.learners.metrics import MetricSums
 from upslope.learners.policy_views import PolicyViews
-from upslope.learners.updates.column_grads import column_grads, leaf
+from upslope.learners.updates.column_grads import as_leaf, column_grads
 from upslope.objective import estimator
 from upslope.runtime import torch_private
 from upslope.types import UNCUT, Method, Policy, Trajectories, View
@@ -83,7 +83,7 @@ class NonFiniteUpdate:
         return file
 
 
-def offence(
+def nonfinite_update(
     method: Method, views: PolicyViews, policy: Policy, rows: Trajectories, needs: frozenset[str], step: int
 ) -> NonFiniteUpdate:
     """The rows of an update as its parts saw them, computed once more: the update itself keeps nothing of this."""
@@ -99,7 +99,7 @@ def offence(
 def _seen_again(method: Method, views: PolicyViews, policy: Policy, rows: Trajectories, needs: frozenset[str]) -> dict[str, Tensor]:
     batch = estimator.begin_update(method, views.before_update(method, rows)).replace(current=None)
     view = views.columns(method, policy, batch, needs)
-    grads = column_grads(method, batch, view.map(leaf), MetricSums())
+    grads = column_grads(method, batch, view.map(as_leaf), MetricSums())
     return dict(_flat(batch.replace(current=view))) | {f"gradient.{name}": grad for name, grad in grads.items()}
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from upslope.errors import UserError
 from upslope.learners.adam import Adam
 from upslope.learners.metrics import MetricSums
-from upslope.learners.nonfinite import IN_A_ROW, NonFinite, NonFiniteUpdate, broken_weights, norm_of, offence
+from upslope.learners.nonfinite import IN_A_ROW, NonFinite, NonFiniteUpdate, broken_weights, nonfinite_update, norm_of
 from upslope.learners.policy_views import PolicyViews
 from upslope.runtime import torch_private
 from upslope.runtime.settings import Settings
@@ -29,13 +29,13 @@ class OptimizerStep:
         self.optimizer = make_optimizer(method, policy, settings)
         self.step, self.skipped = 0, 0
         """The step under way, and updates in a row whose gradient was not finite, up to now."""
-        self.offence: NonFiniteUpdate | None = None
+        self.nonfinite_update: NonFiniteUpdate | None = None
         """Rows of the step that began or ended such a series."""
         self.check_weights(None)
 
     def begin(self, step: int) -> None:
         """A step begins."""
-        self.step, self.offence = step, None
+        self.step, self.nonfinite_update = step, None
 
     def set_learning_rate(self) -> float:
         """The learning rate of the step under way, given to all groups of parameters by their scale."""
@@ -69,7 +69,7 @@ class OptimizerStep:
     def report_skipped(self, method: Method, rows: Trajectories, needs: frozenset[str]) -> None:
         """An update was skipped: the rows of the first and of the last of a series are kept, and the last is the end."""
         if self.skipped in (1, IN_A_ROW):
-            self.offence = offence(method, self.views, self.policy, rows, needs, self.step)
+            self.nonfinite_update = nonfinite_update(method, self.views, self.policy, rows, needs, self.step)
         self.check_weights(rows)
         if self.skipped >= IN_A_ROW:
             what = f"step {self.step}: the gradient was not finite in {IN_A_ROW} updates in a row, so none of them was made."
@@ -81,7 +81,7 @@ class OptimizerStep:
             return
         if rows is None:
             raise NonFinite("the weights are not finite before the first step.", "Give another --model or checkpoint.")
-        self.offence = broken_weights(self.policy, rows, self.step)
+        self.nonfinite_update = broken_weights(self.policy, rows, self.step)
         lr = learning_rate(self.settings, self.step)
         raise NonFinite(
             f"step {self.step}: an update at learning rate {lr:g} left weights that are not finite or about to overflow.",

@@ -22,7 +22,7 @@ from upslope.learners.token_trace import TokenTrace, TracedStep
 from upslope.learners.updates.base import Updater
 from upslope.learners.updates.decisions import DecisionUpdater
 from upslope.learners.updates.rows import RowUpdater
-from upslope.learners.updates.slicing import only
+from upslope.learners.updates.slicing import keep_rows
 from upslope.objective import estimator
 from upslope.objective.base import Controller, Data, State
 from upslope.runtime.seeding import generator, mix
@@ -48,7 +48,7 @@ POLICY_COLUMNS = frozenset(
         *("reference.start.logp", "behavior.entropy", "key"),
     }
 )
-"""What any policy can give: entropies and values on request, and the policy as the run began."""
+"""Columns that every run has: entropies and values on request, the policy as the run began, keys to draw random numbers from."""
 
 
 class LearnerContext:
@@ -102,9 +102,9 @@ class PolicyGradient:
         return self.optimizer_step.optimizer
 
     @property
-    def offence(self) -> NonFiniteUpdate | None:
+    def nonfinite_update(self) -> NonFiniteUpdate | None:
         """Rows of the last step whose gradient was not finite, if they are worth keeping."""
-        return self.optimizer_step.offence
+        return self.optimizer_step.nonfinite_update
 
     # -- one step ------------------------------------------------------------------------------------------------------
 
@@ -143,16 +143,16 @@ class PolicyGradient:
         traced = self.settings.record != "none" and self.rollout.traced
         if not rows.rows:
             return rows, TokenTrace(rows) if traced else None, {}
-        rows = self.views.before_step(method, rows, self._moves(method, rows))
+        rows = self.views.before_step(method, rows, self._leaves_proximal(method, rows))
         rows = estimator.annotate(method, rows)
-        rows = only(rows, estimator.kept(method, rows, late=True))
+        rows = keep_rows(rows, estimator.kept(method, rows, late=True))
         metrics = self.views.kl_to_start(rows, method)
         trace = TokenTrace(rows) if traced else None
         metrics |= self._learn(method, rows, step, trace)
         self.optimizer_step.check_weights(rows)
         return rows, trace, metrics
 
-    def _moves(self, method: Method, rows: Trajectories) -> bool:
+    def _leaves_proximal(self, method: Method, rows: Trajectories) -> bool:
         """Whether the policy leaves the proximal one before the step's last update."""
         if any(term.when == "before" and term.source in rows.aside for _, term in method.terms):
             return True
@@ -166,7 +166,7 @@ class PolicyGradient:
             rows = call(method, part, part, rows, LearnerContext(self, method))
             if not isinstance(rows, Trajectories):
                 raise wrong(method, part, rows, "the rows, with what it adds to them")
-        return only(rows, rows.fresh()), only(rows, estimator.kept(method, rows, late=False))
+        return keep_rows(rows, rows.fresh()), keep_rows(rows, estimator.kept(method, rows, late=False))
 
     def _knobs(self, progress: float) -> dict[str, float]:
         knobs: dict[str, float] = {}
@@ -184,9 +184,9 @@ class PolicyGradient:
         wanted = missing = self.settings.tasks_per_step
         for attempt in range(rounds):
             batch = self._sampled(method, step, attempt, missing)
-            batch = self._known(method, batch.replace(progress=progress), step, attempt)
+            batch = self._with_keys_and_rewards(method, batch.replace(progress=progress), step, attempt)
             everything.append(batch)
-            kept.append(only(batch, estimator.kept(method, batch, late=False)))
+            kept.append(keep_rows(batch, estimator.kept(method, batch, late=False)))
             missing = wanted - sum(piece.group_index()[1] for piece in kept if piece.rows)
             if missing <= 0 or not refills:
                 break
@@ -206,7 +206,7 @@ class PolicyGradient:
 
         return self.tasks.choose(step, attempt, tasks, curriculum.candidates, weigh)
 
-    def _known(self, method: Method, batch: Trajectories, step: int, attempt: int) -> Trajectories:
+    def _with_keys_and_rewards(self, method: Method, batch: Trajectories, step: int, attempt: int) -> Trajectories:
         """A sampled batch with what parts may ask of it from the start: keys to draw from, states, the method's own rewards."""
         first = torch.arange(batch.rows, device=batch.sampled.device) * 0x2545F4914F6CDD1D
         seeds = first + mix(self.settings.seed, "keys", step, attempt)

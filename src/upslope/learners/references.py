@@ -5,7 +5,7 @@ from __future__ import annotations
 from upslope.objective.base import Controller, Reference, State
 from upslope.objective.estimator import stateful
 from upslope.objective.references import Start
-from upslope.types import Method, Policy, call
+from upslope.types import Method, Policy, call, wrong
 
 START = "start"
 """The reference that every method may compare with and none needs to name."""
@@ -32,7 +32,9 @@ class References:
         self.policy, self.first = policy, start
         wanted = start is not None or compares_with_start(method)
         parts = {name: part for name, part in reference_parts(method).items() if name != START or wanted}
-        self.kept = {name: call(method, part, part.begin, policy, start) for name, part in parts.items()}
+        self.kept = {
+            name: _copies(method, part, "begin", call(method, part, part.begin, policy, start)) for name, part in parts.items()
+        }
 
     @property
     def start(self) -> Policy | None:
@@ -48,11 +50,12 @@ class References:
         """Renews the copies that are due before this step, by themselves or because a controller asks."""
         parts = reference_parts(method)
         due = {name for name, part in parts.items() if call(method, part, part.due, step)}
-        for path, part in stateful(method).items():
-            if isinstance(part, Controller):
-                due |= set(part.snapshots(states[path], progress))
+        for path, controller in stateful(method).items():
+            if isinstance(controller, Controller):
+                due |= set(call(method, controller, controller.snapshots, states[path], progress))
         for name in due & self.kept.keys():  # a start that nobody looks at is not kept
-            self.kept[name] = call(method, parts[name], parts[name].renew, self.kept[name], self.policy)
+            part = parts[name]
+            self.kept[name] = _copies(method, part, "renew", call(method, part, part.renew, self.kept[name], self.policy))
 
     def state(self) -> State:
         """The weights of all copies but the first policy itself, which the run keeps beside its checkpoints."""
@@ -67,6 +70,13 @@ class References:
                         copies[number] = self.policy.frozen_copy()
                     copies[number].load_weights(weights)
             self.kept[name] = tuple(copies)
+
+
+def _copies(method: Method, part: Reference, hook: str, found: object) -> tuple[Policy, ...]:
+    """What a reference keeps, if it is a tuple of policies."""
+    if not (isinstance(found, tuple) and all(hasattr(copy, "evaluate") for copy in found)):
+        raise wrong(method, part, found, f"a tuple of policies from its {hook}()")
+    return found
 
 
 def of_older_checkpoint(state: State) -> State:

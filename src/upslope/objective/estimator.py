@@ -67,7 +67,7 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
         check(term.as_method(name, method), None)
     if provides is None:
         return
-    provides = frozenset(provides) | brought(method)
+    provides = frozenset(provides) | provided_by(method)
     missing = sorted(need for need in method.needs() if need not in provides)
     if missing:
         who = {need: path for path, part in method.parts() for need in part.all_needs()}
@@ -77,6 +77,10 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
                 f"{method.name} compares several answers to one task ({who['group']} needs 'group'); an environment gives none. "
                 "Take a method of the family control, such as ppo."
             )
+        unnamed = sorted({need.split(".")[1] for need in missing if need.startswith("reference.")})
+        if unnamed:
+            raise MethodError(f"{method.name}: {lines}, and the method has no reference of that name. Give it one: "
+                              f"references={{{unnamed[0]!r}: Snapshot()}}, or --set references.{unnamed[0]}=Snapshot.")  # fmt: skip
         raise MethodError(
             f"{method.name} cannot run here: {lines}, and this task and policy give only {', '.join(sorted(provides))}."
         )
@@ -92,7 +96,7 @@ def _check_scopes(method: Method) -> None:
                           f"{', '.join(map(repr, allowed))}.{cure}")  # fmt: skip
 
 
-def brought(method: Method) -> frozenset[str]:
+def provided_by(method: Method) -> frozenset[str]:
     """Columns a method brings itself: of its heads, its probes and those it compares with."""
     own = [*(name for name, _ in method.models), *(probe.name for _, part in method.parts() for probe in part.probes())]
     columns = {f"{view}.{name}" for name in own for view in ("proximal", "current")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -16,8 +17,7 @@ from upslope.types import Method
 def method_source(method: Method) -> str:
     """The file that defines the method of this name; nothing for one that was made in a program, as compositions are."""
     for module in _modules(method):
-        assigned = {node.id for node in ast.walk(_tree(module)) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-        values = [vars(module).get(name) for name in assigned]
+        values = [vars(module).get(name) for name in _assigned(module.__file__ or "")]
         if any(isinstance(value, Method) and value.name == method.name for value in values):
             return place(module)
     return ""
@@ -51,8 +51,11 @@ def _modules(method: Method) -> Iterator[ModuleType]:
     )
 
 
-def _tree(module: ModuleType) -> ast.Module:
+@cache
+def _assigned(file: str) -> frozenset[str]:
+    """Names that a file assigns, unlike those it imports."""
     try:
-        return ast.parse(Path(module.__file__ or "").read_bytes())
+        tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):  # zipped, or gone
-        return ast.Module([], [])
+        return frozenset()
+    return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))

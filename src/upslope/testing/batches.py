@@ -49,43 +49,58 @@ def random_batch(
     """
     random = generator(seed, "batch", groups, samples, positions)
     rows = groups * samples
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=random, dtype=torch.float64)
-
     sampled = _ragged(rows, positions, random) if ragged else torch.ones(rows, positions, dtype=torch.float64)
     sampled[1 : 1 + empty_rows] = 0.0
-    old = -normal(rows, positions).abs() - 1.0  # below -1, so that no drift used here makes a probability above one
-    current = View(
-        logp=(old + drift * normal(rows, positions)).to(dtype).requires_grad_(),
-        entropy=normal(rows, positions).abs().to(dtype).requires_grad_(),
-        value=normal(rows, positions).to(dtype).requires_grad_(),
-    )
-    proximal = View(old.to(dtype), normal(rows, positions).abs().to(dtype), normal(rows, positions).to(dtype))
-    current, proximal = _with_more(current, proximal, generator(seed, "further columns"))
-    reward = _rewards(groups, samples, random).to(dtype)
-    last = _last(sampled)
+    old = -_normal(random, rows, positions).abs() - 1.0  # below -1, so that no drift used here makes a probability above one
+    current, proximal = _with_more(*_policies(old, drift, random, dtype), generator(seed, "further columns"))
+    reward, last = _rewards(groups, samples, random).to(dtype), _last(sampled)
     cut_off = torch.rand(rows, generator=random) < 0.5
     ended = torch.where(cut_off, int(Ended.TRUNCATED), int(Ended.TERMINATED)).unsqueeze(1) * last
-    return Batch(
+    batch = Batch(
         sampled=sampled.to(dtype),
         reward=reward,
         group=torch.arange(groups).repeat_interleave(samples) * 3 + 5,
         task=torch.arange(groups).repeat_interleave(samples) + 1000,
-        behavior=View((old + 0.01 * normal(rows, positions)).to(dtype)),
+        behavior=View((old + 0.01 * _normal(random, rows, positions)).to(dtype)),
         proximal=proximal,
         current=current,
+        components={"task": reward},
+        ended=ended.to(torch.int8),
+        horizon=positions,
+    )
+    return _with_further_columns(batch, old, reference_drift, last, seed, random)
+
+
+def _normal(random: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=random, dtype=torch.float64)
+
+
+def _policies(old: Tensor, drift: float, random: torch.Generator, dtype: torch.dtype) -> tuple[View, View]:
+    """The current policy, whose columns are leaves, and the proximal one."""
+    shape = old.shape
+    current = View(
+        logp=(old + drift * _normal(random, *shape)).to(dtype).requires_grad_(),
+        entropy=_normal(random, *shape).abs().to(dtype).requires_grad_(),
+        value=_normal(random, *shape).to(dtype).requires_grad_(),
+    )
+    return current, View(old.to(dtype), _normal(random, *shape).abs().to(dtype), _normal(random, *shape).to(dtype))
+
+
+def _with_further_columns(
+    batch: Batch, old: Tensor, reference_drift: float, last: Tensor, seed: int, random: torch.Generator
+) -> Batch:
+    """The batch with references, actions, rewards of steps, segments and labels."""
+    (rows, positions), dtype = old.shape, batch.sampled.dtype
+    blind = torch.rand(old.shape, generator=generator(seed, "blind"), dtype=torch.float64)
+    return batch.replace(
         reference={
-            "start": View((old + reference_drift * normal(rows, positions)).to(dtype)),
-            "blind": View((old - torch.rand(old.shape, generator=generator(seed, "blind"), dtype=torch.float64)).to(dtype)),
+            "start": View((old + reference_drift * _normal(random, rows, positions)).to(dtype)),
+            "blind": View((old - blind).to(dtype)),
         },
         action=torch.randint(0, 50, (rows, positions), generator=random),
         temperature=torch.ones(rows, positions, dtype=dtype),
-        step_reward=(0.1 * normal(rows, positions)).to(dtype),
-        components={"task": reward},
-        ended=ended.to(torch.int8),
-        bootstrap=(normal(rows, positions) * last).to(dtype),
-        horizon=positions,
+        step_reward=(0.1 * _normal(random, rows, positions)).to(dtype),
+        bootstrap=(_normal(random, rows, positions) * last).to(dtype),
         key=decision_keys(torch.arange(rows) + seed * 1000, positions),
         segment={
             "item": (torch.arange(positions) // 3).expand(rows, positions).clone(),

@@ -20,9 +20,9 @@ from upslope.objective.estimator import (
     annotate,
     begin_update,
     bind,
-    brought,
     check,
     decision_losses,
+    provided_by,
     silent_rows,
     slice_scope,
     stateful,
@@ -58,7 +58,7 @@ def expect(holds: object, otherwise: str) -> None:
 def complete(method: Method) -> None:
     """It fills its slots with parts that fit, and a missing column is named."""
     check(method, method.needs())
-    for need in sorted(method.needs() - brought(method)):
+    for need in sorted(method.needs() - provided_by(method)):
         try:
             check(method, method.needs() - {need})
         except MethodError as refused:
@@ -81,7 +81,14 @@ def identity(method: Method) -> None:
 def equals(method: Method, other: Method, seed: int = 0) -> None:
     """Two methods have the same loss and gradient, to the last bit."""
     batch = with_needs(batch_for(method, seed), other)
-    assert_same(gradient(method, batch), gradient(other, batch), exact=True)
+    try:
+        assert_same(gradient(method, batch), gradient(other, batch), exact=True)
+    except AssertionError as problem:
+        slots = ", ".join(method.diff(other)) or "no slot"
+        raise AssertionError(
+            f"it is not {other.name}, from which it still differs in {slots}: {problem}. (Columns of references are drawn at "
+            "random here, so two references that would agree in a run differ.)"
+        ) from None
 
 
 def files(method: Method) -> None:

@@ -127,11 +127,12 @@ class Batch:
     """Number of the update within the step; random numbers differ between updates."""
     advantage: Tensor | None = None
     signal: Mapping[str, Tensor] = field(default_factory=dict)
-    """What else the advantage wrote, such as ``returns``."""
+    """Further columns by name: what the advantage wrote beside itself (``returns``), what data parts measured, and in an update the
+    product of the weights that see all of it (``weight``)."""
     counted: Tensor | None = None
     """1 on the decisions that enter means and denominators. Set where the update begins."""
     share: Tensor | None = None
-    """Aggregate times update-wide weights: what each decision's loss is multiplied by."""
+    """What the aggregate gives each decision: the weight of its loss in the update."""
     prepared: Mapping[Part, Tensor] = field(default_factory=dict)
     """What parts computed over the whole update before it was cut, by part."""
     state: Mapping[Part, Any] = field(default_factory=dict)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dis
 import importlib
-import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,15 +10,9 @@ from typing import Any
 from upslope.errors import did_you_mean
 
 
-def unknown(name: str, module: str, what: str, known: Iterable[str]) -> AttributeError | ImportError:
-    """The error of a module's ``__getattr__`` for a name that is not there, with the nearest ones.
-
-    ``from module import name`` turns every `AttributeError` into a bare "cannot import name", so there it is an `ImportError`.
-    """
-    told = f"module {module!r} has no {what} {name!r}.{did_you_mean(name, known)}"
-    asked = sys._getframe(2)  # whoever asked the module's __getattr__
-    importing = asked.f_lasti >= 0 and asked.f_code.co_code[asked.f_lasti] == dis.opmap["IMPORT_FROM"]
-    return ImportError(told, name=module) if importing else AttributeError(told)
+def unknown(name: str, module: str, what: str, known: Iterable[str]) -> AttributeError:
+    """The error of a module's ``__getattr__`` for a name that is not there, with the nearest ones."""
+    return AttributeError(f"module {module!r} has no {what} {name!r}.{did_you_mean(name, known)}")
 
 
 def renamed(name: str, module: str, successors: Mapping[str, str]) -> Any:

@@ -103,7 +103,7 @@ class Method:
                 continue
             from upslope.types.part_text import fitting  # looks for all parts there are
 
-            given = f"{part}, {_belongs(part)}" if isinstance(part, Part) else f"{shown(part)}, which is no part"
+            given = f"{part}, {_belongs(part)}" if isinstance(part, Part) else f"{shown(part)}, which is no part{_instead(part)}"
             fits = f"It takes a part that derives from {wanted.__name__}: {', '.join(fitting(wanted)) or 'there is none yet'}."
             raise MethodError(f"{path} of {self.name} is {given}. {fits}")
 
@@ -117,7 +117,7 @@ class Method:
     # -- looking at it -------------------------------------------------------------------------------------------------
 
     def parts(self) -> tuple[tuple[str, Part], ...]:
-        """Every part with its path, in the order in which slots act."""
+        """Every part with its path, slot by slot."""
         return self._parts
 
     @cached_property
@@ -158,6 +158,9 @@ class Method:
         A new name starts without notes, formula, differences and advice unless they are given: those were about the parent. Its
         knobs per domain (``on``) stay, as all slots do; give ``on={}`` to drop them.
         """
+        known = [f.name for f in dataclasses.fields(self)]
+        if unknown := [name for name in changes if name not in known]:
+            raise MethodError(f"a method has no slot {unknown[0]!r}.{did_you_mean(unknown[0], known)} It has {', '.join(SLOTS)}.")
         if changes.get("name", self.name) != self.name:
             changes = {"parent": self.name, "notes": "", "formula": "", "differs": "", "use_when": "", **changes}
         return dataclasses.replace(self, **changes)
@@ -198,7 +201,7 @@ class Method:
 
 
 def _slots() -> tuple[dict[str, type[Part]], dict[str, str]]:
-    """Of each slot of `Method`, in the order in which they act, the class of its parts and how it holds them."""
+    """Of each slot of `Method`, in the order of its fields, the class of its parts and how it holds them."""
     classes: dict[str, type[Part]] = {}
     form: dict[str, str] = {}
     for name, hint in get_type_hints(Method).items():
@@ -210,7 +213,7 @@ def _slots() -> tuple[dict[str, type[Part]], dict[str, str]]:
 
 
 SLOT_CLASSES, _FORM = _slots()
-"""What the parts of each slot derive from, in the order in which the slots act. A new slot is a field of `Method`."""
+"""What the parts of each slot derive from, in the order from tasks to the loss. A new slot is a field of `Method`."""
 SLOTS = tuple(SLOT_CLASSES)
 SINGLE_SLOTS = ("advantage", "ratio", "surrogate", "aggregate")
 """A policy-gradient method needs a part in each of these."""
@@ -218,6 +221,11 @@ OPTIONAL_SLOTS = tuple(slot for slot in SLOTS if _FORM[slot] == "one" and slot n
 """These hold one part or none: the plain way."""
 STACKED_SLOTS = tuple(slot for slot in SLOTS if _FORM[slot] == "stack")
 NAMED_SLOTS = tuple(slot for slot in SLOTS if _FORM[slot] == "named")
+
+
+def _instead(value: object) -> str:
+    """The cure where a class stands in place of a part."""
+    return f"; write {value.__name__}()" if isinstance(value, type) and issubclass(value, Part) else ""
 
 
 def _belongs(part: Part) -> str:

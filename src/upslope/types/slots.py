@@ -1,4 +1,8 @@
-"""Slot classes: what the parts of each slot take and return. A slot's own parts stand in the package of its name."""
+"""Slot classes: what the parts of each slot take and return.
+
+A slot's own parts are in the package or module of its name below `upslope.objective`; those of ``policy`` in
+`upslope.policies.views`, those of ``rollout`` in `upslope.rollout`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,8 @@ State = JsonDict
 class Stateful:
     """A part with state: it reads ``batch.state[self]`` in its call and writes only in ``update``, once at the end of a step.
 
-    Rows that a filter dropped are in the batch of ``update`` too. No pass, slice or process can count twice.
+    Rows that a filter dropped are in the batch of ``update`` too (a `Data` part gets those learned from). No pass, slice or process
+    can count twice.
     """
 
     def init(self) -> State:
@@ -86,8 +91,8 @@ class DataContext(Protocol):
 class Data(Part):
     """What else enters the step: the rows with others joined to them, with columns measured, or with rows put ``aside`` for a term.
 
-    It runs when the rewards are known and before any filter. One that remembers is updated with the rows the step learned from,
-    annotated.
+    It runs when the rewards are known and the step's tasks have been filtered and refilled; the filters then look at all rows, its
+    own among them. One with state is updated with the rows the step learned from, annotated.
     """
 
     scope = "step"

@@ -11,7 +11,7 @@ from upslope.objective import estimator
 from upslope.types import Method, Trajectories, View
 
 
-def leaf(column: Tensor) -> Tensor:
+def as_leaf(column: Tensor) -> Tensor:
     """The column as the objective sees it: its gradient stops here, to go through the policy in one pass afterwards."""
     return column.detach().requires_grad_()
 

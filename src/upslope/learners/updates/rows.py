@@ -13,7 +13,7 @@ from upslope.learners.nonfinite import norm_of
 from upslope.learners.optimizer_step import OptimizerStep
 from upslope.learners.policy_views import PolicyViews
 from upslope.learners.token_trace import TokenTrace
-from upslope.learners.updates.column_grads import column_grads, leaf
+from upslope.learners.updates.column_grads import as_leaf, column_grads
 from upslope.learners.updates.slicing import pack, share_groups
 from upslope.objective import estimator
 from upslope.runtime.settings import Settings
@@ -54,6 +54,6 @@ class RowUpdater:
     def _backward(self, piece: Trajectories, sums: MetricSums, trace: TokenTrace | None) -> None:
         """Backward pass of one slice. The objective sees detached columns; their gradients then go through the policy."""
         view = self.views.evaluate(self.method, self.views.policy, piece, self.needs)
-        grads = column_grads(self.method, piece, view.map(leaf), sums, trace)
+        grads = column_grads(self.method, piece, view.map(as_leaf), sums, trace)
         columns = view.columns()
         torch.autograd.backward([columns[name] for name in grads], list(grads.values()))

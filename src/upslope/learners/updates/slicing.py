@@ -89,7 +89,7 @@ def _groups(batch: Batch, rows: Tensor) -> list[Tensor]:
     return [rows[group == name] for name in torch.unique(group)]
 
 
-def only(batch: Trajectories, keep: Tensor) -> Trajectories:
+def keep_rows(batch: Trajectories, keep: Tensor) -> Trajectories:
     """The rows to keep, notes for people included."""
     if bool(keep.all()):
         return batch

@@ -28,10 +28,10 @@ class MaskedLikelihood(Surrogate):
     mask and :math:`\omega = u` this is the gradient of PPO's clip everywhere but on the boundary itself.
 
     Fields:
-        mask: ``"one-side"`` stops a decision that has moved where its advantage pushes (:math:`A \ge 0, u > 1+high` or
-            :math:`A \le 0, u < 1-low`); ``"two-side"`` any outside :math:`[1-low, 1+high]`; ``"ring"`` lets those inside through
-            and those so far on the wrong side (below :math:`1-far\_low` with :math:`A \ge 0`, above :math:`1+far\_high` with
-            :math:`A \le 0`) that the push brings them back; ``"none"`` all.
+        mask: ``"one-side"`` stops a decision that has moved where its advantage pushes (:math:`A > 0, u > 1+high` or
+            :math:`A < 0, u < 1-low`); ``"two-side"`` any outside :math:`[1-low, 1+high]`; ``"ring"`` lets those inside through
+            and those so far on the wrong side (below :math:`1-far\_low` with :math:`A > 0`, above :math:`1+far\_high` with
+            :math:`A < 0`) that the push brings them back; ``"none"`` all.
         importance: :math:`\omega`: ``"none"`` is 1, ``"ratio"`` is :math:`u`, ``"behavior"`` is :math:`\pi_\theta/\mu` per token,
             with :math:`\mu` the policy that really sampled: it also corrects for an inference engine that differs.
         low, high: the trust region. Wider learns faster and strays further.
