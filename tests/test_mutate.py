@@ -75,7 +75,15 @@ def test_faults_are_spread_over_the_files_and_the_same_for_a_seed():
 def test_the_tests_of_a_part_are_found():
     related = Related(method_parts())
     found = related.selections(SOURCE / "objective" / "surrogate" / "heterogeneous.py")
-    files = [file.name for selection in found for file in selection.files]
+    tests = [test for selection in found for test in selection.tests]
+    assert tests[:5] == [
+        "tests/objective/test_part_values.py::test_a_part_takes_and_refuses_the_knobs_it_did[EntropyAdaptiveClip]",
+        "tests/objective/test_part_values.py::test_a_part_asks_for_what_it_did[EntropyAdaptiveClip]",
+        "tests/objective/test_part_values.py::test_a_part_refuses_a_batch_as_it_did[EntropyAdaptiveClip]",
+        "tests/objective/test_part_values.py::test_a_part_with_other_knobs_computes_what_it_did[EntropyAdaptiveClip]",
+        "tests/objective/test_part_values.py::test_a_method_computes_what_it_did[hapo]",
+    ]
+    files = [Path(test).name for test in tests[5:]]
     assert files[:3] == ["test_defaults.py", "test_bounds.py", "test_heterogeneous.py"] and "test_hapo.py" in files
-    assert found[-1].files[0].name == "test_table.py" and "hapo]" in found[-1].only
+    assert found[-1].tests[0] == "tests/test_table.py" and "hapo]" in found[-1].only
     assert all(related.selections(SOURCE / file) for file in ("objective/terms.py", "learners/adam.py"))

@@ -7,6 +7,7 @@ check of a method that has a part from there.
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -18,7 +19,10 @@ SOURCE, TESTS = ROOT / "src" / "upslope", ROOT / "tests"
 TABLE = "test_table.py"
 LEARNER = ("learners/test_policy_gradient.py", "learners/test_nonfinite.py", "test_pinned_runs.py")
 """What goes through the whole learner; tried last, as these take longest."""
-LONGER = ("learners/test_rollout_record.py", "learners/updates/test_replay.py")
+LONGER = (
+    "learners/test_rollout_record.py", "learners/updates/test_replay.py", "learners/test_plain.py",
+    "learners/test_moving_average.py",
+)  # fmt: skip
 """Tried for what they import, not for every file of the learner."""
 NOT_RELATED = re.compile(
     r"(board|cli|report/compare|serving)/|rollout/engines/test_server|runtime/test_run_folder|tasks/test_copying"
@@ -27,7 +31,19 @@ NOT_RELATED = re.compile(
 """By path below tests/."""
 EVERY_PART = tuple(TESTS / "objective" / name for name in ("test_defaults.py", "test_bounds.py"))
 """Tests that look at every part."""
-MOST_FILES, MOST_METHODS = 4, 2
+VALUES = TESTS / "objective" / "test_part_values.py"
+"""The pinned numbers of every method and every part: these notice most faults, and quickly."""
+LEARNER_VALUES = TESTS / "learners" / "test_learner_values.py"
+STEPS = (
+    *(
+        f"test_a_learner_of_rows_does_what_it_did[{name}]"
+        for name in ("grpo", "dapo", "remix", "spo-single-stream", "pipo", "safe", "capo", "tempsamp-r1", "hapo", "riskpo",
+                     "grpo in one update", "grpo by a cosine, unclipped", "dapo, not recorded")
+    ),
+    *(f"test_a_learner_of_decisions_does_what_it_did[{name}]" for name in ("ppo", "bpo")),
+)  # fmt: skip
+"""The pinned steps of learners that go through most of their code."""
+MOST_FILES, MOST_METHODS, MOST_VALUES = 4, 2, 12
 """Of the tests of methods that use a file: with more, what many methods share would be tried on all of them."""
 
 
@@ -35,7 +51,8 @@ MOST_FILES, MOST_METHODS = 4, 2
 class Selection:
     """One call of pytest."""
 
-    files: tuple[Path, ...]
+    tests: tuple[str, ...]
+    """Files, or single tests of files, by their places in the repository."""
     only: str = ""
     """An expression for ``-k``."""
 
@@ -59,16 +76,34 @@ class Related:
         near.sort(key=lambda test: (test != mirror, test.stem != mirror.stem, -len(_imports(test) & _defined(file)), test.name))
         own = [test for test in self.tests if test not in near and _checked(test) & set(methods)]
         own.sort(key=lambda test: (-len(_checked(test) & set(methods)) / len(_checked(test)), test.name))
-        near = [*(EVERY_PART if "objective" in file.parts else ()), *near[:MOST_FILES]]
-        found = [Selection(tuple(each)) for each in (near, own[:MOST_FILES]) if each]
-        if methods and "learners" not in file.parts:
+        named, near = [test for test in near if test.stem == mirror.stem], near[:MOST_FILES]
+        if "learners" in file.parts:
+            others = [test for test in sorted((TESTS / "learners").rglob("test_*.py")) if _place(test) not in (*LEARNER, *LONGER)]
+            small = [test for test in dict.fromkeys([*near, *others]) if test not in named]
+            first = Selection((*map(_from_root, named), *(f"{_from_root(LEARNER_VALUES)}::{test}" for test in STEPS)))
+            last = [TESTS / name for name in LEARNER if Path(name).stem == mirror.stem]
+            return [first, *(Selection(tuple(map(_from_root, each))) for each in (small, last) if each)]
+        found = [Selection((*self.values(file, methods), *map(_from_root, (*EVERY_PART, *near))))]
+        if own:
+            found.append(Selection(tuple(map(_from_root, own[:MOST_FILES]))))
+        if methods:
             names = " or ".join(f"{name}]" for name in methods[:MOST_METHODS])
-            found.append(Selection((TESTS / TABLE,), f"({names}) or aggregates or scopes"))
-        if "learners" in file.parts or not methods:
-            small = (test for test in (TESTS / "learners").rglob("test_*.py") if _place(test) not in (*LEARNER, *LONGER))
-            found.append(Selection(tuple(small)))
-            found.append(Selection(tuple(TESTS / name for name in LEARNER if (TESTS / name).exists())))
+            found.append(Selection((_from_root(TESTS / TABLE),), f"({names}) or aggregates or scopes"))
         return found
+
+    def values(self, file: Path, methods: list[str]) -> list[str]:
+        """The pinned numbers that a file has a part in: those of its classes, and of methods that use it."""
+        pinned = json.loads(VALUES.with_name("part_values.json").read_text())
+        parts = sorted(pinned["parts"].keys() & _defined(file))
+        names = [name for name in methods if name in pinned["methods"]][:MOST_VALUES] or sorted(pinned["methods"])
+        tests = {
+            "test_a_part_takes_and_refuses_the_knobs_it_did": parts,
+            "test_a_part_asks_for_what_it_did": parts,
+            "test_a_part_refuses_a_batch_as_it_did": parts,
+            "test_a_part_with_other_knobs_computes_what_it_did": parts,
+            "test_a_method_computes_what_it_did": names,
+        }
+        return [f"{_from_root(VALUES)}::{test}[{name}]" for test, chosen in tests.items() for name in chosen]
 
     def methods(self, file: Path) -> list[str]:
         """Methods with a part from this file, or from one that uses it; those with fewest parts of others' first."""
@@ -94,6 +129,10 @@ def method_parts() -> dict[str, set[str]]:
         }
         for name, method in catalogue().items()
     }
+
+
+def _from_root(test: Path) -> str:
+    return test.relative_to(ROOT).as_posix()
 
 
 def _place(test: Path) -> str:

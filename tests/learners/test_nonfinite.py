@@ -195,3 +195,10 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path):
     (tmp_path / "x.safetensors").write_bytes(b"nothing")
     with pytest.raises(UserError, match="does not hold the rows of an update"):
         describe(tmp_path / "x.safetensors")
+
+
+def test_one_broken_number_of_an_action_is_enough(tmp_path: Path):
+    action = torch.zeros(2, 2, 3)
+    action[1, 0, 2] = torch.nan
+    file = NonFiniteUpdate(7, {"sampled": torch.ones(2, 2), "action": action}, (), "gradient").save(tmp_path)
+    assert file is not None and describe(file)[1:] == ["action: 1 values that are not finite, in 1 of 2 rows: 1"]

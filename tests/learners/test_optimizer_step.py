@@ -9,6 +9,7 @@ import torch
 from tables import SAMPLES, table_learner
 from torch import Tensor
 
+from upslope.learners.metrics import MetricSums
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.methods import find
 from upslope.objective.advantage import GAE
@@ -126,3 +127,19 @@ def test_steps_on_decisions_by_hand(limit: float):
             found = vector(learner.policy.trainable()[name])
             expected = torch.tensor(by_hand[name].weights, dtype=torch.float64)
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("limit", [1e-6, 2e-6, 0.5])
+def test_a_gradient_is_clipped_as_torch_clips_it(limit: float):
+    """At a norm of 2e-6 the small number in torch's divisor counts: 1e-6 / (2e-6 + 1e-6) is a third."""
+    step = table_learner(plain, grad_clip=limit, **OPTIMIZER).optimizer_step
+    first, *others = step.parameters()
+    for parameter in (first, *others):
+        parameter.grad = torch.zeros_like(parameter)
+    first.grad.flatten()[0] = 2e-6
+    sums = MetricSums()
+    assert step.apply(2e-6, sums)
+    assert first.grad.flatten()[0].item() == pytest.approx(2e-6 / 3 if limit == 1e-6 else 2e-6, rel=1e-5)
+    assert sums.means() == {"skipped_updates": 0.0, "grad_norm": 2e-6}
+    assert not step.apply(math.inf, sums)
+    assert sums.means() == {"skipped_updates": 0.5, "grad_norm": 2e-6} and step.skipped == 1

@@ -20,7 +20,9 @@ PINNED = Path(__file__).parent / "part_defaults.json"
 
 def defaults(kind: type[Part]) -> dict[str, str]:
     """Default of each field as Python writes it; a field without one is named, too."""
-    return {f.name: "required" if f.default is dataclasses.MISSING else repr(f.default) for f in dataclasses.fields(kind)}
+    made = {f.name: f.default_factory() for f in dataclasses.fields(kind) if f.default_factory is not dataclasses.MISSING}
+    given = {f.name: f.default for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING} | made
+    return {f.name: repr(given[f.name]) if f.name in given else "required" for f in dataclasses.fields(kind)}
 
 
 def pinned() -> dict[str, dict[str, str]]:

@@ -56,3 +56,9 @@ def test_gae_is_the_recursion_over_sampled_positions(seed):
             following = value[row, position]
             expected[row, position] = running
     torch.testing.assert_close(part(batch), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_scan_goes_along_the_last_axis_whatever_stands_before_it():
+    decay, added = torch.full((3,), 0.5), torch.tensor([1.0, 2.0, 4.0])
+    assert backward_scan(decay, added).tolist() == [3.0, 4.0, 4.0]
+    assert backward_scan(decay.expand(2, 1, 3), added.expand(2, 1, 3)).tolist() == [[[3.0, 4.0, 4.0]]] * 2
