@@ -151,7 +151,7 @@ def test_a_decoder_that_is_off_is_given_up_and_the_figure_is_said(monkeypatch):
         assert not check_policy(policy).plain
     changed = architecture(policy.model)
     monkeypatch.setattr(
-        "upslope.policies.language_model.anatomy", lambda model: type(changed)(**vars(changed) | {"model": model, "eps": 0.5})
+        "upslope.policies.language_model.architecture", lambda model: type(changed)(**vars(changed) | {"model": model, "eps": 0.5})
     )
     policy._body = None
     with pytest.warns(UserWarning, match=r"differ by [\d.e-]+ from it, more than 0.0001"):
