@@ -35,6 +35,7 @@ def test_how_an_update_is_cut_changes_nothing(method: Method, how: str):
     checks.cuts(method, [how])
 
 
+@pytest.mark.slow
 @each_method
 def test_cuts_agree_to_rounding_in_float32(method: Method):
     checks.cuts_in_float32(method)

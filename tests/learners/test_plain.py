@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from fast_methods import few_fast
 
 import upslope as up
 from upslope.learners.policy_gradient import PolicyGradient
@@ -44,7 +45,7 @@ def flat(made: PolicyGradient) -> torch.Tensor:
     return torch.cat([p.detach().flatten().clone() for group in made.policy.trainable().values() for p in group])
 
 
-@pytest.mark.parametrize("name", catalogue())
+@pytest.mark.parametrize("name", few_fast(catalogue()))
 def test_a_step_on_text_is_the_same_with_and_without_fast_paths(name):
     moved, tokens = [], []
     for plain in (False, True):

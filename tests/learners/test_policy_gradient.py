@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 import torch
+from fast_methods import few_fast
 from small_learner import SIZES, learner, weights
 
 from upslope.errors import MethodError, UserError
@@ -20,7 +21,7 @@ from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
 from upslope.tasks.text import Scores
 
-TEXT_METHODS = list(catalogue())
+TEXT_METHODS = few_fast(catalogue())
 
 
 @pytest.mark.parametrize("method", TEXT_METHODS)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from batches import random_batch
+from fast_methods import few_fast
 
 from upslope.learners.nonfinite import NonFinite
 from upslope.learners.policy_gradient import PolicyGradient
@@ -68,7 +69,7 @@ def repeats(method) -> bool:
     return any(record.agreed for record in judge._records.values())
 
 
-@pytest.mark.parametrize("name", [name for name, method in catalogue().items() if not early_columns(method)])
+@pytest.mark.parametrize("name", few_fast(name for name, method in catalogue().items() if not early_columns(method)))
 def test_repeating_a_record_changes_no_number_of_any_method(name):
     repeated = repeats(find(name))
     if name in ("ppo", "bpo", "reinforce", "grpo", "dapo", "cispo"):
