@@ -13,7 +13,7 @@ from upslope.fields import shown
 from upslope.knobs import Setting, said, set_in_names, set_in_stack, set_knob
 from upslope.plain_data import JsonDict, Knobs
 from upslope.types.part import Part
-from upslope.types.part_text import parts_meant
+from upslope.types.part_text import fitting, parts_meant
 from upslope.types.slot_fields import ByDomain, Named, Stack
 from upslope.types.slots import (
     Advantage,
@@ -101,8 +101,6 @@ class Method:
         for path, part in self.held(slot):
             if isinstance(part, wanted):
                 continue
-            from upslope.types.part_text import fitting  # looks for all parts there are
-
             given = f"{part}, {_belongs(part)}" if isinstance(part, Part) else f"{shown(part)}, which is no part{_instead(part)}"
             fits = f"It takes a part that derives from {wanted.__name__}: {', '.join(fitting(wanted)) or 'there is none yet'}."
             raise MethodError(f"{path} of {self.name} is {given}. {fits}")

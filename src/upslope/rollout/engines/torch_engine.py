@@ -59,15 +59,7 @@ class TorchEngine:
         limits: Sequence[int] | None = None,
         keep: bool = False,
     ) -> Completions:
-        """Continues each prompt ``n`` times.
-
-        Args:
-            prompts: Ids to continue, of any lengths. The same prompt twice is computed once.
-            n: Completions per prompt.
-            sampling: How tokens are drawn.
-            uniforms: ``[R, max_tokens]`` numbers in [0, 1), ``R = len(prompts) * n``: the only randomness there is.
-            limits: The most tokens the completions of each prompt may have, where some have less room than ``max_tokens``.
-            keep: Whether the policy is to keep what is computed, for learning from these completions: it does if memory allows.
+        """Continues each prompt ``n`` times: see `upslope.types.Engine.generate`. ``keep`` is heeded if memory allows.
 
         Raises:
             UserError: if a prompt is empty or, with its completion, longer than the model's positions; or if the model
