@@ -13,6 +13,7 @@ from upslope.plan import Plan
 from upslope.run import Run, Watcher
 from upslope.run import resume as resume_run
 from upslope.run import start as start_run
+from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings, check_names
 from upslope.runtime.user_code import load_file
@@ -117,26 +118,36 @@ def train(
 _method = method
 
 
-def resume(path: str | Path, watcher: Watcher | None = None, trust: bool = False) -> Run:
+def resume(
+    path: str | Path,
+    watcher: Watcher | None = None,
+    trust: bool = False,
+    *,
+    task: object = None,
+    reward: object = None,
+    model: object = None,
+) -> Run:
     """Goes on with a run that was stopped or killed, to the same end as if it had not been. A finished one is returned as it is.
 
     Args:
         trust: Code in the folder that this machine did not write may run, now and later.
+        task, reward, model: What the run was given as Python objects that its folder could not keep; it said so when it began.
     """
     finished = (RunFolder.open(path).path / "summary.json").exists()
-    run = resume_run(path, watcher, trust)
+    run = resume_run(path, watcher, trust, PythonObjects(task, reward, model))
     return run if finished else _reported(run)
 
 
-def load(path: str | Path, trust: bool = False) -> Run:
+def load(path: str | Path, trust: bool = False, *, task: object = None, reward: object = None, model: object = None) -> Run:
     """A run from its folder, to look at: ``load(path).metrics``, ``.summary``, ``.table``.
 
     Looking runs nothing. ``.plan`` and ``.policy`` load methods, tasks and rewards of the user's own, if the folder has any.
 
     Args:
         trust: Such code may run although this machine did not write it, now and later.
+        task, reward, model: As in `resume`.
     """
-    return Run(RunFolder.open(path), trust=trust)
+    return Run(RunFolder.open(path), trust=trust, objects=PythonObjects(task, reward, model))
 
 
 def compare(

@@ -17,6 +17,7 @@ from upslope.plugins import changed_versions, full_name
 from upslope.rewards import plugin_of as reward_plugin
 from upslope.runtime import trust, user_code
 from upslope.runtime.method_file import method_from_table, method_table, modern_table, packages_of
+from upslope.runtime.python_objects import PythonObjects, located
 from upslope.runtime.run_folder import FORMAT, RunFolder
 from upslope.runtime.settings import Domain, Settings
 from upslope.tasks import plugin_of as task_plugin
@@ -24,8 +25,8 @@ from upslope.tasks.kinds import domain_of, with_domain
 from upslope.types import Method
 
 KINDS = {
-    "task": str, "model": str, "reward": str, "test_data": str, "trackers": list, "data": dict, "packages": dict, "settings": dict,
-    "method": dict,
+    "task": str, "model": str, "reward": str, "test_data": str, "trackers": list, "unkept": list, "data": dict, "packages": dict,
+    "settings": dict, "method": dict,
 }  # fmt: skip
 """What must stand in a ``run.toml``."""
 
@@ -41,11 +42,13 @@ class Plan:
     reward: str = ""
     test_data: str = ""
     trackers: tuple[str, ...] = ()
+    objects: PythonObjects = field(default_factory=PythonObjects, repr=False, compare=False)
+    """What was given as objects; the texts above then say what they are called."""
     domain: Domain = field(init=False)
     """Whether the task is text or an environment."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "domain", domain_of(self.task))
+        object.__setattr__(self, "domain", getattr(self.objects.task, "domain", None) or domain_of(self.task))
 
     def table(self) -> JsonDict:
         """As it stands in ``run.toml``."""
@@ -60,6 +63,7 @@ class Plan:
             "reward": full_name(self.reward, reward_plugin(self.reward)),
             "test_data": self.test_data,
             "trackers": list(self.trackers),
+            "unkept": self.objects.unkept(),
             "packages": self._packages(),
             "build": {"python": platform.python_version(), "torch": torch.__version__},
             "data": {path: _digest(Path(path)) for path in (self.task, self.test_data) if path.endswith(".jsonl")},
@@ -73,15 +77,18 @@ class Plan:
         return dict(sorted((packages_of(self.method) | {plugin.package: plugin.version for plugin in used}).items()))
 
     @classmethod
-    def from_folder(cls, folder: RunFolder, trusted: bool = False) -> Plan:
+    def from_folder(cls, folder: RunFolder, trusted: bool = False, objects: PythonObjects | None = None) -> Plan:
         """The plan of an existing run, with the code of the user's own that it names: that is loaded, and so run.
 
         Data that changed since are refused: the run could not be the same.
 
         Args:
             trusted: code that this machine did not write may run (`upslope.runtime.trust`).
+            objects: what the run was given as objects that its folder could not keep.
         """
-        table, code = checked_table(folder), folder.path / "code"
+        table, code, objects = checked_table(folder), folder.path / "code", objects or PythonObjects()
+        objects.check(table["unkept"], folder.path)
+        table |= {key: located(table[key], folder.path) for key in ("task", "test_data", "model")}
         for path, digest in table["data"].items():
             if not Path(path).is_file():
                 where = f"no file {path!r} (looked for {Path(path).absolute()})"
@@ -103,12 +110,13 @@ class Plan:
             reward=table["reward"],
             test_data=table["test_data"],
             trackers=tuple(table["trackers"]),
+            objects=objects,
         )
 
 
 def checked_table(folder: RunFolder) -> JsonDict:
     """A run's ``run.toml`` with all that a plan needs, parts by today's names; whatever is not as a run writes it is refused."""
-    table: JsonDict = {"packages": {}} | folder.table()  # runs from before format 3 have none
+    table: JsonDict = {"packages": {}, "unkept": []} | folder.table()  # older runs have none
     for key, kind in KINDS.items():
         if not isinstance(table.get(key), kind):
             what = f"{key} = {str(table[key])[:40]!r}" if key in table else f"no {key!r}"
@@ -118,7 +126,7 @@ def checked_table(folder: RunFolder) -> JsonDict:
         raise UserError(f"{folder.path / 'run.toml'} has settings that this version does not know: {', '.join(unknown)}.")
     try:
         table = with_domain(table)
-        if table["domain"] != (own := domain_of(table["task"])):
+        if "task" not in table["unkept"] and table["domain"] != (own := domain_of(table["task"])):
             raise ValueError(f"its domain is {table['domain']!r}, and {table['task'][:40]!r} is {own}")
     except ValueError as problem:
         raise UserError(f"{folder.path / 'run.toml'} is not as a run writes it: {problem}. Put the old one back.") from None

@@ -28,6 +28,7 @@ from upslope.runtime.checkpoint_files import CheckpointReader
 from upslope.runtime.files import load_state, save_state, whole_folder, write_json, write_text
 from upslope.runtime.memory import explain_out_of_memory, peak_memory
 from upslope.runtime.method_file import check_can_be_found_again, user_bundles
+from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.run_folder import RunFolder, check_new
 from upslope.runtime.run_lock import owned
 from upslope.runtime.settings import check_domain
@@ -67,6 +68,8 @@ class Run:
     """Task, policy and rollout, while they are in memory."""
     trust: bool = False
     """Whether code in its folder that this machine did not write may run."""
+    objects: PythonObjects = field(default_factory=PythonObjects, repr=False)
+    """What it was given as Python objects that its folder could not keep."""
     checkpoint: Path | None = None
     """The checkpoint that the components were loaded from."""
 
@@ -77,7 +80,7 @@ class Run:
     @cached_property
     def plan(self) -> Plan:
         """Method, task, reward and settings as objects."""
-        return self.given or Plan.from_folder(self.folder, self.trust)
+        return self.given or Plan.from_folder(self.folder, self.trust, self.objects)
 
     @cached_property
     def table(self) -> JsonDict:
@@ -124,7 +127,7 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
         check_new(out)
     check_trackers(plan.trackers)
     check_can_be_found_again(plan.method)
-    components = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs)
+    components = set_up_plan(plan, knobs)
     check_domain(plan.settings, plan.domain, plan.task, plan.model)
     plan = dataclasses.replace(plan, settings=components.settings, method=components.method)
     table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)
@@ -135,39 +138,53 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
             bundles.add(user_code.bundle_of(module))
             table[key] = user_code.reference(module, name)
     user_code.check_bundles_agree(bundles)
-    text = tomli_w.dumps(table)
+    if lost := table["unkept"]:
+        warnings.warn(Remark(_what_resume_needs(lost)), stacklevel=2)
     name = re.sub(r"[^\w.+-]+", "-", f"{plan.method.name}-{components.task.name}-{plan.settings.seed}".replace("=", ""))
     with _mendable():
         folder = RunFolder.create(out, name[-150:])
         with owned(folder.path):
             user_code.keep(bundles, folder.path / "code")
-            write_text(folder.path / "run.toml", text)
+            write_text(folder.path / "run.toml", tomli_w.dumps(table | plan.objects.keep(folder.path)))
             trust.remember(trust.code_of(table, folder.path / "code"))
             return _train(Run(folder, plan, components), watcher or Watcher())
 
 
-def resume(path: str | Path, watcher: Watcher | None = None, trusted: bool = False) -> Run:
+def set_up_plan(plan: Plan, knobs: Knobs | None = None, for_training: bool = True) -> Components:
+    """The components of a plan (`upslope.setting_up.set_up`)."""
+    return set_up(
+        plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs,
+        for_training=for_training, objects=plan.objects,
+    )  # fmt: skip
+
+
+def _what_resume_needs(lost: list[str]) -> str:
+    what, again = " and ".join(lost), ", ".join(f"{name}=..." for name in lost)
+    return f"the {what} cannot be kept with the run: up.resume(RUN, {again}) and up.load(RUN, {again}) will need it again."
+
+
+def resume(path: str | Path, watcher: Watcher | None = None, trusted: bool = False, objects: PythonObjects | None = None) -> Run:
     """Goes on with a run that was stopped, killed or crashed. A finished one is returned as it is.
 
     Args:
         trusted: code in the folder that this machine did not write may run (`upslope.runtime.trust`).
+        objects: what the run was given as Python objects that its folder could not keep.
     """
-    folder = RunFolder.open(path)
+    folder, objects = RunFolder.open(path), objects or PythonObjects()
     if (folder.path / "summary.json").exists():
-        return Run(folder, trust=trusted)
+        return Run(folder, trust=trusted, objects=objects)
     with _mendable(), owned(folder.path):
-        plan = Plan.from_folder(folder, trusted)
-        components = set_up(plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data)
+        plan = Plan.from_folder(folder, trusted, objects)
+        components = set_up_plan(plan)
         check_base(folder, components.policy, plan.settings)
         return _train(Run(folder, plan, components), watcher or Watcher())
 
 
 def load_components(run: Run) -> Components:
     """Task, policy and rollout of a run as its last whole checkpoint has them, for evaluation and use, without its engine."""
-    plan = run.plan
-    settings = dataclasses.replace(plan.settings, engine="torch")
-    components = set_up(plan.method, plan.task, plan.model, settings, plan.reward, plan.test_data, for_training=False)
-    check_base(run.folder, components.policy, settings)
+    plan = dataclasses.replace(run.plan, settings=dataclasses.replace(run.plan.settings, engine="torch"))
+    components = set_up_plan(plan, for_training=False)
+    check_base(run.folder, components.policy, plan.settings)
 
     def load(files: CheckpointReader) -> None:
         components.policy.load(files)

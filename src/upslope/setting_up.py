@@ -19,6 +19,7 @@ from upslope.learners.policy_gradient import POLICY_COLUMNS, PolicyGradient
 from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
 from upslope.rewards import load_reward
+from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.seeding import mix
 from upslope.runtime.settings import Device, Settings
@@ -276,6 +277,7 @@ def set_up(
     knobs: Knobs | None = None,
     checking: Progress | None = None,
     for_training: bool = True,
+    objects: PythonObjects | None = None,
 ) -> Components:
     """The components for a plan. Whatever cannot work is refused here, before the first rollout.
 
@@ -283,11 +285,14 @@ def set_up(
         knobs: set by path after the method's own for this kind of task; the components' ``method`` has both.
         checking: told how many of a file's prompts have been looked at; without it a line says so if it takes seconds.
         for_training: steps will be made, so the memory for them must be there.
+        objects: the task, reward or model themselves, where they are not given by name.
     """
-    loaded = load_task(task, reward=load_reward(reward) if reward else None, test_data=test_data or None)
+    objects = objects or PythonObjects()
+    wanted = objects.reward or (load_reward(reward) if reward else None)
+    loaded = load_task(task if objects.task is None else objects.task, reward=wanted, test_data=test_data or None)
     if loaded.domain == "control":
         return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {})
-    components = TextComponents(method, cast("TextTask", loaded), model, settings, knobs or {}, checking)
+    components = TextComponents(method, cast("TextTask", loaded), objects.model or model, settings, knobs or {}, checking)
     if for_training:
         components.check_memory()
     return components

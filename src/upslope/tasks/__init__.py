@@ -66,8 +66,8 @@ def list_tasks(all: bool = False) -> list[TaskInfo]:
     return [TaskInfo(name, domain_of(name), about) for name, about in found.items()]
 
 
-def load_task(spec: str, *, reward: Reward | None = None, test_data: str | None = None) -> TextTask | GymTask:
-    """The task a text stands for, ready to sample from.
+def load_task(spec: str | TextTask | GymTask, *, reward: Reward | None = None, test_data: str | None = None) -> TextTask | GymTask:
+    """The task a text stands for, ready to sample from; a task itself is taken as it is.
 
     Args:
         spec: A name with knobs, as in ``sort``, ``sort:length=6``, ``reasoning-gym:chain_sum:max_terms=3,max_digits=2`` or
@@ -79,6 +79,8 @@ def load_task(spec: str, *, reward: Reward | None = None, test_data: str | None 
     Raises:
         TaskError: if there is no such task, knob or file, or its content cannot be used.
     """
+    if not isinstance(spec, str):
+        return spec if reward is None else WithReward(spec, reward)  # type: ignore[arg-type]
     kind = kind_of(spec)
     if kind == "jsonl":
         return _load_jsonl(spec, reward, test_data)
