@@ -93,10 +93,13 @@ class TextComponents(Components):
         checking: Progress | None = None,
     ):
         from upslope.policies.token_text import TokenText
+        from upslope.policies.trained import is_run, underlying_model
         from upslope.rollout.text import TextRollout
 
-        settings = settings.resolved("text", model, max_tokens=task.max_tokens)
-        settings = dataclasses.replace(settings, device=pick_device(settings.device, model))
+        if is_run(model):  # it is trained already, and otherwise like the model it began with
+            settings = dataclasses.replace(settings, warm_start=settings.warm_start or 0.0)
+        settings = settings.resolved("text", underlying_model(model), max_tokens=task.max_tokens)
+        settings = dataclasses.replace(settings, device=pick_device(settings.device, underlying_model(model)))
         method = _settled(method, ("text",), knobs)
         estimator.check(method, POLICY_COLUMNS | getattr(method.rollout, "provides", TextRollout.provides))
         super().__init__(method, settings)

@@ -121,7 +121,7 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     )
     add("task_word", metavar="TASK", nargs="?", help="the same as --task")
     add("--task", help="a name ('upslope tasks'), gym:ID, reasoning-gym:NAME, a .jsonl file, or file.py:Class (reverse)")
-    add("--model", default="tiny", help="tiny, smollm2, or a folder that transformers can load; control needs none (tiny)")
+    add("--model", default="tiny", help="tiny, smollm2, a folder that transformers can load, or a run; control needs none (tiny)")
     add("--out", help="folder of the run (runs/METHOD-TASK-SEED)")
     add("--set", **SET)
     add("--take", **TAKE)

@@ -20,6 +20,7 @@ from upslope.errors import Remark, UserError
 from upslope.learners.optimizer_step import learning_rate
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan, base_digests, check_base, checked_table
+from upslope.policies.trained import is_run, what_was_taken
 from upslope.run.loop import train
 from upslope.run.watcher import Stopped, Watcher
 from upslope.runtime import trust, user_code
@@ -126,7 +127,8 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
             bundles.add(user_code.bundle_of(module))
             table[key] = user_code.reference(module, name)
     user_code.check_bundles_agree(bundles)
-    for remark in remarks_on(plan.settings):
+    taken = [what_was_taken(plan.model)] if plan.domain == "text" and is_run(plan.model) else []
+    for remark in taken + remarks_on(plan.settings):
         warnings.warn(Remark(remark), stacklevel=2)
     if lost := table["unkept"]:
         warnings.warn(Remark(_what_resume_needs(lost)), stacklevel=2)

@@ -17,6 +17,7 @@ from upslope.errors import UserError, did_you_mean
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import checked_table
 from upslope.plugins import full_name
+from upslope.policies.trained import is_run
 from upslope.runtime.files import write_text
 from upslope.runtime.method_file import method_table
 from upslope.runtime.run_folder import RunFolder
@@ -194,7 +195,7 @@ def check(question: Question, find: FindMethod) -> Checked:
 
 def _check_model(name: str) -> None:
     folder = Path(name).expanduser()
-    if name != "smollm2" and not (folder / "config.json").is_file():
+    if name != "smollm2" and not is_run(name) and not (folder / "config.json").is_file():
         raise UserError(f"no model {name!r}: neither 'tiny' nor 'smollm2' nor a folder with a config.json.")
 
 
