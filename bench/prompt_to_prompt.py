@@ -8,6 +8,7 @@ tells its watcher of.
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import subprocess
@@ -16,15 +17,16 @@ import tempfile
 import time
 from pathlib import Path
 
+import torch
 from machine import describe
 
-REWARD = '''
+REWARD = """
 import re
 
 def score(prompts, responses, answers):
     found = [re.findall(r"-?\\d+", response.replace(",", "")) for response in responses]
     return [float(bool(numbers) and numbers[-1] == answer) for numbers, answer in zip(found, answers)]
-'''
+"""
 MOMENTS = ("imported", "set up", "evaluated", "first step", "last step", "evaluated again", "ended", "left")
 FLAGS = ["--model", "smollm2", "--tasks-per-step", "64", "--samples-per-task", "8", "--max-tokens", "24", "--lr", "2e-6"]
 
@@ -65,11 +67,15 @@ def child(words: list[str]) -> None:
             note("ended")
             super().ended(summary)
 
+    def tell() -> None:
+        note("left")
+        written = [line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("write_bytes")]
+        print(json.dumps({"moments": noted, "written": int(written[0].split()[1]) if written else 0}), file=sys.stderr)
+
     live.LiveTable = Noting
-    code = upslope.cli.main(words)
-    note("left")
-    written = [line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("write_bytes")]
-    print(json.dumps({"code": code, "moments": noted, "written": int(written[0].split()[1]) if written else 0}), file=sys.stderr)
+    atexit.register(tell)
+    sys.argv = ["upslope", *words]
+    sys.exit(upslope.cli.main())
 
 
 def measure(steps: int, further: list[str]) -> dict[str, object]:
@@ -113,7 +119,8 @@ def main() -> None:
         runs.append(measure(flags.steps, further))
         print(json.dumps(runs[-1]), flush=True)
     command = " ".join(["python", "bench/prompt_to_prompt.py", *sys.argv[1:]])
-    result = {"command": command, "machine": describe("cuda"), "steps": flags.steps, "runs": runs}
+    machine = describe("cuda" if torch.cuda.is_available() else "cpu")
+    result = {"command": command, "machine": machine, "steps": flags.steps, "runs": runs}
     if flags.out:
         Path(flags.out).write_text(json.dumps(result, indent=1) + "\n")
 

@@ -6,6 +6,7 @@ The two kinds of task meet here and in nothing above: both give a `Components`, 
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -100,6 +101,8 @@ class TextComponents(Components):
             settings = dataclasses.replace(settings, warm_start=settings.warm_start or 0.0)
         settings = settings.resolved("text", underlying_model(model), max_tokens=task.max_tokens)
         settings = dataclasses.replace(settings, device=pick_device(settings.device, underlying_model(model)))
+        if settings.device == "cuda":  # its driver takes a second to wake, which the model's code takes to import
+            threading.Thread(target=torch.cuda.init, daemon=True).start()
         method = _settled(method, ("text",), knobs)
         estimator.check(method, POLICY_COLUMNS | getattr(method.rollout, "provides", TextRollout.provides))
         super().__init__(method, settings)

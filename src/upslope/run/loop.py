@@ -146,11 +146,8 @@ class TrainingLoop:
         """Of a large model, how often it is saved; smaller ones are saved every two minutes or more often."""
         parameters = self.components.policy.parameter_count()
         if self.settings.checkpoint_every == "auto" and parameters > LARGE:
-            self.saver.wait()
-            minutes = auto_interval(3 * self.saver.seconds, parameters) / 60  # Adam's moments are twice the weights
-            told = (
-                f"a checkpoint takes about {3 * self.saver.seconds:.0f} s to write: there will be one every {minutes:.0f} minutes"
-            )
+            minutes = auto_interval(self.saver.seconds, parameters) / 60
+            told = f"a checkpoint takes about {self.saver.seconds:.0f} s to write: there will be one every {minutes:.0f} minutes"
             warnings.warn(Remark(f"{told}, and a kill loses the steps since the last. --checkpoint-every N sets it."), stacklevel=2)
 
     # -- a step --------------------------------------------------------------------------------------------------------
