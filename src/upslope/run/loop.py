@@ -79,6 +79,7 @@ class TrainingLoop:
 
     def begin_or_restore(self) -> None:
         """The learner at the last whole checkpoint, or at the beginning: warm-started, evaluated, saved."""
+        self.folder.drop_unfinished()
         if self.folder.checkpoints():
             self._restore()
         else:
