@@ -179,7 +179,8 @@ def compare(
         task: One or several, as for `train`.
         seeds: Runs of each method on each task. More tell smaller differences.
         knobs: For all methods; with ``"dhpo:surrogate.sequence.high"`` for one.
-        grid: Values of knobs, each compared as a method of its own: ``{"surrogate.high": [0.2, 0.28]}``.
+        grid: Values of settings, knobs or slots, each choice compared as a method of its own:
+            ``{"lr": [1e-4, 3e-4], "surrogate.high": [0.2, 0.28]}``.
         out: Folder of the comparison; left out, ``runs/compare-<methods>-<task>``.
         workers: Runs at a time; left out, as many as cores and memory carry.
         k: pass@1 to pass@k of text tasks; 0 is none. (16 for tiny, else 8; none for finished runs)
