@@ -13,6 +13,7 @@ from typing import Any
 import tomli_w
 
 from upslope.errors import UserError, did_you_mean
+from upslope.methods import composed_of
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import checked_table
 from upslope.plugins import full_name
@@ -290,9 +291,9 @@ def flat(table: Any, path: str = "") -> JsonDict:
 
 
 def _plain_name(method: str) -> str:
-    """``my_method.py:better`` is called ``better``, ``my_method.py`` ``my_method``."""
-    path, _, name = method.partition(".py")
-    return name.removeprefix(":") or Path(path).name
+    """``my_method.py:better`` is called ``better``, ``my_method.py`` ``my_method``; so in a composition."""
+    files = [word.partition(".py") for word in composed_of(method)]
+    return "+".join(name.removeprefix(":") or Path(path).name for path, _, name in files)
 
 
 def _slug(text: str) -> str:
