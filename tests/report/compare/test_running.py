@@ -347,41 +347,6 @@ def test_a_dry_run_names_every_command_and_runs_none(
     assert "--set surrogate.high=0.28" in commands[1] and not (tmp_path / "runs").exists()
 
 
-OWN_METHODS = """
-from upslope.methods import grpo
-from upslope.parts import TokenMean, Whiten
-
-mine = grpo.derive(name="mine", shape=Whiten())
-other = grpo.derive(name="other", aggregate=TokenMean())
-"""
-OWN_REWARD = "def score(prompts, responses, answers):\n    return [float(len(each) > 2) for each in responses]\n"
-
-
-@pytest.mark.slow
-def test_what_is_ones_own_is_compared_from_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "methods.py").write_text(OWN_METHODS)
-    (tmp_path / "mine" / "reward.py").write_text(OWN_REWARD)
-    rows = [json.dumps({"prompt": f"say {letter}", "answer": letter}) for letter in "abcdefghijklmnopqrst"]
-    (tmp_path / "mine" / "problems.jsonl").write_text("\n".join(rows))
-    monkeypatch.chdir(tmp_path)
-    many = ("grpo", "mine/methods.py:mine", "mine/methods.py:other", "dhpo+mine/methods.py:mine")
-    question = Question(many, ("mine/problems.jsonl",), 1, reward="mine/reward.py:score",
-                        knobs={"mine/methods.py:other:surrogate.high": 0.3})  # fmt: skip
-    checked = check(question, method)
-    assert [cell.label for cell in checked.cells] == ["grpo", "mine", "other", "dhpo+mine"]
-    assert checked.methods["other", "mine/problems.jsonl"]["surrogate"]["high"] == 0.3
-    asked = {**SMALL, "steps": 1, "eval_problems": 2, "model": "tiny:layers=1,width=32", "seeds": 1, "k": 0}
-    answer = up.compare(many[-1], "mine/problems.jsonl", reward="mine/reward.py:score", **asked)
-    assert not answer.failures and answer.path == Path("runs/compare-dhpo+mine-mine-problems.jsonl")
-    (path,) = answer.comparison.runs["dhpo+mine"]
-    assert up.load(path).plan.method.name == "dhpo+mine"
-    there = answer.path.absolute()
-    monkeypatch.chdir("/")
-    again = up.compare(str(there), out=tmp_path / "again")  # the report can be made again from anywhere
-    assert again.comparison.labels == answer.comparison.labels
-
-
 @pytest.mark.slow
 def test_a_comparison_from_end_to_end_grows_by_seeds_and_pairs_them(tmp_path: Path) -> None:
     asked = dict(seeds=2, model="tiny:layers=1,width=32", out=tmp_path / "answer", k=2, **SMALL)
