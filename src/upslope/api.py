@@ -112,8 +112,9 @@ def train(
         >>> len(run.metrics)
         3
     """
-    check_names(settings)
-    plan = Plan(_method(method, take), task, model, Settings(**settings), reward, test_data, tuple(trackers))
+    chosen = _method(method, take)
+    check_names(settings, parts=chosen.parts())
+    plan = Plan(chosen, task, model, Settings(**settings), reward, test_data, tuple(trackers))
     return _reported(start_run(plan, knobs, out, watcher))
 
 

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from upslope.errors import UserError, did_you_mean
+from upslope.errors import UserError
 from upslope.plain_data import JsonDict, Knobs
 from upslope.runtime.settings import Settings
 from upslope.runtime.settings_flags import read_setting
+from upslope.runtime.synonyms import meant
 from upslope.types import SLOTS
 from upslope.types.part_text import as_text
 
@@ -89,7 +90,7 @@ def _name(given: str) -> str:
         raise UserError("--grid seed: seeds are no variants of a method. --seeds N runs N of them, from --seed on.")
     if name not in SETTINGS and given not in SLOTS:
         raise UserError(
-            f"--grid {given}: there is neither a setting nor a slot of that name.{did_you_mean(name, (*SETTINGS, *SLOTS))} "
+            f"--grid {given}: there is neither a setting nor a slot of that name.{meant(name, (*SETTINGS, *SLOTS))} "
             "A knob has its slot before it, as in surrogate.high."
         )
     return name if name in SETTINGS else given
