@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upslope.errors import MethodError, UserError, did_you_mean
-from upslope.methods import catalogue, check_own_name, compose, find
+from upslope.methods import catalogue, check_own_name, compose, composed_of, find
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan
 from upslope.run import Run, Watcher
@@ -37,17 +37,19 @@ def list_methods(family: str = "") -> list[Method]:
 
 
 def method(spec: str | Method, take: Mapping[str, str] | None = None) -> Method:
-    """A method by name (``"dhpo"``), by composition (``"dhpo+high-entropy"``) or from a file (``"mine.py"``, ``"mine.py:name"``).
+    """A method by name (``"dhpo"``), from a file (``"mine.py"``, ``"mine.py:name"``) or by composition (``"dhpo+mine.py"``).
 
     Args:
         take: for a composition, which method wins a slot that two of them fill: ``{"surrogate": "dapo"}``.
     """
     if isinstance(spec, Method):
         return spec
-    if spec.endswith(".py") or ".py:" in spec:
-        return _from_file(spec)
-    names = spec.split("+")
-    return find(spec) if len(names) == 1 else compose(names, dict(take or {}))
+    words = composed_of(spec)
+    found = [_from_file(word) if word.endswith(".py") or ".py:" in word else find(word) for word in words]
+    if len(found) == 1:
+        return found[0]
+    called = {word: each.name for word, each in zip(words, found, strict=True)}
+    return compose(found, {slot: called.get(name, name) for slot, name in (take or {}).items()})
 
 
 def _from_file(spec: str) -> Method:
@@ -110,8 +112,9 @@ def train(
         >>> len(run.metrics)
         3
     """
-    check_names(settings)
-    plan = Plan(_method(method, take), task, model, Settings(**settings), reward, test_data, tuple(trackers))
+    chosen = _method(method, take)
+    check_names(settings, parts=chosen.parts())
+    plan = Plan(chosen, task, model, Settings(**settings), reward, test_data, tuple(trackers))
     return _reported(start_run(plan, knobs, out, watcher))
 
 
@@ -181,7 +184,8 @@ def compare(
         task: One or several, as for `train`.
         seeds: Runs of each method on each task. More tell smaller differences.
         knobs: For all methods; with ``"dhpo:surrogate.sequence.high"`` for one.
-        grid: Values of knobs, each compared as a method of its own: ``{"surrogate.high": [0.2, 0.28]}``.
+        grid: Values of settings, knobs or slots, each choice compared as a method of its own:
+            ``{"lr": [1e-4, 3e-4], "surrogate.high": [0.2, 0.28]}``.
         out: Folder of the comparison; left out, ``runs/compare-<methods>-<task>``.
         workers: Runs at a time; left out, as many as cores and memory carry.
         k: pass@1 to pass@k of text tasks; 0 is none. (16 for tiny, else 8; none for finished runs)

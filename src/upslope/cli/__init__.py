@@ -9,13 +9,14 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
 from upslope.cli.codes import BROKEN, BROKEN_PIPE, FAILED, INTERRUPTED
 from upslope.errors import Remark, UserError, did_you_mean
 from upslope.runtime.environment import ALLOCATOR
+from upslope.runtime.synonyms import meant
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,16 +102,34 @@ def _dispatch(argv: list[str]) -> int:
     except SystemExit as asked:  # --help and --version have printed what they had to say
         return int(asked.code or 0)
     if unknown:
-        _refuse(unknown, commands[flags.command] if flags.command else parser)
+        _refuse(unknown, flags, commands)
     run: Callable[[argparse.Namespace], int] = flags.run
     return run(flags)
 
 
-def _refuse(unknown: list[str], parser: argparse.ArgumentParser) -> NoReturn:
+def _refuse(unknown: list[str], flags: argparse.Namespace, commands: Mapping[str, argparse.ArgumentParser]) -> NoReturn:
+    parser = commands[flags.command]
     first = next((word for word in unknown if word.startswith("-")), unknown[0])
     if not first.startswith("-"):
         parser.error(f"{first!r} is one word too many")
     flag = first.partition("=")[0]
     known = [name for action in parser._actions for name in action.option_strings]
-    near = did_you_mean(flag, known)
+    trained = [name for action in commands["train"]._actions for name in action.option_strings]
+    if flags.command in ("resume", "eval", "try") and (flag in trained or meant(flag, (), flags=True)):
+        own = "goes on with" if flags.command == "resume" else "takes"
+        near = f" It {own} the run's own plan; 'upslope train' begins another run with other settings.{did_you_mean(flag, known)}"
+    else:
+        near = meant(flag, known, _parts_at_hand(flags), flags=True)
     raise UserError(f"{parser.prog.partition(' ')[2]}: no flag {flag!r}.{near} '{parser.prog} --help' lists all.")
+
+
+def _parts_at_hand(flags: argparse.Namespace) -> Sequence[tuple[str, Any]]:
+    """Of the method that was named, so that a knob can be shown with its path; none if it cannot be found."""
+    named = getattr(flags, "method", None) or next(iter(getattr(flags, "what", ())), None)
+    if not named or ".py" in named:  # code of the user's own is not run for a message
+        return ()
+    from upslope.api import method
+
+    with suppress(UserError):
+        return method(named).parts()
+    return ()

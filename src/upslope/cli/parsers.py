@@ -117,7 +117,7 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     add(
         "method",
         metavar="METHOD",
-        help="a name ('upslope methods'), a composition (dhpo+high-entropy), file.py or file.py:name",
+        help="a name ('upslope methods'), file.py or file.py:name, or a composition (dhpo+high-entropy, dhpo+file.py)",
     )
     add("task_word", metavar="TASK", nargs="?", help="the same as --task")
     add("--task", help="a name ('upslope tasks'), gym:ID, reasoning-gym:NAME, a .jsonl file, or file.py:Class (reverse)")

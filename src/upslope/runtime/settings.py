@@ -196,12 +196,18 @@ ONLY_FOR: dict[Domain, tuple[str, ...]] = {
 """Settings that mean something in one kind of task only."""
 
 
-def check_names(given: Iterable[str], but: tuple[str, ...] = (), where: str = "") -> None:
-    """Refuses names that no setting has, or, ``where`` they may not be given, those in ``but``."""
+def check_names(given: Iterable[str], but: tuple[str, ...] = (), where: str = "", parts: Iterable[tuple[str, Any]] = ()) -> None:
+    """Refuses names that no setting has, or, ``where`` they may not be given, those in ``but``.
+
+    Args:
+        parts: of the method at hand, whose knobs may be meant.
+    """
+    from upslope.runtime.synonyms import meant
+
     known = [f.name for f in dataclasses.fields(Settings) if f.name not in but]
     for name in given:
         if name not in known:
-            raise UserError(f"no setting named {name!r}{where}.{did_you_mean(name, known)}")
+            raise UserError(f"no setting named {name!r}{where}.{meant(name, known, parts)}")
 
 
 def check_domain(settings: Settings, domain: Domain, task: str, model: str = "tiny") -> None:
