@@ -54,7 +54,12 @@ def evaluate(run: Run, asked: EvaluationRequest) -> JsonDict:
                 raise UserError(f"--{name} goes with text; {run.table['task']} is an environment, which has a return.")
     elif asked.samples is not None and asked.samples < (asked.k or 1):
         raise UserError(f"--samples is {asked.samples}, and pass@{asked.k} needs at least {asked.k} answers per problem.")
-    about = {"run": str(run.path), "checkpoint": run.folder.latest().name, "method": run.plan.method.name, "task": run.plan.task}
+    about = {
+        "run": str(run.path),
+        "checkpoint": run.folder.latest().name,
+        "method": run.plan.method.name,
+        "task": run.plan.task_name,
+    }
     with _progress() as progress:
         if asked.engine is not None:
             return about | {"engine": asked.engine} | _measure_served(run, asked, progress)

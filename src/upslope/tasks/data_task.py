@@ -65,7 +65,8 @@ class DataTask(TextTask):
         held_out = None if tested is None else problem_rows(tested, columns)
         found = [(table.name, row) for row in rows] + [(tested.name, row) for row in held_out or [] if tested is not None]
         if getattr(self.reward, "needs_answer", False):
-            _demand_answers(found, self.reward)
+            _demand_answers(table.name, rows, self.reward)
+            _demand_answers("" if tested is None else tested.name, held_out or [], self.reward)
         division = divide(table.name, rows, held_out)
         further = (*table.remarks, *(tested.remarks if tested is not None else ()), *([remark] if remark else []))
         object.__setattr__(self, "division", replace(division, remarks=(*further, *division.remarks)))
@@ -136,8 +137,8 @@ def as_table(data: str | Table) -> Table:
     return read_table(data) if isinstance(data, str) else data
 
 
-def _demand_answers(rows: Sequence[tuple[str, ProblemRow]], reward: Any) -> None:
-    for path, row in rows:
+def _demand_answers(path: str, rows: list[ProblemRow], reward: Any) -> None:
+    for row in rows:
         if not row.problem.answer.strip():
             raise TaskError(
                 f'{path}, {row.place}: no "answer", which the reward {reward_name(reward)} compares with. '
