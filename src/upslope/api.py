@@ -16,8 +16,10 @@ from upslope.run import start as start_run
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings, check_names
+from upslope.runtime.system_text import with_system_text
 from upslope.runtime.user_code import load_file
-from upslope.tasks import list_tasks
+from upslope.tasks import TextTask, list_tasks
+from upslope.tasks.python_data import as_python_table
 from upslope.types import Method
 
 if TYPE_CHECKING:
@@ -75,12 +77,12 @@ def _from_file(spec: str) -> Method:
 
 def train(
     method: str | Method = "dhpo",
-    task: str = "reverse",
+    task: Any = "reverse",
     *,
     model: str = "tiny",
     knobs: Knobs | None = None,
     reward: str = "",
-    test_data: str = "",
+    test_data: Any = "",
     out: str | Path | None = None,
     trackers: tuple[str, ...] = (),
     take: Mapping[str, str] | None = None,
@@ -91,12 +93,13 @@ def train(
 
     Args:
         method: A method, its name, a composition of names or a file. `list_methods` lists the names.
-        task: ``"reverse"``, ``"reasoning-gym:chain_sum"``, ``"gym:CartPole-v1"`` or the path of a JSONL file with ``prompt`` and
-            ``answer``. `list_tasks` lists the names.
+        task: ``"reverse"``, ``"reasoning-gym:chain_sum"``, ``"gym:CartPole-v1"`` or the path of a file of problems (``.jsonl``,
+            ``.csv``, ``.parquet``, ...); `list_tasks` lists the names. Or the problems themselves: a list of dicts with ``prompt``
+            and ``answer``, a pandas or `datasets` table, anything that yields dicts; the run keeps a copy. Or a `TextTask`.
         model: ``"tiny"``, ``"smollm2"`` or a folder that transformers can load. Control tasks ignore it.
         knobs: Of the method's parts, by path: ``{"surrogate.high": 0.3}``.
         reward: For a JSONL: ``"exact"``, ``"math-verify"``, one of an installed package or ``"file.py:function"``.
-        test_data: For a JSONL: a second file to evaluate on. Without it a fifth of the rows is held out.
+        test_data: For a table of problems: a second one to evaluate on. Without it a fifth of the rows is held out.
         out: Folder of the run; left out, ``runs/<method>-<task>-<seed>``.
         trackers: ``"tensorboard"`` and/or ``"wandb"``.
         take: As in `method`.
@@ -114,8 +117,21 @@ def train(
     """
     chosen = _method(method, take)
     check_names(settings, parts=chosen.parts())
-    plan = Plan(chosen, task, model, Settings(**settings), reward, test_data, tuple(trackers))
+    task, test_data, objects = _data_objects(task, test_data)
+    wanted = Settings(**with_system_text(settings))
+    plan = Plan(chosen, task, model, wanted, reward, test_data, tuple(trackers), objects)
     return _reported(start_run(plan, knobs, out, watcher))
+
+
+def _data_objects(task: Any, test_data: Any) -> tuple[str, str, PythonObjects]:
+    """The names of task and test data, and what of them was given as objects."""
+    by_name = test_data is None or isinstance(test_data, (str, Path))
+    tested = None if by_name else as_python_table(test_data, "test", "test_data")
+    name = str(test_data or "") if tested is None else tested.name
+    if isinstance(task, (str, Path)):
+        return str(task), name, PythonObjects(test_data=tested)
+    found = task if isinstance(task, TextTask) else as_python_table(task, "problems")
+    return found.name, name, PythonObjects(task=found, test_data=tested)
 
 
 _method = method
@@ -250,6 +266,7 @@ def _question(
     if any(isinstance(word, Method) for word in what):
         raise UserError("give methods by name or file: every run is a process of its own, which must find them again.")
     tasks = (task,) if isinstance(task, str) else tuple(task)
+    settings = with_system_text(settings)
     return Question(tuple(map(str, what)), tasks, seeds, model, knobs or {}, grid or {}, settings, reward, test_data, take or {})
 
 

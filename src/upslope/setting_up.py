@@ -116,6 +116,7 @@ class TextComponents(Components):
 
     def _load_policy(self, model: str, task: TextTask, checking: Progress | None) -> LanguageModel:
         """The model, checked, on its device, with adapters and heads; and the task with the prompts that fit it."""
+        from upslope.policies.tokenization import PromptFormat
         from upslope.rollout.parity_check import load_checked
         from upslope.rollout.prompt_lengths import fit_prompts
 
@@ -123,9 +124,10 @@ class TextComponents(Components):
         self.policy = policy = load_checked(model, settings.seed).to(settings.device)
         policy.plain |= settings.plain
         policy.precise, policy.recompute = settings.precision == "float32", settings.recompute
+        policy.prompt_format = PromptFormat.parse(settings.system, settings.template)
         fitted = fit_prompts(
             task, policy.tokenizer, policy.model.config, name=policy.name, max_tokens=self.tokens, long=settings.long,
-            progress=checking,
+            form=policy.prompt_format, progress=checking,
         )  # fmt: skip
         self.task, policy.prompt_limit, self.prompt_lengths = fitted.task, fitted.limit, fitted.lengths
         if settings.lora:
@@ -307,7 +309,12 @@ def set_up(
     """
     objects = objects or PythonObjects()
     wanted = objects.reward or (load_reward(reward) if reward else None)
-    loaded = load_task(task if objects.task is None else objects.task, reward=wanted, test_data=test_data or None)
+    loaded = load_task(
+        task if objects.task is None else objects.task,
+        reward=wanted,
+        test_data=objects.test_data or test_data or None,
+        columns=settings.columns,
+    )
     if loaded.domain == "control":
         return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {})
     components = TextComponents(method, cast("TextTask", loaded), objects.model or model, settings, knobs or {}, checking)

@@ -264,7 +264,7 @@ def headline(run: Run, components: Components) -> str:
     model = plan.model if components.score_name == "accuracy" else "a network"
     threads = plan.settings.threads or 1
     return (
-        f"{plan.method.name} on {plan.task}, {model} ({amount(parameters)} parameters), {getattr(policy, 'device', 'cpu')}, "
+        f"{plan.method.name} on {plan.task_name}, {model} ({amount(parameters)} parameters), {getattr(policy, 'device', 'cpu')}, "
         f"{threads} thread{'s' if threads != 1 else ''}, seed {plan.settings.seed}"
     )
 

@@ -137,7 +137,7 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
         folder = RunFolder.create(out, name[-150:])
         with owned(folder.path):
             user_code.keep(bundles, folder.path / "code")
-            write_text(folder.path / "run.toml", tomli_w.dumps(table | plan.objects.keep(folder.path)))
+            write_text(folder.path / "run.toml", tomli_w.dumps(plan.keep(folder.path, table)))
             trust.remember(trust.code_of(table, folder.path / "code"))
             return train(Run(folder, plan, components), watcher or Watcher())
 

@@ -244,7 +244,7 @@ class TrainingLoop:
         after = self.progress["evaluated"] if "ended_early" in self.progress else self._evaluate()
         summary = {
             "method": plan.method.name,
-            "task": plan.task,
+            "task": plan.task_name,
             "model": plan.model,
             "seed": plan.settings.seed,
             "steps": step,

@@ -92,6 +92,13 @@ class Settings:
     """Text: sample only tokens at least this likely relative to the likeliest."""
     stop: str = text_only("")
     """Text: an answer ends where it has said this, such as a line end or a closing tag."""
+    columns: str = text_only("")
+    """Text: of a file of problems, the columns of the prompt, the answer, the split and a system message, as in
+    prompt=question,answer=solution; those left out are recognised by name. answer= says that there is none."""
+    system: str = text_only("")
+    """Text: a system message before every prompt that has none of its own; @FILE reads it from a file."""
+    template: str = text_only("")
+    """Text: further arguments of the model's chat template, as in enable_thinking=false."""
     long: Literal["refuse", "cut", "skip"] = text_only("refuse")
     """Text: what becomes of a prompt that leaves too little room for an answer of `max_tokens`. `refuse` names it before the run
     begins; `cut` reads only its end, in training and evaluation alike, while the reward is given all of it; `skip` leaves the

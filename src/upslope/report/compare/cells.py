@@ -15,10 +15,11 @@ import tomli_w
 from upslope.errors import UserError, did_you_mean
 from upslope.methods import composed_of
 from upslope.plain_data import JsonDict, Knobs
-from upslope.plan import checked_table
+from upslope.plan import absolute_model, checked_table
 from upslope.plugins import full_name
 from upslope.policies.trained import is_run
 from upslope.report.compare.variants import Grid, path_of, read_grid, variants, varied_settings
+from upslope.runtime.data_files import DataFiles
 from upslope.runtime.files import write_text
 from upslope.runtime.method_file import method_table
 from upslope.runtime.run_folder import RunFolder
@@ -26,6 +27,7 @@ from upslope.runtime.settings import Settings, check_domain, check_names
 from upslope.runtime.toml_files import parse_toml
 from upslope.setting_up import set_up
 from upslope.tasks import domain_of, plugin_of
+from upslope.tasks.kinds import kind_of
 from upslope.types import Method
 from upslope.types.part_text import as_text
 
@@ -257,9 +259,12 @@ def _refuse_differences(path: Path, old: Mapping[str, Any], new: Mapping[str, An
 def check_agrees(cell: Cell, path: Path, checked: Checked) -> None:
     """Refuses to take an earlier run for this cell if it was made with another method, task or setting."""
     table = checked_table(RunFolder.open(path))
-    wanted = {"model": cell.question.model, "settings": {**cell.settings, "seed": cell.seed}}
+    wanted = {"model": absolute_model(cell.question.model), "settings": {**cell.settings, "seed": cell.seed}}
     wanted |= {"method": _without_texts(checked.methods[cell.label, cell.task])}
-    if ".py:" not in cell.task:
+    files = DataFiles.at(cell.task) if kind_of(cell.task) == "data" else None
+    if files is not None and table["task"] != cell.task:  # runs from before they had copies of their data name the file itself
+        wanted |= {"task": files.name, "data": files.digests}
+    elif ".py:" not in cell.task:
         wanted["task"] = full_name(cell.task, plugin_of(cell.task))
     was, now = flat({**table, "method": _without_texts(table["method"])}), flat(wanted)
     for key, value in now.items():
