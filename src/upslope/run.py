@@ -21,14 +21,17 @@ import torch
 from upslope.errors import Remark, UserError
 from upslope.learners.nonfinite import NonFinite
 from upslope.learners.policy_gradient import PolicyGradient
+from upslope.learners.signal import SignalWatch
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan, base_digests, check_base, checked_table
 from upslope.runtime import trust, user_code
 from upslope.runtime.checkpoint_files import CheckpointReader
+from upslope.runtime.code_bundle import Bundle
 from upslope.runtime.files import load_state, save_state, whole_folder, write_json, write_text
 from upslope.runtime.memory import explain_out_of_memory, peak_memory
 from upslope.runtime.method_file import check_can_be_found_again, user_bundles
 from upslope.runtime.python_objects import PythonObjects
+from upslope.runtime.reward_text import RewardText
 from upslope.runtime.run_folder import RunFolder, check_new
 from upslope.runtime.run_lock import owned
 from upslope.runtime.settings import check_domain
@@ -129,14 +132,13 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
     check_can_be_found_again(plan.method)
     components = set_up_plan(plan, knobs)
     check_domain(plan.settings, plan.domain, plan.task, plan.model)
-    plan = dataclasses.replace(plan, settings=components.settings, method=components.method)
+    settled = components.settle_reward(plan.reward)
+    plan = dataclasses.replace(plan, settings=components.settings, method=components.method, reward=settled)
     table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)
-    for key in ("task", "reward"):
-        if ".py:" in table[key]:
-            path, _, name = table[key].rpartition(":")
-            module = user_code.load_file(path).__name__
-            bundles.add(user_code.bundle_of(module))
-            table[key] = user_code.reference(module, name)
+    if ".py:" in table["task"]:
+        table["task"] = _kept_code(table["task"], bundles)
+    rewards = [RewardText.parse(text) for text in table["reward"]]
+    table["reward"] = [str(each.named(_kept_code(each.name, bundles)) if each.is_code else each) for each in rewards]
     user_code.check_bundles_agree(bundles)
     if lost := table["unkept"]:
         warnings.warn(Remark(_what_resume_needs(lost)), stacklevel=2)
@@ -148,6 +150,14 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
             write_text(folder.path / "run.toml", tomli_w.dumps(table | plan.objects.keep(folder.path)))
             trust.remember(trust.code_of(table, folder.path / "code"))
             return _train(Run(folder, plan, components), watcher or Watcher())
+
+
+def _kept_code(spec: str, bundles: set[Bundle]) -> str:
+    """``file.py:name`` as ``run.toml`` has it; the file goes among those that the run keeps."""
+    path, _, name = spec.rpartition(":")
+    module = user_code.load_file(path).__name__
+    bundles.add(user_code.bundle_of(module))
+    return user_code.reference(module, name)
 
 
 def set_up_plan(plan: Plan, knobs: Knobs | None = None, for_training: bool = True) -> Components:
@@ -225,12 +235,14 @@ def _train(run: Run, watcher: Watcher) -> Run:
         learner = _begin_or_restore(run, components, watcher, progress)
         trackers = make_trackers(run.plan.trackers, folder.path, run.plan.table())
         clock = _Clock(progress["seconds"])
+        signal = SignalWatch(run.plan.method, run.plan.reward, settings.samples_per_task)
         with signals.waiting():
             for step in range(progress["step"] + 1, settings.steps + 1):
                 metrics = _step(run, learner, step)
                 progress["step"], progress["tokens"] = step, progress["tokens"] + metrics["tokens"]
                 folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics, "memory": peak_memory()})
                 _log_samples(run, learner, step)
+                signal.say(step, folder)
                 components.record_step(folder, learner, step, metrics["seconds"])
                 watcher.stepped(step, metrics)
                 for tracker in trackers:

@@ -76,13 +76,14 @@ def _measure_served(run: Run, asked: EvaluationRequest, progress: Callable[..., 
     """What a server answers to the run's problems. Nothing of the run is loaded but its task and how it puts a problem."""
     from transformers import AutoConfig, AutoTokenizer
 
-    from upslope.rewards import load_reward
+    from upslope.rewards import load_rewards
     from upslope.rollout.engines.server_answers import ServerAnswers
     from upslope.rollout.prompt_lengths import cut_prompts, fit_prompts
     from upslope.tasks import load_task
 
     plan = run.plan
-    task: Any = load_task(plan.task, reward=load_reward(plan.reward) if plan.reward else None, test_data=plan.test_data or None)
+    reward = plan.objects.reward or load_rewards(plan.reward)
+    task: Any = load_task(plan.task, reward=reward, test_data=plan.test_data or None)
     tokenizer = AutoTokenizer.from_pretrained(run.folder.latest(), local_files_only=True)
     config, settings = AutoConfig.from_pretrained(run.folder.latest(), local_files_only=True), plan.settings
     fitted = fit_prompts(

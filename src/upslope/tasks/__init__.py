@@ -28,7 +28,7 @@ from upslope.tasks.interval import IntervalGrounding
 from upslope.tasks.kinds import Kind, domain_of, kind_of
 from upslope.tasks.own import make_own
 from upslope.tasks.recommend import Recommend
-from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, WithReward, split_of
+from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, UndecidedReward, WithReward, split_of
 
 if TYPE_CHECKING:
     from upslope.tasks.gym import GymTask
@@ -60,7 +60,7 @@ def list_tasks(all: bool = False) -> list[TaskInfo]:
     else:
         found["reasoning-gym:NAME"] = "A dataset of reasoning-gym, about a hundred: 'upslope tasks --all'."
     found |= packages.descriptions(FAMILY)
-    found["FILE.jsonl"] = 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Needs a reward.'
+    found["FILE.jsonl"] = 'Problems of your own, a line each: {"prompt": ..., "answer": ...}.'
     found["FILE.py:CLASS"] = "A TextTask of your own: a sampler and a scorer."
     found["gym:ID"] = "Any environment gymnasium knows, such as gym:CartPole-v1 or gym:HalfCheetah-v5."
     return [TaskInfo(name, domain_of(name), about) for name, about in found.items()]
@@ -73,7 +73,8 @@ def load_task(spec: str | TextTask | GymTask, *, reward: Reward | None = None, t
         spec: A name with knobs, as in ``sort``, ``sort:length=6``, ``reasoning-gym:chain_sum:max_terms=3,max_digits=2`` or
             ``gym:CartPole-v1``; the name of a task of an installed package, ``maze`` or ``acme-rl/maze``; or the path of a
             ``.jsonl`` file.
-        reward: ``reward(prompts, responses, answers)``; a JSONL file needs one, other text tasks may get one instead of their own.
+        reward: ``reward(prompts, responses, answers)``; other text tasks may get one instead of their own; a JSONL file
+            without one can be sampled from but not scored.
         test_data: A JSONL file of test problems, beside a JSONL file.
 
     Raises:
@@ -154,11 +155,9 @@ def _load_text(spec: str, kind: Kind, name: str, options: JsonDict) -> TextTask:
 
 
 def _load_jsonl(spec: str, reward: Reward | None, test_data: str | None) -> TextTask:
-    if reward is None:
-        raise TaskError(f"{spec!r} needs a reward: 'exact', 'math-verify' or a function of yours as my.py:score.")
     from upslope.tasks.jsonl import JsonlTask
 
-    return JsonlTask(spec, reward, test_data)
+    return JsonlTask(spec, UndecidedReward() if reward is None else reward, test_data)
 
 
 def _unknown(spec: str, name: str) -> str:

@@ -34,7 +34,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="a knob or part of every method, or of one: dhpo:surrogate.sequence.high=0.1; repeatable")  # fmt: skip
     add("--grid", action="append", default=[], metavar="PATH=V,V", help="values of a knob; each is compared as a method of its own")
     add("--take", action="append", default=[], metavar="SLOT=METHOD", help="as for train; repeatable")
-    add("--reward", default="", help="as for train")
+    add("--reward", action="append", default=[], metavar="NAME[*WEIGHT]", help="as for train; repeatable")
     add("--test-data", default="", metavar="FILE", help="as for train")
     add("--out", help="folder of the comparison (runs/compare-METHODS-TASK)")
     add("--workers", type=whole(1), metavar="N", help="runs at a time (as many as cores and memory carry)")
