@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from upslope.errors import MethodError, UserError, did_you_mean
 from upslope.methods import catalogue, check_own_name, compose, composed_of, find
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan
+from upslope.rewards import kept_or_held, load_reward
 from upslope.run import Run, Watcher
 from upslope.run import resume as resume_run
 from upslope.run import start as start_run
@@ -81,7 +83,7 @@ def train(
     *,
     model: str = "tiny",
     knobs: Knobs | None = None,
-    reward: str = "",
+    reward: Any = (),
     test_data: Any = "",
     out: str | Path | None = None,
     trackers: tuple[str, ...] = (),
@@ -98,7 +100,9 @@ def train(
             and ``answer``, a pandas or `datasets` table, anything that yields dicts; the run keeps a copy. Or a `TextTask`.
         model: ``"tiny"``, ``"smollm2"`` or a folder that transformers can load. Control tasks ignore it.
         knobs: Of the method's parts, by path: ``{"surrogate.high": 0.3}``.
-        reward: For a JSONL: ``"exact"``, ``"math-verify"``, one of an installed package or ``"file.py:function"``.
+        reward: For text: a name as on the command line (``"exact"``, ``"length:max=200*0.1"``, ``"file.py:function"``), a function,
+            a list of them, or ``{"name": (function or name, weight)}``. A function that no file defines cannot be kept with a run:
+            `resume` needs it again. Data with answers and no reward get the one that finds most sampled answers right.
         test_data: For a table of problems: a second one to evaluate on. Without it a fifth of the rows is held out.
         out: Folder of the run; left out, ``runs/<method>-<task>-<seed>``.
         trackers: ``"tensorboard"`` and/or ``"wandb"``.
@@ -118,8 +122,10 @@ def train(
     chosen = _method(method, take)
     check_names(settings, parts=chosen.parts())
     task, test_data, objects = _data_objects(task, test_data)
+    rewards, held = kept_or_held(reward)
+    objects = dataclasses.replace(objects, reward=held)
     wanted = Settings(**with_system_text(settings))
-    plan = Plan(chosen, task, model, wanted, reward, test_data, tuple(trackers), objects)
+    plan = Plan(chosen, task, model, wanted, rewards, test_data, tuple(trackers), objects)
     return _reported(start_run(plan, knobs, out, watcher))
 
 
@@ -155,7 +161,7 @@ def resume(
         task, reward, model: What the run was given as Python objects that its folder could not keep; it said so when it began.
     """
     done = (RunFolder.open(path).path / "summary.json").exists() and steps is None
-    run = resume_run(path, watcher, trust, PythonObjects(task, reward, model), steps)
+    run = resume_run(path, watcher, trust, _objects(task, reward, model), steps)
     return run if done else _reported(run)
 
 
@@ -168,7 +174,11 @@ def load(path: str | Path, trust: bool = False, *, task: object = None, reward: 
         trust: Such code may run although this machine did not write it, now and later.
         task, reward, model: As in `resume`.
     """
-    return Run(RunFolder.open(path), trust=trust, objects=PythonObjects(task, reward, model))
+    return Run(RunFolder.open(path), trust=trust, objects=_objects(task, reward, model))
+
+
+def _objects(task: object, reward: object, model: object) -> PythonObjects:
+    return PythonObjects(task, None if reward is None else load_reward(reward), model)
 
 
 def compare(
@@ -180,7 +190,7 @@ def compare(
     knobs: Knobs | None = None,
     grid: Mapping[str, Sequence[object]] | None = None,
     take: Mapping[str, str] | None = None,
-    reward: str = "",
+    reward: Any = (),
     test_data: str = "",
     out: str | Path | None = None,
     workers: int | None = None,
@@ -257,7 +267,7 @@ def _question(
     knobs: Knobs | None = None,
     grid: Mapping[str, Sequence[object]] | None = None,
     take: Mapping[str, str] | None = None,
-    reward: str = "",
+    reward: Any = (),
     test_data: str = "",
     **settings: Any,
 ) -> Question:
@@ -265,9 +275,13 @@ def _question(
 
     if any(isinstance(word, Method) for word in what):
         raise UserError("give methods by name or file: every run is a process of its own, which must find them again.")
+    rewards, held = kept_or_held(reward)
+    if held is not None:
+        told = f"{rewards[0]!r} is a reward that no file defines, and every run is a process of its own, which must find it again"
+        raise UserError(f"{told}. Put it into a file: reward='my.py:score'.")
     tasks = (task,) if isinstance(task, str) else tuple(task)
     settings = with_system_text(settings)
-    return Question(tuple(map(str, what)), tasks, seeds, model, knobs or {}, grid or {}, settings, reward, test_data, take or {})
+    return Question(tuple(map(str, what)), tasks, seeds, model, knobs or {}, grid or {}, settings, rewards, test_data, take or {})
 
 
 def _reported(run: Run) -> Run:

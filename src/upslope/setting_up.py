@@ -8,25 +8,28 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 
-from upslope.errors import UserError
+from upslope.errors import Remark, UserError
 from upslope.learners.policy_gradient import POLICY_COLUMNS, PolicyGradient
 from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
-from upslope.rewards import load_reward
+from upslope.rewards import load_reward, load_rewards
 from upslope.runtime.checkpoint_files import CheckpointWriter
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.run_folder import RunFolder
-from upslope.runtime.seeding import mix
+from upslope.runtime.seeding import mix, numpy_generator, uniforms
 from upslope.runtime.settings import Device, Settings
 from upslope.runtime.statistics import bootstrap_interval
+from upslope.runtime.threads import torch_threads
 from upslope.tasks import load_task
+from upslope.tasks.text import UndecidedReward
 from upslope.types import Method
 
 if TYPE_CHECKING:
@@ -72,6 +75,10 @@ class Components(ABC):
     def save_start(self, files: CheckpointWriter) -> None:
         """The policy as the run begins."""
         self.policy.save(files)
+
+    def settle_reward(self, given: tuple[str, ...]) -> tuple[str, ...]:
+        """The rewards of a run that begins: those given, or the one chosen for data that were given none."""
+        return given
 
     def give_heads(self) -> None:
         """What the method's learned models put on the policy."""
@@ -141,7 +148,7 @@ class TextComponents(Components):
         from upslope.types import Sampling
 
         settings = self.settings
-        sampling = Sampling(
+        self.sampling = sampling = Sampling(
             max_tokens=self.tokens,
             temperature=settings.temperature,
             top_k=settings.top_k,
@@ -159,6 +166,37 @@ class TextComponents(Components):
             seed=settings.seed,
             engine=make_engine(settings.engine, self.policy, sampling, self.method),
         )
+
+    def settle_reward(self, given: tuple[str, ...]) -> tuple[str, ...]:
+        """What is chosen, and what an audit finds, is said."""
+        from upslope.rewards.audit import audit
+
+        if isinstance(getattr(self.task, "reward", None), UndecidedReward):
+            given = (self._choose_reward(),)
+        if self.settings.audit == "on":
+            name = ", ".join(given) or f"of {self.task.name}"
+            for remark in audit(self.task).remarks(name):
+                warnings.warn(Remark(remark), stacklevel=2)
+        return given
+
+    def _choose_reward(self) -> str:
+        """Looks at some sampled answers and puts the task under the reward that suits them."""
+        from upslope.rewards import choosing
+        from upslope.rollout.engines.torch_engine import TorchEngine
+        from upslope.rollout.evaluation import answers_of
+
+        drawn = self.task.sample(choosing.SAMPLED, "train", numpy_generator(choosing.SEED, "problems"))
+        problems = list({problem.prompt: problem for problem in drawn}.values())
+        numbers = uniforms((len(problems), self.tokens), choosing.SEED, "answers")
+        engine = self.rollout.engine
+        self.rollout.sync()
+        answer = answers_of(engine if getattr(engine, "follows", True) else TorchEngine(self.policy), self.policy)
+        with torch_threads(self.settings.threads or 1):
+            responses, _ = answer([problem.prompt for problem in problems], 1, self.sampling, numbers)
+        chosen = choosing.choose(problems, responses)
+        warnings.warn(Remark(chosen.remark()), stacklevel=2)
+        self.task = self.rollout.task = self.task.rewarded(load_reward(chosen.reward))
+        return chosen.reward
 
     def check_memory(self) -> None:
         """Refuses settings whose steps would take more memory than is free, as far as that can be foreseen."""
@@ -292,7 +330,7 @@ def set_up(
     task: str,
     model: str,
     settings: Settings,
-    reward: str = "",
+    reward: Sequence[str] = (),
     test_data: str = "",
     knobs: Knobs | None = None,
     checking: Progress | None = None,
@@ -308,7 +346,7 @@ def set_up(
         objects: the task, reward or model themselves, where they are not given by name.
     """
     objects = objects or PythonObjects()
-    wanted = objects.reward or (load_reward(reward) if reward else None)
+    wanted = objects.reward or load_rewards(reward)
     loaded = load_task(
         task if objects.task is None else objects.task,
         reward=wanted,

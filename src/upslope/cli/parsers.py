@@ -32,6 +32,13 @@ SET: JsonDict = {
     "metavar": "PATH=VALUE",
     "help": "a knob of a part, as in surrogate.high=0.3, or a whole part, as in aggregate=TokenMean; repeatable",
 }
+REWARD: JsonDict = {
+    "action": "append",
+    "default": [],
+    "metavar": "NAME[*WEIGHT]",
+    "help": "exact, contains, number, boxed, choice, math-verify, json, regex:PATTERN, format:TAGS, length:max=N, repetition, one "
+    "of an installed package, or file.py:function; repeatable, each with a weight behind a *",
+}
 TAKE: JsonDict = {
     "action": "append",
     "default": [],
@@ -138,7 +145,7 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     add("--out", help="folder of the run (runs/METHOD-TASK-SEED)")
     add("--set", **SET)
     add("--take", **TAKE)
-    add("--reward", default="", help="exact, math-verify, one of an installed package, or a function of yours as file.py:function")
+    add("--reward", **REWARD)
     add("--test-data", default="", metavar="FILE", help="a second file of problems, to evaluate on")
     add("--tracker", action="append", default=[], metavar="NAME", help="tensorboard or wandb; repeatable")
     add("--quiet", action="store_true", help="print nothing but the folder of the run")

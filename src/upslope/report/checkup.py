@@ -82,7 +82,7 @@ def _measure_served(run: Run, asked: EvaluationRequest, progress: Callable[..., 
     from transformers import AutoConfig, AutoTokenizer
 
     from upslope.policies.tokenization import PromptFormat
-    from upslope.rewards import load_reward
+    from upslope.rewards import load_rewards
     from upslope.rollout.engines.server_answers import ServerAnswers
     from upslope.rollout.prompt_lengths import cut_prompts, fit_prompts
     from upslope.tasks import load_task
@@ -91,7 +91,7 @@ def _measure_served(run: Run, asked: EvaluationRequest, progress: Callable[..., 
     given = plan.objects
     task: Any = load_task(
         plan.task if given.task is None else given.task,
-        reward=given.reward or (load_reward(plan.reward) if plan.reward else None),
+        reward=given.reward or load_rewards(plan.reward),
         test_data=plan.test_data or None,
         columns=plan.settings.columns,
     )

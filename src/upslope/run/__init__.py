@@ -25,10 +25,12 @@ from upslope.run.loop import train
 from upslope.run.watcher import Stopped, Watcher
 from upslope.runtime import trust, user_code
 from upslope.runtime.checkpoint_files import CheckpointReader
+from upslope.runtime.code_bundle import Bundle
 from upslope.runtime.files import load_state, write_text
 from upslope.runtime.memory import explain_out_of_memory
 from upslope.runtime.method_file import check_can_be_found_again, user_bundles
 from upslope.runtime.python_objects import PythonObjects
+from upslope.runtime.reward_text import RewardText
 from upslope.runtime.run_folder import RunFolder, check_new
 from upslope.runtime.run_lock import owned
 from upslope.runtime.settings import Settings, check_domain, remarks_on
@@ -118,14 +120,13 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
     check_can_be_found_again(plan.method)
     components = set_up_plan(plan, knobs)
     check_domain(plan.settings, plan.domain, plan.task, plan.model)
-    plan = dataclasses.replace(plan, settings=components.settings, method=components.method)
+    settled = components.settle_reward(plan.reward)
+    plan = dataclasses.replace(plan, settings=components.settings, method=components.method, reward=settled)
     table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)
-    for key in ("task", "reward"):
-        if ".py:" in table[key]:
-            path, _, name = table[key].rpartition(":")
-            module = user_code.load_file(path).__name__
-            bundles.add(user_code.bundle_of(module))
-            table[key] = user_code.reference(module, name)
+    if ".py:" in table["task"]:
+        table["task"] = _kept_code(table["task"], bundles)
+    rewards = [RewardText.parse(text) for text in table["reward"]]
+    table["reward"] = [str(each.named(_kept_code(each.name, bundles)) if each.is_code else each) for each in rewards]
     user_code.check_bundles_agree(bundles)
     taken = [what_was_taken(plan.model)] if plan.domain == "text" and is_run(plan.model) else []
     for remark in taken + remarks_on(plan.settings):
@@ -140,6 +141,14 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
             write_text(folder.path / "run.toml", tomli_w.dumps(plan.keep(folder.path, table)))
             trust.remember(trust.code_of(table, folder.path / "code"))
             return train(Run(folder, plan, components), watcher or Watcher())
+
+
+def _kept_code(spec: str, bundles: set[Bundle]) -> str:
+    """``file.py:name`` as ``run.toml`` has it; the file goes among those that the run keeps."""
+    path, _, name = spec.rpartition(":")
+    module = user_code.load_file(path).__name__
+    bundles.add(user_code.bundle_of(module))
+    return user_code.reference(module, name)
 
 
 def set_up_plan(plan: Plan, knobs: Knobs | None = None, for_training: bool = True) -> Components:

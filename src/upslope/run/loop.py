@@ -11,6 +11,7 @@ import torch
 from upslope.errors import Remark
 from upslope.learners.nonfinite import NonFinite
 from upslope.learners.policy_gradient import PolicyGradient
+from upslope.learners.signal import SignalWatch
 from upslope.plain_data import JsonDict
 from upslope.run.stopping import StopRule
 from upslope.run.watcher import Stopped, Watcher
@@ -62,6 +63,7 @@ class TrainingLoop:
         self.folder, self.settings = run.folder, run.plan.settings
         self.progress: JsonDict = {"step": 0, "tokens": 0.0, "seconds": 0.0}
         self.stop_rule = StopRule(self.settings, {})
+        self.signal = SignalWatch(run.plan.method, run.plan.reward, self.settings.samples_per_task)
         self.clock = _Clock(0.0)
         self.keeps_start = PolicyGradient.needs_start(run.plan.method, self.settings)
         self.learner: PolicyGradient
@@ -160,6 +162,7 @@ class TrainingLoop:
         self.progress |= {"step": step, "tokens": self.progress["tokens"] + metrics["tokens"]}
         self.folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics, "memory": peak_memory()})
         self._log_samples(step)
+        self.signal.say(step, self.folder)
         self.components.record_step(self.folder, self.learner, step, metrics["seconds"])
         self.watcher.stepped(step, metrics)
         for tracker in trackers:

@@ -103,6 +103,9 @@ class Settings:
     """Text: what becomes of a prompt that leaves too little room for an answer of `max_tokens`. `refuse` names it before the run
     begins; `cut` reads only its end, in training and evaluation alike, while the reward is given all of it; `skip` leaves the
     problem out, and where a task makes its problems on the spot another is drawn in its place."""
+    audit: Literal["on", "off"] = text_only("on")
+    """Text: before the first rollout the reward is tried on the expected answer, an empty one, nonsense and another problem's, of
+    twenty problems; what is odd is said."""
     warm_start: float | None = text_only(None)
     """Text, `tiny` only: train on solutions until this greedy accuracy before RL begins; 0 is none. (0.4)"""
     normalise_observations: bool | None = control_only(None)
@@ -149,6 +152,8 @@ class Settings:
     """Rollouts written to ``samples.jsonl`` each step."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.audit, bool):  # as one would say it in Python
+            object.__setattr__(self, "audit", "on" if self.audit else "off")
         kinds = hints(Settings)
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)

@@ -29,7 +29,7 @@ from upslope.tasks.kinds import DATA_SUFFIXES, Kind, domain_of, kind_of
 from upslope.tasks.own import make_own
 from upslope.tasks.recommend import Recommend
 from upslope.tasks.table_files import Table
-from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, WithReward, split_of
+from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, UndecidedReward, WithReward, split_of
 
 if TYPE_CHECKING:
     from upslope.tasks.gym import GymTask
@@ -83,7 +83,8 @@ def load_task(
         spec: A name with knobs, as in ``sort``, ``sort:length=6``, ``reasoning-gym:chain_sum:max_terms=3,max_digits=2`` or
             ``gym:CartPole-v1``; the name of a task of an installed package, ``maze`` or ``acme-rl/maze``; or a table of problems:
             the path of a ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet`` file or of a folder of `datasets`.
-        reward: ``reward(prompts, responses, answers)``; a table needs one, other text tasks may get one instead of their own.
+        reward: ``reward(prompts, responses, answers)``; other text tasks may get one instead of their own; a table without one can
+            be sampled from but not scored.
         test_data: A table of test problems, beside a table.
         columns: Of a table, ``"prompt=question,answer=solution"``; what is left out is recognised by name.
 
@@ -180,12 +181,9 @@ def how_to_fetch(name: str) -> str:
 
 
 def _load_data(data: str | Table, reward: Reward | None, test_data: str | Table | None, columns: str) -> TextTask:
-    if reward is None:
-        name = data if isinstance(data, str) else data.name
-        raise TaskError(f"{name!r} needs a reward: 'exact', 'math-verify' or a function of yours as my.py:score.")
     from upslope.tasks.data_task import DataTask
 
-    return DataTask(data, reward, test_data, columns=columns)
+    return DataTask(data, UndecidedReward() if reward is None else reward, test_data, columns=columns)
 
 
 def _unknown(spec: str, name: str) -> str:

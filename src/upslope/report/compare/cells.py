@@ -52,7 +52,7 @@ class Question:
     """By path as in ``knobs``, or by setting, the values to try; each makes a contender of its own."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """As for a run. ``seed`` is the first of the seeds."""
-    reward: str = ""
+    reward: tuple[str, ...] = ()
     test_data: str = ""
     take: Mapping[str, str] = field(default_factory=dict)
 
@@ -123,7 +123,7 @@ class Cell:
         words = ["train", self.method, "--task", self.task, "--model", asked.model, "--out", str(out), "--quiet"]
         words += [word for path, value in self.knobs.items() for word in ("--set", f"{path}={as_text(value)}")]
         words += [word for slot, name in asked.take.items() for word in ("--take", f"{slot}={name}")]
-        words += ["--reward", asked.reward] if asked.reward else []
+        words += [word for text in asked.reward for word in ("--reward", text)]
         words += ["--test-data", asked.test_data] if asked.test_data else []
         return words + setting_flags({**self.settings, "seed": self.seed})
 
@@ -226,7 +226,7 @@ def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> Non
 
     shared = {
         "model": question.model,
-        "reward": question.reward,
+        "reward": ", ".join(question.reward),
         "test_data": question.test_data,
         "settings": {key: value for key, value in question.settings.items() if key != "seed" and value is not None},
     }
