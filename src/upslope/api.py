@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upslope.errors import MethodError, UserError, did_you_mean
+from upslope.errors import MethodError, Remark, UserError, did_you_mean
 from upslope.methods import catalogue, check_own_name, compose, find
+from upslope.methods.control.presets import choose
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan
 from upslope.run import Run, Watcher
@@ -82,6 +84,7 @@ def train(
     out: str | Path | None = None,
     trackers: tuple[str, ...] = (),
     take: Mapping[str, str] | None = None,
+    preset: str = "",
     watcher: Watcher | None = None,
     **settings: Any,
 ) -> Run:
@@ -98,6 +101,7 @@ def train(
         out: Folder of the run; left out, ``runs/<method>-<task>-<seed>``.
         trackers: ``"tensorboard"`` and/or ``"wandb"``.
         take: As in `method`.
+        preset: ``"rl-zoo"``: settings for this environment as rl-baselines3-zoo has them. What is given besides wins.
         watcher: Is told what happens; the command line's live table is one.
         settings: Any field of `upslope.runtime.settings.Settings`: ``steps=60, seed=1, lr=3e-4, ...``.
 
@@ -111,7 +115,12 @@ def train(
         3
     """
     check_names(settings)
-    plan = Plan(_method(method, take), task, model, Settings(**settings), reward, test_data, tuple(trackers))
+    chosen = _method(method, take)
+    if preset:
+        found = choose(preset, chosen, task, settings, knobs or {})
+        settings, knobs = found.settings, found.knobs
+        warnings.warn(Remark(found.told), stacklevel=2)
+    plan = Plan(chosen, task, model, Settings(**settings), reward, test_data, tuple(trackers))
     return _reported(start_run(plan, knobs, out, watcher))
 
 

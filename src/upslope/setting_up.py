@@ -25,7 +25,7 @@ from upslope.runtime.seeding import mix
 from upslope.runtime.settings import Device, Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.tasks import load_task
-from upslope.types import Method
+from upslope.types import Method, Network
 
 if TYPE_CHECKING:
     from upslope.policies.language_model import LanguageModel
@@ -93,6 +93,9 @@ class TextComponents(Components):
         settings = settings.resolved("text", model, max_tokens=task.max_tokens)
         settings = dataclasses.replace(settings, device=pick_device(settings.device, model))
         method = _settled(method, ("text",), knobs)
+        if isinstance(method.policy, Network):
+            raise UserError(f"{method.name} has policy={method.policy}, a network for control; {task.name} is answered in text. "
+                            "Leave it out: --model says what answers.")  # fmt: skip
         estimator.check(method, POLICY_COLUMNS | getattr(method.rollout, "provides", TextRollout.provides))
         super().__init__(method, settings)
         if settings.samples_per_task < 2 and "group" in method.needs():
@@ -205,7 +208,6 @@ class ControlComponents(Components):
     score_name = "mean return"
 
     def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Knobs):
-        from upslope.policies.control.mlp import MLPPolicy
         from upslope.rollout.environments import EnvRollout
 
         self.task = task
@@ -218,11 +220,11 @@ class ControlComponents(Components):
         settings = dataclasses.replace(settings, device="cpu").resolved("control", "mlp", continuous=task.continuous)
         method = _settled(method, ("control", f"control-{'continuous' if task.continuous else 'discrete'}"), knobs)
         estimator.check(method, POLICY_COLUMNS | EnvRollout.provides)
-        for slot in ("curriculum", "rollout", "data", "policy"):
+        for slot in ("curriculum", "rollout", "data", "view"):
             if getattr(method, slot):
                 raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")
         super().__init__(method, settings)
-        self.policy = MLPPolicy.for_task(task, seed=mix(settings.seed, "policy"))
+        self.policy = cast(Network, method.policy).build(task, mix(settings.seed, "policy"))
         self.policy.plain = settings.plain
         self.give_heads()
         self.rollout = EnvRollout(
@@ -311,6 +313,6 @@ def pick_device(asked: Device, model: str) -> Device:
 
 
 def _settled(method: Method, domains: tuple[str, ...], knobs: Knobs) -> Method:
-    for domain in domains:
-        method = method.for_domain(domain)
-    return method.with_knobs(knobs).derive(on=())
+    from upslope.policies.control.networks import in_domains
+
+    return in_domains(method, *domains).with_knobs(knobs).derive(on=())

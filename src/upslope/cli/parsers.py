@@ -127,6 +127,7 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     add("--take", **TAKE)
     add("--reward", default="", help="exact, math-verify, one of an installed package, or a function of yours as file.py:function")
     add("--test-data", default="", metavar="FILE", help="a second .jsonl to evaluate on")
+    add("--preset", default="", metavar="NAME", help="rl-zoo: an environment's settings as rl-baselines3-zoo has them; flags win")
     add("--tracker", action="append", default=[], metavar="NAME", help="tensorboard or wandb; repeatable")
     add("--quiet", action="store_true", help="print nothing but the folder of the run")
 
