@@ -132,6 +132,7 @@ def resume(
     watcher: Watcher | None = None,
     trust: bool = False,
     *,
+    steps: int | None = None,
     task: object = None,
     reward: object = None,
     model: object = None,
@@ -139,12 +140,13 @@ def resume(
     """Goes on with a run that was stopped or killed, to the same end as if it had not been. A finished one is returned as it is.
 
     Args:
+        steps: How many there shall be in all, of a finished run too; schedules are from there on those of a run of so many.
         trust: Code in the folder that this machine did not write may run, now and later.
         task, reward, model: What the run was given as Python objects that its folder could not keep; it said so when it began.
     """
-    finished = (RunFolder.open(path).path / "summary.json").exists()
-    run = resume_run(path, watcher, trust, PythonObjects(task, reward, model))
-    return run if finished else _reported(run)
+    done = (RunFolder.open(path).path / "summary.json").exists() and steps is None
+    run = resume_run(path, watcher, trust, PythonObjects(task, reward, model), steps)
+    return run if done else _reported(run)
 
 
 def load(path: str | Path, trust: bool = False, *, task: object = None, reward: object = None, model: object = None) -> Run:

@@ -19,6 +19,7 @@ from upslope.learners.policy_gradient import POLICY_COLUMNS, PolicyGradient
 from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
 from upslope.rewards import load_reward
+from upslope.runtime.checkpoint_files import CheckpointWriter
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.seeding import mix
@@ -66,6 +67,10 @@ class Components(ABC):
     @abstractmethod
     def record_evaluation(self, folder: RunFolder, step: int) -> None:
         """Keeps what an evaluation can show for the inspector, if the settings ask for it."""
+
+    def save_start(self, files: CheckpointWriter) -> None:
+        """The policy as the run begins."""
+        self.policy.save(files)
 
     def give_heads(self) -> None:
         """What the method's learned models put on the policy."""
@@ -165,6 +170,13 @@ class TextComponents(Components):
         settings = self.settings
         if settings.warm_start:
             warm_start(self.policy, self.task, settings.warm_start, max_tokens=self.tokens, seed=settings.seed, progress=progress)
+
+    def save_start(self, files: CheckpointWriter) -> None:
+        """Weights that were read and not warm-started are in files already; those are linked."""
+        if self.settings.warm_start:
+            self.policy.save(files)
+        else:
+            self.policy.save_as_loaded(files)
 
     def evaluate(self, progress: Progress | None = None) -> JsonDict:
         from upslope.rollout.evaluation import evaluate_text

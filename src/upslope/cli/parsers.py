@@ -154,6 +154,7 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         command("serve", serve.run, "answer requests in OpenAI's protocol with a run's result or a model, until interrupted")
     )
     resume = command("resume", training.resume, "go on with a run that was stopped or killed")
+    resume.add_argument("--steps", type=whole(1), metavar="N", help="go on to so many steps in all, with a finished run too")
     resume.add_argument("--quiet", action="store_true", help="print nothing but the folder of the run")
     check = command(
         "check",

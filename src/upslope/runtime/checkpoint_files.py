@@ -63,6 +63,26 @@ class CheckpointWriter:
             while data := source.read(CHUNK):
                 write(data)
 
+    def link(self, file: Path, name: str, digest: JsonDict | None = None) -> None:
+        """A file that lies elsewhere and stays as it is: it takes no room of its own where the file system can do that.
+
+        Args:
+            digest: of the file, where it is known.
+        """
+        target = self.folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(file.resolve(), target)
+        except OSError:  # another disk, or a file system without links
+            self.copy(file, name)
+            return
+        self.digests[name] = digest or _digest_of(file)
+
+    def link_folder(self, folder: Path) -> None:
+        """All files of a folder that a `CheckpointWriter` filled."""
+        for name, digest in (CheckpointReader(folder, demand=True).digests or {}).items():
+            self.link(folder / name, name, digest)
+
     def close(self) -> None:
         """Writes the digests: a folder without them is not finished."""
         with self._open(DIGESTS) as write:
@@ -188,6 +208,11 @@ class CheckpointReader:
         if not all(isinstance(entry, dict) and isinstance(entry.get("bytes"), int) for entry in entries):
             raise Damaged(f"{path} is damaged: it does not name files and their digests.")
         return found
+
+
+def _digest_of(path: Path) -> JsonDict:
+    with path.open("rb") as file:
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": path.stat().st_size}
 
 
 @contextmanager

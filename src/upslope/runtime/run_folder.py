@@ -189,6 +189,11 @@ class RunFolder:
         """The policy as the run began."""
         return self.path / "checkpoints" / "start"
 
+    @property
+    def best(self) -> Path:
+        """The policy as the best evaluation found it, where that is kept."""
+        return self.path / "checkpoints" / "best"
+
     def checkpoint(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step-{step:06d}"
 
