@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upslope.errors import MethodError, Remark, UserError, did_you_mean
+from upslope.fields import shown
 from upslope.methods import catalogue, check_own_name, compose, find
 from upslope.methods.control.presets import choose
 from upslope.plain_data import JsonDict, Knobs
@@ -20,6 +21,8 @@ from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings, check_names
 from upslope.runtime.user_code import load_file
 from upslope.tasks import list_tasks
+from upslope.tasks.env_sources import name_in_run, source_of
+from upslope.tasks.gym import GymTask
 from upslope.types import Method
 
 if TYPE_CHECKING:
@@ -75,7 +78,7 @@ def _from_file(spec: str) -> Method:
 
 def train(
     method: str | Method = "dhpo",
-    task: str = "reverse",
+    task: Any = "reverse",
     *,
     model: str = "tiny",
     knobs: Knobs | None = None,
@@ -93,7 +96,7 @@ def train(
     Args:
         method: A method, its name, a composition of names or a file. `list_methods` lists the names.
         task: ``"reverse"``, ``"reasoning-gym:chain_sum"``, ``"gym:CartPole-v1"`` or the path of a JSONL file with ``prompt`` and
-            ``answer``. `list_tasks` lists the names.
+            ``answer``. `list_tasks` lists the names. Or a ``gymnasium.Env``, its class, or a function that makes one.
         model: ``"tiny"``, ``"smollm2"`` or a folder that transformers can load. Control tasks ignore it.
         knobs: Of the method's parts, by path: ``{"surrogate.high": 0.3}``.
         reward: For a JSONL: ``"exact"``, ``"math-verify"``, one of an installed package or ``"file.py:function"``.
@@ -116,15 +119,37 @@ def train(
     """
     check_names(settings)
     chosen = _method(method, take)
+    task, given = _named_task(task)
     if preset:
         found = choose(preset, chosen, task, settings, knobs or {})
         settings, knobs = found.settings, found.knobs
         warnings.warn(Remark(found.told), stacklevel=2)
-    plan = Plan(chosen, task, model, Settings(**settings), reward, test_data, tuple(trackers))
+    plan = Plan(chosen, task, model, Settings(**settings), reward, test_data, tuple(trackers), PythonObjects(task=given))
     return _reported(start_run(plan, knobs, out, watcher))
 
 
 _method = method
+
+
+def _named_task(task: object) -> tuple[str, GymTask | None]:
+    """What a task is called, and the task itself where its name alone does not bring it back."""
+    if isinstance(task, str):
+        return task, None
+    source = source_of(task)
+    if source is None:
+        told = f"task is {shown(task)}, a {type(task).__name__}"
+        raise UserError(f"{told}; give a name ('upslope tasks'), a file, a gymnasium.Env, its class, or a function that makes one.")
+    name = name_in_run(source)
+    if name is not None:
+        return name, None
+    made = GymTask(source)
+    return made.name, made
+
+
+def _environment(task: object) -> object:
+    """A task that is given once more, for a run that could not keep it."""
+    source = None if task is None or isinstance(task, str) else source_of(task)
+    return task if source is None else GymTask(source)
 
 
 def resume(
@@ -145,7 +170,7 @@ def resume(
         task, reward, model: What the run was given as Python objects that its folder could not keep; it said so when it began.
     """
     done = (RunFolder.open(path).path / "summary.json").exists() and steps is None
-    run = resume_run(path, watcher, trust, PythonObjects(task, reward, model), steps)
+    run = resume_run(path, watcher, trust, PythonObjects(_environment(task), reward, model), steps)
     return run if done else _reported(run)
 
 
@@ -158,7 +183,7 @@ def load(path: str | Path, trust: bool = False, *, task: object = None, reward: 
         trust: Such code may run although this machine did not write it, now and later.
         task, reward, model: As in `resume`.
     """
-    return Run(RunFolder.open(path), trust=trust, objects=PythonObjects(task, reward, model))
+    return Run(RunFolder.open(path), trust=trust, objects=PythonObjects(_environment(task), reward, model))
 
 
 def compare(

@@ -21,6 +21,8 @@ from upslope.runtime.python_objects import PythonObjects, located
 from upslope.runtime.run_folder import FORMAT, RunFolder
 from upslope.runtime.settings import Domain, Settings
 from upslope.tasks import plugin_of as task_plugin
+from upslope.tasks import task_domain
+from upslope.tasks.env_sources import beside_user
 from upslope.tasks.kinds import domain_of, with_domain
 from upslope.types import Method
 
@@ -48,7 +50,8 @@ class Plan:
     """Whether the task is text or an environment."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "domain", getattr(self.objects.task, "domain", None) or domain_of(self.task))
+        object.__setattr__(self, "task", beside_user(self.task))
+        object.__setattr__(self, "domain", getattr(self.objects.task, "domain", None) or task_domain(self.task))
 
     def table(self) -> JsonDict:
         """As it stands in ``run.toml``."""
@@ -102,7 +105,7 @@ class Plan:
             if ".py:" in table[key]:
                 path, attribute, _ = user_code.locate(table[key], code)
                 table[key] = f"{path}:{attribute}"
-        return cls(
+        plan = cls(
             method=method_from_table(table["method"], code),
             task=table["task"],
             model=table["model"],
@@ -112,6 +115,10 @@ class Plan:
             trackers=tuple(table["trackers"]),
             objects=objects,
         )
+        if plan.domain != table["domain"]:
+            said = f"its domain is {table['domain']!r}, and {table['task']!r} is {plan.domain}"
+            raise UserError(f"{folder.path / 'run.toml'} is not as a run writes it: {said}. Put the old one back.")
+        return plan
 
 
 def checked_table(folder: RunFolder) -> JsonDict:
@@ -126,7 +133,9 @@ def checked_table(folder: RunFolder) -> JsonDict:
         raise UserError(f"{folder.path / 'run.toml'} has settings that this version does not know: {', '.join(unknown)}.")
     try:
         table = with_domain(table)
-        if "task" not in table["unkept"] and table["domain"] != (own := domain_of(table["task"])):
+        # What a user's file has under a name is known only when it is loaded.
+        by_name = "task" not in table["unkept"] and ".py:" not in table["task"]
+        if by_name and table["domain"] != (own := domain_of(table["task"])):
             raise ValueError(f"its domain is {table['domain']!r}, and {table['task'][:40]!r} is {own}")
     except ValueError as problem:
         raise UserError(f"{folder.path / 'run.toml'} is not as a run writes it: {problem}. Put the old one back.") from None

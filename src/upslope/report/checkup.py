@@ -209,10 +209,9 @@ def episode(run: Run, seed: int = 0, render: bool = False) -> str:
     """Plays an episode and says how it went; ``render`` shows it in a window."""
     from upslope.rollout.recorded_episode import play
     from upslope.runtime.seeding import mix
-    from upslope.tasks.gym import GymTask
 
     with _loaded(run) as components:
-        task = GymTask(components.task.env_id, **components.task.options, render_mode="human") if render else components.task
+        task = components.task.shown("human") if render else components.task
         played = play(task, components.policy, components.rollout.observations, mix(EPISODE_SEED, "try", seed) >> 32)
     rewards, ends = played.rewards, {"terminated": "ended", "truncated": "reached its time limit", "unfinished": "was still going"}
     total = f"return {sum(rewards):.1f} in {len(rewards)} steps; the episode {ends[played.ended]}"

@@ -42,7 +42,7 @@ def draw(task: GymTask, record: JsonDict, path: Path) -> JsonDict:
 
 def _frames(task: GymTask, record: JsonDict, every: int) -> list[np.ndarray]:
     """The pictures before every so many steps, and the last one."""
-    place = GymTask(task.env_id, **task.options, render_mode="rgb_array").make(1)
+    place = task.shown("rgb_array").make(1)
     try:
         place.reset(0, record["seed"])
         frames = []
