@@ -219,7 +219,7 @@ class ControlComponents(Components):
 
     score_name = "mean return"
 
-    def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Knobs):
+    def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Knobs, for_training: bool = True):
         from upslope.rollout.environments import EnvRollout
 
         self.task = task
@@ -242,13 +242,13 @@ class ControlComponents(Components):
         self.rollout = EnvRollout(
             task,
             self.policy,
-            envs=settings.envs,
+            envs=settings.envs if for_training else 1,
             horizon=settings.horizon,
             seed=settings.seed,
             gamma=getattr(method.advantage, "gamma", 0.99),
             normalise_observations=bool(settings.normalise_observations),
             normalise_rewards=bool(settings.normalise_rewards),
-            workers=settings.env_workers,
+            workers=settings.env_workers if for_training else 1,
         )
 
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
@@ -305,7 +305,7 @@ def set_up(
     wanted = objects.reward or (load_reward(reward) if reward else None)
     loaded = load_task(task if objects.task is None else objects.task, reward=wanted, test_data=test_data or None)
     if loaded.domain == "control":
-        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {})
+        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {}, for_training)
     components = TextComponents(method, cast("TextTask", loaded), objects.model or model, settings, knobs or {}, checking)
     if for_training:
         components.check_memory()

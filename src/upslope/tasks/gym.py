@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from upslope.errors import TaskError
 from upslope.tasks.env_sources import ById, EnvSource
+from upslope.tasks.rendering import simplify
 from upslope.tasks.spaces import action_size, actions_taken, observation_size
 
 if TYPE_CHECKING:
@@ -77,13 +78,17 @@ class GymTask:
         self.observation_size = observation_size(self.name, self.observation_space)
         self.continuous, self.action_size = action_size(self.name, self.action_space)
         self.remarks: tuple[str, ...] = () if self.max_episode_steps else (
-            f"{self.name} has no time limit that gymnasium knows of. An episode of an evaluation is cut after {MOST_WATCHED:,} "
-            f"steps; {self.source.how_to_limit} sets a limit for training and evaluation.",
+            f"{self.name} has no time limit. An episode of an evaluation is cut after {MOST_WATCHED:,} steps; "
+            f"{self.source.how_to_limit} sets a limit for training and evaluation.",
         )  # fmt: skip
 
     def make_one(self, **options: Any) -> Any:
         """One plain ``gymnasium.Env``; ``render_mode="human"`` to watch it."""
-        return self.source.make({**self.options, **options})
+        asked = {**self.options, **options}
+        env = self.source.make(asked)
+        if asked.get("render_mode") == "rgb_array":
+            simplify(env)
+        return env
 
     def shown(self, render_mode: str, **options: Any) -> GymTask:
         """The same task to be looked at."""
@@ -193,6 +198,11 @@ class Environments:
     def render(self, which: int) -> Any:
         """What an environment shows of itself, in the mode it was made with."""
         return self._envs[which].render()
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the environment says of itself, such as ``render_fps``."""
+        return self._envs[0].metadata or {}
 
     def close(self) -> None:
         for env in self._envs:

@@ -54,7 +54,7 @@ def test_what_is_given_wins():
     ("preset", "method", "task", "said"),
     [
         ("rl-zo", "ppo", "gym:CartPole-v1", "Did you mean 'rl-zoo'"),
-        ("rl-zoo", "ppo", "gym:Blackjack-v1", "gym:Swimmer"),
+        ("rl-zoo", "ppo", "gym:Blackjack-v1", "Ant, Swimmer"),
         ("rl-zoo", "ppo", "gym:Cartpole-v1", "Did you mean 'CartPole'"),
         ("rl-zoo", "ppo", "reverse", "has no settings for 'reverse'"),
         ("rl-zoo", "bpo", "gym:CartPole-v1", "settings of ppo; bpo has other parts"),

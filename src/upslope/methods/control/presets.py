@@ -18,6 +18,7 @@ from upslope.objective.models.value import ValueFunction
 from upslope.objective.regularize import EntropyBonus
 from upslope.objective.surrogate import PessimisticClip
 from upslope.plain_data import JsonDict
+from upslope.tasks.kinds import kind_of
 from upslope.types import Method
 
 RL_ZOO = "rl-zoo"
@@ -144,13 +145,11 @@ def preset_for(name: str, task: str) -> Preset:
     """
     if name not in PRESETS:
         raise UserError(f"no preset named {name!r}.{did_you_mean(name, PRESETS)} There is {', '.join(PRESETS)}.")
-    env_id = task.removeprefix("gym:").split(":")[0] if task.startswith("gym:") else ""
+    env_id = task.split(":")[1] if kind_of(task) == "gym" else ""
     family = env_id.rpartition("-v")[0] or env_id
     if family not in ZOO:
         near = did_you_mean(family, ZOO) if family else ""
-        raise UserError(
-            f"--preset {name} has no settings for {task!r}.{near} It has them for {', '.join(f'gym:{e}' for e in ZOO)}."
-        )
+        raise UserError(f"--preset {name} has no settings for {task!r}.{near} It has them for {', '.join(ZOO)}.")
     return ZOO[family]
 
 
