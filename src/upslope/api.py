@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upslope.errors import MethodError, UserError, did_you_mean
+from upslope.errors import MethodError, Remark, UserError, did_you_mean
 from upslope.methods import catalogue, check_own_name, compose, composed_of, find
+from upslope.methods.control.presets import choose
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan
 from upslope.rewards import kept_or_held, load_reward
@@ -21,6 +23,8 @@ from upslope.runtime.settings import Settings, check_names
 from upslope.runtime.system_text import with_system_text
 from upslope.runtime.user_code import load_file
 from upslope.tasks import TextTask, list_tasks
+from upslope.tasks.env_sources import name_in_run, source_of
+from upslope.tasks.gym import GymTask
 from upslope.tasks.python_data import as_python_table
 from upslope.types import Method
 
@@ -88,6 +92,7 @@ def train(
     out: str | Path | None = None,
     trackers: tuple[str, ...] = (),
     take: Mapping[str, str] | None = None,
+    preset: str = "",
     watcher: Watcher | None = None,
     **settings: Any,
 ) -> Run:
@@ -97,7 +102,8 @@ def train(
         method: A method, its name, a composition of names or a file. `list_methods` lists the names.
         task: ``"reverse"``, ``"reasoning-gym:chain_sum"``, ``"gym:CartPole-v1"`` or the path of a file of problems (``.jsonl``,
             ``.csv``, ``.parquet``, ...); `list_tasks` lists the names. Or the problems themselves: a list of dicts with ``prompt``
-            and ``answer``, a pandas or `datasets` table, anything that yields dicts; the run keeps a copy. Or a `TextTask`.
+            and ``answer``, a pandas or `datasets` table, anything that yields dicts; the run keeps a copy. Or a `TextTask`, a
+            ``gymnasium.Env``, its class, or a function that makes one.
         model: ``"tiny"``, ``"smollm2"`` or a folder that transformers can load. Control tasks ignore it.
         knobs: Of the method's parts, by path: ``{"surrogate.high": 0.3}``.
         reward: For text: a name as on the command line (``"exact"``, ``"length:max=200*0.1"``, ``"file.py:function"``), a function,
@@ -107,6 +113,7 @@ def train(
         out: Folder of the run; left out, ``runs/<method>-<task>-<seed>``.
         trackers: ``"tensorboard"`` and/or ``"wandb"``.
         take: As in `method`.
+        preset: ``"rl-zoo"``: settings for this environment as rl-baselines3-zoo has them. What is given besides wins.
         watcher: Is told what happens; the command line's live table is one.
         settings: Any field of `upslope.runtime.settings.Settings`: ``steps=60, seed=1, lr=3e-4, ...``.
 
@@ -121,22 +128,29 @@ def train(
     """
     chosen = _method(method, take)
     check_names(settings, parts=chosen.parts())
-    task, test_data, objects = _data_objects(task, test_data)
+    task, test_data, objects = _task_objects(task, test_data)
     rewards, held = kept_or_held(reward)
     objects = dataclasses.replace(objects, reward=held)
+    if preset:
+        found = choose(preset, chosen, task, settings, knobs or {})
+        settings, knobs = found.settings, found.knobs
+        warnings.warn(Remark(found.told), stacklevel=2)
     wanted = Settings(**with_system_text(settings))
     plan = Plan(chosen, task, model, wanted, rewards, test_data, tuple(trackers), objects)
     return _reported(start_run(plan, knobs, out, watcher))
 
 
-def _data_objects(task: Any, test_data: Any) -> tuple[str, str, PythonObjects]:
-    """The names of task and test data, and what of them was given as objects."""
+def _task_objects(task: Any, test_data: Any) -> tuple[str, str, PythonObjects]:
+    """The names of task and test data, and what of them was given as objects that their names do not bring back."""
     by_name = test_data is None or isinstance(test_data, (str, Path))
     tested = None if by_name else as_python_table(test_data, "test", "test_data")
     name = str(test_data or "") if tested is None else tested.name
     if isinstance(task, (str, Path)):
         return str(task), name, PythonObjects(test_data=tested)
-    found = task if isinstance(task, TextTask) else as_python_table(task, "problems")
+    source = None if isinstance(task, TextTask) else source_of(task)
+    if source is not None and (known := name_in_run(source)) is not None:
+        return known, name, PythonObjects(test_data=tested)
+    found = GymTask(source) if source else task if isinstance(task, TextTask) else as_python_table(task, "problems")
     return found.name, name, PythonObjects(task=found, test_data=tested)
 
 
@@ -178,7 +192,9 @@ def load(path: str | Path, trust: bool = False, *, task: object = None, reward: 
 
 
 def _objects(task: object, reward: object, model: object) -> PythonObjects:
-    return PythonObjects(task, None if reward is None else load_reward(reward), model)
+    """What a run was given, once more, for one that could not keep it."""
+    source = None if task is None or isinstance(task, (str, TextTask)) else source_of(task)
+    return PythonObjects(task if source is None else GymTask(source), None if reward is None else load_reward(reward), model)
 
 
 def compare(

@@ -30,7 +30,7 @@ from upslope.runtime.statistics import bootstrap_interval
 from upslope.runtime.threads import torch_threads
 from upslope.tasks import load_task
 from upslope.tasks.text import UndecidedReward
-from upslope.types import Method
+from upslope.types import Method, Network
 
 if TYPE_CHECKING:
     from upslope.policies.language_model import LanguageModel
@@ -111,6 +111,9 @@ class TextComponents(Components):
         if settings.device == "cuda":  # its driver takes a second to wake, which the model's code takes to import
             threading.Thread(target=torch.cuda.init, daemon=True).start()
         method = _settled(method, ("text",), knobs)
+        if isinstance(method.policy, Network):
+            raise UserError(f"{method.name} has policy={method.policy}, a network for control; {task.name} is answered in text. "
+                            "Leave it out: --model says what answers.")  # fmt: skip
         estimator.check(method, POLICY_COLUMNS | getattr(method.rollout, "provides", TextRollout.provides))
         super().__init__(method, settings)
         if settings.samples_per_task < 2 and "group" in method.needs():
@@ -262,8 +265,7 @@ class ControlComponents(Components):
 
     score_name = "mean return"
 
-    def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Knobs):
-        from upslope.policies.control.mlp import MLPPolicy
+    def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Knobs, for_training: bool = True):
         from upslope.rollout.environments import EnvRollout
 
         self.task = task
@@ -276,23 +278,23 @@ class ControlComponents(Components):
         settings = dataclasses.replace(settings, device="cpu").resolved("control", "mlp", continuous=task.continuous)
         method = _settled(method, ("control", f"control-{'continuous' if task.continuous else 'discrete'}"), knobs)
         estimator.check(method, POLICY_COLUMNS | EnvRollout.provides)
-        for slot in ("curriculum", "rollout", "data", "policy"):
+        for slot in ("curriculum", "rollout", "data", "view"):
             if getattr(method, slot):
                 raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")
         super().__init__(method, settings)
-        self.policy = MLPPolicy.for_task(task, seed=mix(settings.seed, "policy"))
+        self.policy = cast(Network, method.policy).build(task, mix(settings.seed, "policy"))
         self.policy.plain = settings.plain
         self.give_heads()
         self.rollout = EnvRollout(
             task,
             self.policy,
-            envs=settings.envs,
+            envs=settings.envs if for_training else 1,
             horizon=settings.horizon,
             seed=settings.seed,
             gamma=getattr(method.advantage, "gamma", 0.99),
             normalise_observations=bool(settings.normalise_observations),
             normalise_rewards=bool(settings.normalise_rewards),
-            workers=settings.env_workers,
+            workers=settings.env_workers if for_training else 1,
         )
 
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
@@ -354,7 +356,7 @@ def set_up(
         columns=settings.columns,
     )
     if loaded.domain == "control":
-        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {})
+        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {}, for_training)
     components = TextComponents(method, cast("TextTask", loaded), objects.model or model, settings, knobs or {}, checking)
     if for_training:
         components.check_memory()
@@ -374,6 +376,6 @@ def pick_device(asked: Device, model: str) -> Device:
 
 
 def _settled(method: Method, domains: tuple[str, ...], knobs: Knobs) -> Method:
-    for domain in domains:
-        method = method.for_domain(domain)
-    return method.with_knobs(knobs).derive(on=())
+    from upslope.policies.control.networks import in_domains
+
+    return in_domains(method, *domains).with_knobs(knobs).derive(on=())

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
@@ -36,6 +36,9 @@ from upslope.runtime.run_lock import owned
 from upslope.runtime.settings import Settings, check_domain, remarks_on
 from upslope.runtime.trackers import check_trackers
 from upslope.setting_up import Components, set_up
+
+if TYPE_CHECKING:
+    from upslope.rollout.deployed import DeployedPolicy
 
 __all__ = ["Run", "Stopped", "Watcher", "load_components", "resume", "set_up_plan", "start"]
 
@@ -79,6 +82,46 @@ class Run:
         if self.components is None:
             self.components = load_components(self)
         return self.components.policy
+
+    @cached_property
+    def controller(self) -> DeployedPolicy:
+        """The policy of an environment ready for use: raw observations in, actions for the environment out."""
+        from upslope.rollout.deployed import DeployedPolicy
+
+        if self.table["domain"] != "control":
+            raise UserError(
+                f"{self.table['task']} is answered in text and has no observations. 'upslope serve {self.path}' answers; its "
+                "checkpoint is a folder for transformers."
+            )
+        self.policy  # noqa: B018  (loads what is needed)
+        assert self.components is not None
+        made = self.components
+        return DeployedPolicy(made.task, made.policy, made.rollout.observations, made.settings.seed)
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[Any, Any]:
+        """Actions for an observation or a batch, and the state: what Stable-Baselines3's models answer to `predict`.
+
+        Args:
+            observation: As the environment gives it; the run's own normalisation is applied here.
+            state, episode_start: For recurrent policies elsewhere; ours have no memory.
+            deterministic: The likeliest action, otherwise one is drawn.
+
+        Raises:
+            UserError: if the run's task is text, or the observation is not of the environment's shape.
+        """
+        return self.controller.predict(observation, state, episode_start, deterministic)
+
+    def export(self, to: str | Path) -> JsonDict:
+        """Writes the policy of an environment as ``.onnx`` or ``.pt`` (TorchScript), once it agrees with `predict`.
+
+        Returns:
+            What was written and how it was checked.
+        """
+        from upslope.rollout.export_control import export_control
+
+        return export_control(self.controller, Path(to))
 
     @property
     def lengthened_at(self) -> set[int]:
