@@ -10,6 +10,7 @@ from upslope.errors import MethodError, UserError, did_you_mean
 from upslope.methods import catalogue, check_own_name, compose, find
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan
+from upslope.policies.given import GivenModel, given_model
 from upslope.run import Run, Watcher
 from upslope.run import resume as resume_run
 from upslope.run import start as start_run
@@ -75,7 +76,7 @@ def train(
     method: str | Method = "dhpo",
     task: str = "reverse",
     *,
-    model: str = "tiny",
+    model: Any = "tiny",
     knobs: Knobs | None = None,
     reward: str = "",
     test_data: str = "",
@@ -91,7 +92,8 @@ def train(
         method: A method, its name, a composition of names or a file. `list_methods` lists the names.
         task: ``"reverse"``, ``"reasoning-gym:chain_sum"``, ``"gym:CartPole-v1"`` or the path of a JSONL file with ``prompt`` and
             ``answer``. `list_tasks` lists the names.
-        model: ``"tiny"``, ``"smollm2"`` or a folder that transformers can load. Control tasks ignore it.
+        model: ``"tiny"``, ``"smollm2"``, a folder that transformers can load or a run's, a `Run`; or ``(model, tokenizer)`` of
+            `transformers`, of which a copy is trained and kept with the run (``run.policy.model`` is the trained one).
         knobs: Of the method's parts, by path: ``{"surrogate.high": 0.3}``.
         reward: For a JSONL: ``"exact"``, ``"math-verify"``, one of an installed package or ``"file.py:function"``.
         test_data: For a JSONL: a second file to evaluate on. Without it a fifth of the rows is held out.
@@ -110,12 +112,26 @@ def train(
         >>> len(run.metrics)
         3
     """
+    if "tokenizer" in settings:
+        raise UserError("tokenizer= is no argument of train; give both: model=(model, tokenizer).")
     check_names(settings)
-    plan = Plan(_method(method, take), task, model, Settings(**settings), reward, test_data, tuple(trackers))
+    named, given = _named_model(model)
+    plan = Plan(
+        _method(method, take), task, named, Settings(**settings), reward, test_data, tuple(trackers), PythonObjects(model=given)
+    )
     return _reported(start_run(plan, knobs, out, watcher))
 
 
 _method = method
+
+
+def _named_model(model: object) -> tuple[str, GivenModel | None]:
+    """What a model is called, and the model itself where it is an object."""
+    model = model.path if isinstance(model, Run) else model
+    if isinstance(model, (str, Path)):
+        return str(model), None
+    given = given_model(model)
+    return given.name, given
 
 
 def resume(
