@@ -14,9 +14,12 @@ from upslope.policies.given import GivenModel, given_model
 from upslope.run import Run, Watcher
 from upslope.run import resume as resume_run
 from upslope.run import start as start_run
+from upslope.run.callbacks import checked_callbacks
+from upslope.run.listeners import Listeners
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings, check_names
+from upslope.runtime.trackers import check_trackers
 from upslope.runtime.user_code import load_file
 from upslope.tasks import list_tasks
 from upslope.types import Method
@@ -81,7 +84,8 @@ def train(
     reward: str = "",
     test_data: str = "",
     out: str | Path | None = None,
-    trackers: tuple[str, ...] = (),
+    trackers: Sequence[Any] = (),
+    callbacks: Sequence[Any] = (),
     take: Mapping[str, str] | None = None,
     watcher: Watcher | None = None,
     **settings: Any,
@@ -98,9 +102,12 @@ def train(
         reward: For a JSONL: ``"exact"``, ``"math-verify"``, one of an installed package or ``"file.py:function"``.
         test_data: For a JSONL: a second file to evaluate on. Without it a fifth of the rows is held out.
         out: Folder of the run; left out, ``runs/<method>-<task>-<seed>``.
-        trackers: ``"tensorboard"`` and/or ``"wandb"``.
+        trackers: Names (``"tensorboard"``, ``"wandb:project=mine,group=sweep"``, ``"trackio"``, ``"mlflow"``) and objects with
+            ``log(step, metrics)`` (`upslope.Tracker`).
+        callbacks: Objects with ``on_step``, ``on_evaluation``, ``on_checkpoint`` or ``on_end`` (`upslope.Callback`); one that
+            raises `upslope.StopTraining` ends the run early.
         take: As in `method`.
-        watcher: Is told what happens; the command line's live table is one.
+        watcher: Is told what happens (`upslope.Watcher`); the command line's live table is one.
         settings: Any field of `upslope.runtime.settings.Settings`: ``steps=60, seed=1, lr=3e-4, ...``.
 
     Raises:
@@ -116,10 +123,10 @@ def train(
         raise UserError("tokenizer= is no argument of train; give both: model=(model, tokenizer).")
     check_names(settings)
     named, given = _named_model(model)
-    plan = Plan(
-        _method(method, take), task, named, Settings(**settings), reward, test_data, tuple(trackers), PythonObjects(model=given)
-    )
-    return _reported(start_run(plan, knobs, out, watcher))
+    listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
+    names = tuple(each for each in listeners.given if isinstance(each, str))
+    plan = Plan(_method(method, take), task, named, Settings(**settings), reward, test_data, names, PythonObjects(model=given))
+    return _reported(start_run(plan, knobs, out, listeners))
 
 
 _method = method
@@ -143,6 +150,8 @@ def resume(
     task: object = None,
     reward: object = None,
     model: object = None,
+    trackers: Sequence[Any] = (),
+    callbacks: Sequence[Any] = (),
 ) -> Run:
     """Goes on with a run that was stopped or killed, to the same end as if it had not been. A finished one is returned as it is.
 
@@ -150,9 +159,11 @@ def resume(
         steps: How many there shall be in all, of a finished run too; schedules are from there on those of a run of so many.
         trust: Code in the folder that this machine did not write may run, now and later.
         task, reward, model: What the run was given as Python objects that its folder could not keep; it said so when it began.
+        trackers, callbacks: As in `train`; no folder keeps objects. Trackers by name are the run's own already.
     """
+    listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
     done = (RunFolder.open(path).path / "summary.json").exists() and steps is None
-    run = resume_run(path, watcher, trust, PythonObjects(task, reward, model), steps)
+    run = resume_run(path, listeners, trust, PythonObjects(task, reward, model), steps)
     return run if done else _reported(run)
 
 

@@ -127,7 +127,13 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     add("--take", **TAKE)
     add("--reward", default="", help="exact, math-verify, one of an installed package, or a function of yours as file.py:function")
     add("--test-data", default="", metavar="FILE", help="a second .jsonl to evaluate on")
-    add("--tracker", action="append", default=[], metavar="NAME", help="tensorboard or wandb; repeatable")
+    add(
+        "--tracker",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="tensorboard, wandb, trackio or mlflow, with options as in wandb:project=mine,group=sweep; repeatable",
+    )
     add("--quiet", action="store_true", help="print nothing but the folder of the run")
 
 
