@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,14 +11,17 @@ from upslope.errors import MethodError, UserError, did_you_mean
 from upslope.methods import catalogue, check_own_name, compose, composed_of, find
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan
+from upslope.rewards import kept_or_held, load_reward
 from upslope.run import Run, Watcher
 from upslope.run import resume as resume_run
 from upslope.run import start as start_run
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings, check_names
+from upslope.runtime.system_text import with_system_text
 from upslope.runtime.user_code import load_file
-from upslope.tasks import list_tasks
+from upslope.tasks import TextTask, list_tasks
+from upslope.tasks.python_data import as_python_table
 from upslope.types import Method
 
 if TYPE_CHECKING:
@@ -75,12 +79,12 @@ def _from_file(spec: str) -> Method:
 
 def train(
     method: str | Method = "dhpo",
-    task: str = "reverse",
+    task: Any = "reverse",
     *,
     model: str = "tiny",
     knobs: Knobs | None = None,
-    reward: str = "",
-    test_data: str = "",
+    reward: Any = (),
+    test_data: Any = "",
     out: str | Path | None = None,
     trackers: tuple[str, ...] = (),
     take: Mapping[str, str] | None = None,
@@ -91,12 +95,15 @@ def train(
 
     Args:
         method: A method, its name, a composition of names or a file. `list_methods` lists the names.
-        task: ``"reverse"``, ``"reasoning-gym:chain_sum"``, ``"gym:CartPole-v1"`` or the path of a JSONL file with ``prompt`` and
-            ``answer``. `list_tasks` lists the names.
+        task: ``"reverse"``, ``"reasoning-gym:chain_sum"``, ``"gym:CartPole-v1"`` or the path of a file of problems (``.jsonl``,
+            ``.csv``, ``.parquet``, ...); `list_tasks` lists the names. Or the problems themselves: a list of dicts with ``prompt``
+            and ``answer``, a pandas or `datasets` table, anything that yields dicts; the run keeps a copy. Or a `TextTask`.
         model: ``"tiny"``, ``"smollm2"`` or a folder that transformers can load. Control tasks ignore it.
         knobs: Of the method's parts, by path: ``{"surrogate.high": 0.3}``.
-        reward: For a JSONL: ``"exact"``, ``"math-verify"``, one of an installed package or ``"file.py:function"``.
-        test_data: For a JSONL: a second file to evaluate on. Without it a fifth of the rows is held out.
+        reward: For text: a name as on the command line (``"exact"``, ``"length:max=200*0.1"``, ``"file.py:function"``), a function,
+            a list of them, or ``{"name": (function or name, weight)}``. A function that no file defines cannot be kept with a run:
+            `resume` needs it again. Data with answers and no reward get the one that finds most sampled answers right.
+        test_data: For a table of problems: a second one to evaluate on. Without it a fifth of the rows is held out.
         out: Folder of the run; left out, ``runs/<method>-<task>-<seed>``.
         trackers: ``"tensorboard"`` and/or ``"wandb"``.
         take: As in `method`.
@@ -114,8 +121,23 @@ def train(
     """
     chosen = _method(method, take)
     check_names(settings, parts=chosen.parts())
-    plan = Plan(chosen, task, model, Settings(**settings), reward, test_data, tuple(trackers))
+    task, test_data, objects = _data_objects(task, test_data)
+    rewards, held = kept_or_held(reward)
+    objects = dataclasses.replace(objects, reward=held)
+    wanted = Settings(**with_system_text(settings))
+    plan = Plan(chosen, task, model, wanted, rewards, test_data, tuple(trackers), objects)
     return _reported(start_run(plan, knobs, out, watcher))
+
+
+def _data_objects(task: Any, test_data: Any) -> tuple[str, str, PythonObjects]:
+    """The names of task and test data, and what of them was given as objects."""
+    by_name = test_data is None or isinstance(test_data, (str, Path))
+    tested = None if by_name else as_python_table(test_data, "test", "test_data")
+    name = str(test_data or "") if tested is None else tested.name
+    if isinstance(task, (str, Path)):
+        return str(task), name, PythonObjects(test_data=tested)
+    found = task if isinstance(task, TextTask) else as_python_table(task, "problems")
+    return found.name, name, PythonObjects(task=found, test_data=tested)
 
 
 _method = method
@@ -126,6 +148,7 @@ def resume(
     watcher: Watcher | None = None,
     trust: bool = False,
     *,
+    steps: int | None = None,
     task: object = None,
     reward: object = None,
     model: object = None,
@@ -133,12 +156,13 @@ def resume(
     """Goes on with a run that was stopped or killed, to the same end as if it had not been. A finished one is returned as it is.
 
     Args:
+        steps: How many there shall be in all, of a finished run too; schedules are from there on those of a run of so many.
         trust: Code in the folder that this machine did not write may run, now and later.
         task, reward, model: What the run was given as Python objects that its folder could not keep; it said so when it began.
     """
-    finished = (RunFolder.open(path).path / "summary.json").exists()
-    run = resume_run(path, watcher, trust, PythonObjects(task, reward, model))
-    return run if finished else _reported(run)
+    done = (RunFolder.open(path).path / "summary.json").exists() and steps is None
+    run = resume_run(path, watcher, trust, _objects(task, reward, model), steps)
+    return run if done else _reported(run)
 
 
 def load(path: str | Path, trust: bool = False, *, task: object = None, reward: object = None, model: object = None) -> Run:
@@ -150,7 +174,11 @@ def load(path: str | Path, trust: bool = False, *, task: object = None, reward: 
         trust: Such code may run although this machine did not write it, now and later.
         task, reward, model: As in `resume`.
     """
-    return Run(RunFolder.open(path), trust=trust, objects=PythonObjects(task, reward, model))
+    return Run(RunFolder.open(path), trust=trust, objects=_objects(task, reward, model))
+
+
+def _objects(task: object, reward: object, model: object) -> PythonObjects:
+    return PythonObjects(task, None if reward is None else load_reward(reward), model)
 
 
 def compare(
@@ -162,7 +190,7 @@ def compare(
     knobs: Knobs | None = None,
     grid: Mapping[str, Sequence[object]] | None = None,
     take: Mapping[str, str] | None = None,
-    reward: str = "",
+    reward: Any = (),
     test_data: str = "",
     out: str | Path | None = None,
     workers: int | None = None,
@@ -239,7 +267,7 @@ def _question(
     knobs: Knobs | None = None,
     grid: Mapping[str, Sequence[object]] | None = None,
     take: Mapping[str, str] | None = None,
-    reward: str = "",
+    reward: Any = (),
     test_data: str = "",
     **settings: Any,
 ) -> Question:
@@ -247,8 +275,13 @@ def _question(
 
     if any(isinstance(word, Method) for word in what):
         raise UserError("give methods by name or file: every run is a process of its own, which must find them again.")
+    rewards, held = kept_or_held(reward)
+    if held is not None:
+        told = f"{rewards[0]!r} is a reward that no file defines, and every run is a process of its own, which must find it again"
+        raise UserError(f"{told}. Put it into a file: reward='my.py:score'.")
     tasks = (task,) if isinstance(task, str) else tuple(task)
-    return Question(tuple(map(str, what)), tasks, seeds, model, knobs or {}, grid or {}, settings, reward, test_data, take or {})
+    settings = with_system_text(settings)
+    return Question(tuple(map(str, what)), tasks, seeds, model, knobs or {}, grid or {}, settings, rewards, test_data, take or {})
 
 
 def _reported(run: Run) -> Run:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from upslope.plain_data import Prompt
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.rollout.text import sampled_ids
@@ -20,7 +21,7 @@ EVALUATION_SEED = 20_000
 
 PROBLEMS_AT_ONCE = 128
 
-Answerer = Callable[[Sequence[str], int, Sampling, Tensor], tuple[list[str], int]]
+Answerer = Callable[[Sequence[Prompt], int, Sampling, Tensor], tuple[list[str], int]]
 """Answers prompts, so many samples of each side by side, drawn with numbers ``[rows, max_tokens]``; and the tokens that took."""
 
 
@@ -73,7 +74,7 @@ def evaluate_text(
 def answers_of(engine: Engine, policy: LanguageModel) -> Answerer:
     """The answers of a policy through an engine."""
 
-    def answer(prompts: Sequence[str], samples: int, sampling: Sampling, numbers: Tensor) -> tuple[list[str], int]:
+    def answer(prompts: Sequence[Prompt], samples: int, sampling: Sampling, numbers: Tensor) -> tuple[list[str], int]:
         completions = engine.generate(policy.encode_all(prompts), samples, sampling, numbers)
         return policy.decode_all(sampled_ids(completions)), int(completions.sampled.sum())
 
@@ -106,7 +107,7 @@ def evaluate_answers(
     for begin in range(0, len(chosen), PROBLEMS_AT_ONCE):
         some = chosen[begin : begin + PROBLEMS_AT_ONCE]
         numbers = uniforms((len(some) * samples, max_tokens), seed, "answers", split, begin)
-        said, written = answer([problem.prompt for problem in some], samples, sampling, numbers)
+        said, written = answer([problem.model_input for problem in some], samples, sampling, numbers)
         tokens += written
         scores = task.score([problem for problem in some for _ in range(samples)], said)
         for start in range(0, len(said), samples):

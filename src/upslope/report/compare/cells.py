@@ -15,9 +15,11 @@ import tomli_w
 from upslope.errors import UserError, did_you_mean
 from upslope.methods import composed_of
 from upslope.plain_data import JsonDict, Knobs
-from upslope.plan import checked_table
+from upslope.plan import absolute_model, checked_table
 from upslope.plugins import full_name
+from upslope.policies.trained import is_run
 from upslope.report.compare.variants import Grid, path_of, read_grid, variants, varied_settings
+from upslope.runtime.data_files import DataFiles
 from upslope.runtime.files import write_text
 from upslope.runtime.method_file import method_table
 from upslope.runtime.run_folder import RunFolder
@@ -25,6 +27,7 @@ from upslope.runtime.settings import Settings, check_domain, check_names
 from upslope.runtime.toml_files import parse_toml
 from upslope.setting_up import set_up
 from upslope.tasks import domain_of, plugin_of
+from upslope.tasks.kinds import kind_of
 from upslope.types import Method
 from upslope.types.part_text import as_text
 
@@ -49,7 +52,7 @@ class Question:
     """By path as in ``knobs``, or by setting, the values to try; each makes a contender of its own."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """As for a run. ``seed`` is the first of the seeds."""
-    reward: str = ""
+    reward: tuple[str, ...] = ()
     test_data: str = ""
     take: Mapping[str, str] = field(default_factory=dict)
 
@@ -120,7 +123,7 @@ class Cell:
         words = ["train", self.method, "--task", self.task, "--model", asked.model, "--out", str(out), "--quiet"]
         words += [word for path, value in self.knobs.items() for word in ("--set", f"{path}={as_text(value)}")]
         words += [word for slot, name in asked.take.items() for word in ("--take", f"{slot}={name}")]
-        words += ["--reward", asked.reward] if asked.reward else []
+        words += [word for text in asked.reward for word in ("--reward", text)]
         words += ["--test-data", asked.test_data] if asked.test_data else []
         return words + setting_flags({**self.settings, "seed": self.seed})
 
@@ -189,7 +192,7 @@ def check(question: Question, find: FindMethod) -> Checked:
 
 def _check_model(name: str) -> None:
     folder = Path(name).expanduser()
-    if name != "smollm2" and not (folder / "config.json").is_file():
+    if name != "smollm2" and not is_run(name) and not (folder / "config.json").is_file():
         raise UserError(f"no model {name!r}: neither 'tiny' nor 'smollm2' nor a folder with a config.json.")
 
 
@@ -223,7 +226,7 @@ def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> Non
 
     shared = {
         "model": question.model,
-        "reward": question.reward,
+        "reward": ", ".join(question.reward),
         "test_data": question.test_data,
         "settings": {key: value for key, value in question.settings.items() if key != "seed" and value is not None},
     }
@@ -256,9 +259,12 @@ def _refuse_differences(path: Path, old: Mapping[str, Any], new: Mapping[str, An
 def check_agrees(cell: Cell, path: Path, checked: Checked) -> None:
     """Refuses to take an earlier run for this cell if it was made with another method, task or setting."""
     table = checked_table(RunFolder.open(path))
-    wanted = {"model": cell.question.model, "settings": {**cell.settings, "seed": cell.seed}}
+    wanted = {"model": absolute_model(cell.question.model), "settings": {**cell.settings, "seed": cell.seed}}
     wanted |= {"method": _without_texts(checked.methods[cell.label, cell.task])}
-    if ".py:" not in cell.task:
+    files = DataFiles.at(cell.task) if kind_of(cell.task) == "data" else None
+    if files is not None and table["task"] != cell.task:  # runs from before they had copies of their data name the file itself
+        wanted |= {"task": files.name, "data": files.digests}
+    elif ".py:" not in cell.task:
         wanted["task"] = full_name(cell.task, plugin_of(cell.task))
     was, now = flat({**table, "method": _without_texts(table["method"])}), flat(wanted)
     for key, value in now.items():

@@ -35,7 +35,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--grid", action="append", default=[], metavar="PATH=V,V",
         help="values of a setting (lr=1e-4,3e-4), a knob or a slot; each counts as a method of its own; repeatable")  # fmt: skip
     add("--take", action="append", default=[], metavar="SLOT=METHOD", help="as for train; repeatable")
-    add("--reward", default="", help="as for train")
+    add("--reward", action="append", default=[], metavar="NAME[*WEIGHT]", help="as for train; repeatable")
     add("--test-data", default="", metavar="FILE", help="as for train")
     add("--out", help="folder of the comparison (runs/compare-METHODS-TASK)")
     add("--workers", type=whole(1), metavar="N", help="runs at a time (as many as cores and memory carry)")
