@@ -23,6 +23,8 @@ from upslope.runtime.reward_text import RewardText, reward_texts
 from upslope.runtime.run_folder import FORMAT, RunFolder
 from upslope.runtime.settings import Domain, Settings
 from upslope.tasks import plugin_of as task_plugin
+from upslope.tasks import task_domain
+from upslope.tasks.env_sources import beside_user
 from upslope.tasks.kinds import domain_of, kind_of, with_domain
 from upslope.types import Method
 
@@ -52,7 +54,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reward", reward_texts(self.reward))  # a single text is one reward, not its letters
-        object.__setattr__(self, "domain", getattr(self.objects.task, "domain", None) or domain_of(self.task))
+        object.__setattr__(self, "task", beside_user(self.task))
+        object.__setattr__(self, "domain", getattr(self.objects.task, "domain", None) or task_domain(self.task))
         object.__setattr__(self, "model", absolute_model(self.model))
 
     @property
@@ -147,7 +150,7 @@ class Plan:
             table["task"] = _located_code(table["task"], code)
         rewards = [RewardText.parse(text) for text in table["reward"]]
         rewards = [each.named(_located_code(each.name, code)) if each.is_code else each for each in rewards]
-        return cls(
+        plan = cls(
             method=method_from_table(table["method"], code),
             task=table["task"],
             model=table["model"],
@@ -157,6 +160,10 @@ class Plan:
             trackers=tuple(table["trackers"]),
             objects=objects,
         )
+        if plan.domain != table["domain"]:
+            said = f"its domain is {table['domain']!r}, and {table['task']!r} is {plan.domain}"
+            raise UserError(f"{folder.path / 'run.toml'} is not as a run writes it: {said}. Put the old one back.")
+        return plan
 
 
 def _located_code(reference: str, code: Path) -> str:
@@ -181,7 +188,9 @@ def checked_table(folder: RunFolder) -> JsonDict:
         raise UserError(f"{folder.path / 'run.toml'} has settings that this version does not know: {', '.join(unknown)}.")
     try:
         table = with_domain(table)
-        if "task" not in table["unkept"] and table["domain"] != (own := domain_of(table["task"])):
+        # What a user's file has under a name is known only when it is loaded.
+        by_name = "task" not in table["unkept"] and ".py:" not in table["task"]
+        if by_name and table["domain"] != (own := domain_of(table["task"])):
             raise ValueError(f"its domain is {table['domain']!r}, and {table['task'][:40]!r} is {own}")
     except ValueError as problem:
         raise UserError(f"{folder.path / 'run.toml'} is not as a run writes it: {problem}. Put the old one back.") from None

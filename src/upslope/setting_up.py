@@ -30,9 +30,10 @@ from upslope.runtime.statistics import bootstrap_interval
 from upslope.runtime.threads import torch_threads
 from upslope.tasks import load_task
 from upslope.tasks.text import UndecidedReward
-from upslope.types import Method
+from upslope.types import Method, Network
 
 if TYPE_CHECKING:
+    from upslope.policies.given import GivenModel
     from upslope.policies.language_model import LanguageModel
     from upslope.rollout.text import TextRollout
     from upslope.tasks.gym import GymTask
@@ -95,7 +96,7 @@ class TextComponents(Components):
         self,
         method: Method,
         task: TextTask,
-        model: str,
+        model: str | GivenModel,
         settings: Settings,
         knobs: Knobs,
         checking: Progress | None = None,
@@ -104,13 +105,17 @@ class TextComponents(Components):
         from upslope.policies.trained import is_run, underlying_model
         from upslope.rollout.text import TextRollout
 
-        if is_run(model):  # it is trained already, and otherwise like the model it began with
+        like = underlying_model(model) if isinstance(model, str) else model.like
+        if not isinstance(model, str) or is_run(model):  # it is trained already, and otherwise like the model it began with
             settings = dataclasses.replace(settings, warm_start=settings.warm_start or 0.0)
-        settings = settings.resolved("text", underlying_model(model), max_tokens=task.max_tokens)
-        settings = dataclasses.replace(settings, device=pick_device(settings.device, underlying_model(model)))
+        settings = settings.resolved("text", like, max_tokens=task.max_tokens)
+        settings = dataclasses.replace(settings, device=pick_device(settings.device, like))
         if settings.device == "cuda":  # its driver takes a second to wake, which the model's code takes to import
             threading.Thread(target=torch.cuda.init, daemon=True).start()
         method = _settled(method, ("text",), knobs)
+        if isinstance(method.policy, Network):
+            raise UserError(f"{method.name} has policy={method.policy}, a network for control; {task.name} is answered in text. "
+                            "Leave it out: --model says what answers.")  # fmt: skip
         estimator.check(method, POLICY_COLUMNS | getattr(method.rollout, "provides", TextRollout.provides))
         super().__init__(method, settings)
         if settings.samples_per_task < 2 and "group" in method.needs():
@@ -121,7 +126,7 @@ class TextComponents(Components):
         self.stepping = self.recording = 0.0
         self.rollout = self._make_rollout(TextRollout)
 
-    def _load_policy(self, model: str, task: TextTask, checking: Progress | None) -> LanguageModel:
+    def _load_policy(self, model: str | GivenModel, task: TextTask, checking: Progress | None) -> LanguageModel:
         """The model, checked, on its device, with adapters and heads; and the task with the prompts that fit it."""
         from upslope.policies.tokenization import PromptFormat
         from upslope.rollout.parity_check import load_checked
@@ -262,8 +267,7 @@ class ControlComponents(Components):
 
     score_name = "mean return"
 
-    def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Knobs):
-        from upslope.policies.control.mlp import MLPPolicy
+    def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Knobs, for_training: bool = True):
         from upslope.rollout.environments import EnvRollout
 
         self.task = task
@@ -276,23 +280,23 @@ class ControlComponents(Components):
         settings = dataclasses.replace(settings, device="cpu").resolved("control", "mlp", continuous=task.continuous)
         method = _settled(method, ("control", f"control-{'continuous' if task.continuous else 'discrete'}"), knobs)
         estimator.check(method, POLICY_COLUMNS | EnvRollout.provides)
-        for slot in ("curriculum", "rollout", "data", "policy"):
+        for slot in ("curriculum", "rollout", "data", "view"):
             if getattr(method, slot):
                 raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")
         super().__init__(method, settings)
-        self.policy = MLPPolicy.for_task(task, seed=mix(settings.seed, "policy"))
+        self.policy = cast(Network, method.policy).build(task, mix(settings.seed, "policy"))
         self.policy.plain = settings.plain
         self.give_heads()
         self.rollout = EnvRollout(
             task,
             self.policy,
-            envs=settings.envs,
+            envs=settings.envs if for_training else 1,
             horizon=settings.horizon,
             seed=settings.seed,
             gamma=getattr(method.advantage, "gamma", 0.99),
             normalise_observations=bool(settings.normalise_observations),
             normalise_rewards=bool(settings.normalise_rewards),
-            workers=settings.env_workers,
+            workers=settings.env_workers if for_training else 1,
         )
 
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
@@ -354,7 +358,7 @@ def set_up(
         columns=settings.columns,
     )
     if loaded.domain == "control":
-        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {})
+        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {}, for_training)
     components = TextComponents(method, cast("TextTask", loaded), objects.model or model, settings, knobs or {}, checking)
     if for_training:
         components.check_memory()
@@ -374,6 +378,6 @@ def pick_device(asked: Device, model: str) -> Device:
 
 
 def _settled(method: Method, domains: tuple[str, ...], knobs: Knobs) -> Method:
-    for domain in domains:
-        method = method.for_domain(domain)
-    return method.with_knobs(knobs).derive(on=())
+    from upslope.policies.control.networks import in_domains
+
+    return in_domains(method, *domains).with_knobs(knobs).derive(on=())

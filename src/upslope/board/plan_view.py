@@ -15,6 +15,7 @@ from upslope.board.mathml import formula_mathml
 from upslope.board.plan_file import parse_plan
 from upslope.methods import catalogue
 from upslope.plain_data import JsonDict
+from upslope.policies.control.networks import in_domains
 from upslope.report.describe import read_docstring
 from upslope.runtime.data_files import shown_name
 from upslope.runtime.method_file import method_table, modern_table
@@ -74,9 +75,7 @@ def _slot_row(slot: str, table: JsonDict, was: JsonDict | None) -> JsonDict | No
 
 
 def _settled_table(method: Method, domains: tuple[str, ...]) -> JsonDict:
-    for domain in domains:
-        method = method.for_domain(domain)
-    return method_table(method)
+    return method_table(in_domains(method, *domains))
 
 
 def slot_text(slot: str, value: object) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from upslope import __version__
-from upslope.cli import looking, training
+from upslope.cli import exporting, looking, training
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 
@@ -147,7 +147,14 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     add("--take", **TAKE)
     add("--reward", **REWARD)
     add("--test-data", default="", metavar="FILE", help="a second file of problems, to evaluate on")
-    add("--tracker", action="append", default=[], metavar="NAME", help="tensorboard or wandb; repeatable")
+    add("--preset", default="", metavar="NAME", help="rl-zoo: an environment's settings as rl-baselines3-zoo has them; flags win")
+    add(
+        "--tracker",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="tensorboard, wandb, trackio or mlflow, with options as in wandb:project=mine,group=sweep; repeatable",
+    )
     add("--quiet", action="store_true", help="print nothing but the folder of the run")
 
 
@@ -169,8 +176,12 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     attempt.add_argument("--temperature", type=number(0), default=0.0, metavar="X", help="text: above 0 samples (0: the likeliest)")
     attempt.add_argument("--seed", type=whole(0), default=0, metavar="N", help="another one shows other problems or episodes (0)")
     attempt.add_argument("--render", action="store_true", help="control: watch the episode in a window")
+    attempt.add_argument("--video", default="", metavar="FILE", help="control: the episode as a film, .mp4 or .gif")
     serve.add_flags(
         command("serve", serve.run, "answer requests in OpenAI's protocol with a run's result or a model, until interrupted")
+    )
+    exporting.add_flags(
+        command("export", exporting.export, "write what was trained as a file for use elsewhere, once it is checked")
     )
     resume = command("resume", training.resume, "go on with a run that was stopped or killed")
     resume.add_argument("--steps", type=whole(1), metavar="N", help="go on to so many steps in all, with a finished run too")

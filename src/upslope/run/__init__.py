@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
@@ -20,7 +20,8 @@ from upslope.errors import Remark, UserError
 from upslope.learners.optimizer_step import learning_rate
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan, base_digests, check_base, checked_table
-from upslope.policies.trained import is_run, what_was_taken
+from upslope.policies.trained import is_run, underlying_model, what_was_taken
+from upslope.run.listeners import Listeners
 from upslope.run.loop import train
 from upslope.run.watcher import Stopped, Watcher
 from upslope.runtime import trust, user_code
@@ -36,6 +37,9 @@ from upslope.runtime.run_lock import owned
 from upslope.runtime.settings import Settings, check_domain, remarks_on
 from upslope.runtime.trackers import check_trackers
 from upslope.setting_up import Components, set_up
+
+if TYPE_CHECKING:
+    from upslope.rollout.deployed import DeployedPolicy
 
 __all__ = ["Run", "Stopped", "Watcher", "load_components", "resume", "set_up_plan", "start"]
 
@@ -79,6 +83,46 @@ class Run:
         if self.components is None:
             self.components = load_components(self)
         return self.components.policy
+
+    @cached_property
+    def controller(self) -> DeployedPolicy:
+        """The policy of an environment ready for use: raw observations in, actions for the environment out."""
+        from upslope.rollout.deployed import DeployedPolicy
+
+        if self.table["domain"] != "control":
+            raise UserError(
+                f"{self.table['task']} is answered in text and has no observations. 'upslope serve {self.path}' answers; its "
+                "checkpoint is a folder for transformers."
+            )
+        self.policy  # noqa: B018  (loads what is needed)
+        assert self.components is not None
+        made = self.components
+        return DeployedPolicy(made.task, made.policy, made.rollout.observations, made.settings.seed)
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[Any, Any]:
+        """Actions for an observation or a batch, and the state: what Stable-Baselines3's models answer to `predict`.
+
+        Args:
+            observation: As the environment gives it; the run's own normalisation is applied here.
+            state, episode_start: For recurrent policies elsewhere; ours have no memory.
+            deterministic: The likeliest action, otherwise one is drawn.
+
+        Raises:
+            UserError: if the run's task is text, or the observation is not of the environment's shape.
+        """
+        return self.controller.predict(observation, state, episode_start, deterministic)
+
+    def export(self, to: str | Path) -> JsonDict:
+        """Writes the policy of an environment as ``.onnx`` or ``.pt`` (TorchScript), once it agrees with `predict`.
+
+        Returns:
+            What was written and how it was checked.
+        """
+        from upslope.rollout.export_control import export_control
+
+        return export_control(self.controller, Path(to))
 
     @property
     def lengthened_at(self) -> set[int]:
@@ -129,7 +173,7 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
     table["reward"] = [str(each.named(_kept_code(each.name, bundles)) if each.is_code else each) for each in rewards]
     user_code.check_bundles_agree(bundles)
     taken = [what_was_taken(plan.model)] if plan.domain == "text" and is_run(plan.model) else []
-    for remark in taken + remarks_on(plan.settings):
+    for remark in taken + remarks_on(plan.settings, underlying_model(plan.model)):
         warnings.warn(Remark(remark), stacklevel=2)
     if lost := table["unkept"]:
         warnings.warn(Remark(_what_resume_needs(lost)), stacklevel=2)
@@ -138,7 +182,8 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
         folder = RunFolder.create(out, name[-150:])
         with owned(folder.path):
             user_code.keep(bundles, folder.path / "code")
-            write_text(folder.path / "run.toml", tomli_w.dumps(plan.keep(folder.path, table)))
+            listening = watcher.table() if isinstance(watcher, Listeners) else {}
+            write_text(folder.path / "run.toml", tomli_w.dumps(plan.keep(folder.path, table) | listening))
             trust.remember(trust.code_of(table, folder.path / "code"))
             return train(Run(folder, plan, components), watcher or Watcher())
 
@@ -198,12 +243,13 @@ def _lengthen(folder: RunFolder, steps: int) -> None:
         raise UserError(
             f"{folder.path} has made {done} steps already; --steps {steps} is how many there shall be in all. Give more."
         )
-    if steps != before.steps:
-        after = dataclasses.replace(before, steps=steps)
+    if steps != before.steps or (folder.path / "summary.json").exists():  # one that ended early may go on to its planned end
         raw = folder.table()
         raw["settings"]["steps"] = steps
         raw["lengthened"] = [*raw.get("lengthened", []), {"at": done, "from": before.steps, "to": steps}]
         write_text(folder.path / "run.toml", tomli_w.dumps(raw))
+    if steps != before.steps:
+        after = dataclasses.replace(before, steps=steps)
         rates = f"{learning_rate(before, min(done + 1, before.steps or 1)):.3g} -> {learning_rate(after, done + 1):.3g}"
         told = f"from step {done} on this is a run of {steps} steps, not of {before.steps}: schedules are now those of {steps}"
         warnings.warn(Remark(f"{told} (learning rate of the next step {rates})."), stacklevel=3)

@@ -23,6 +23,7 @@ from upslope.tasks import packages
 from upslope.tasks.copying import Copy
 from upslope.tasks.embedded import FAMILY as SMALL
 from upslope.tasks.embedded import EmbeddedTask
+from upslope.tasks.env_sources import EnvSource, InFile, beside_user, environments_in, is_environment
 from upslope.tasks.grounding import Grounding
 from upslope.tasks.interval import IntervalGrounding
 from upslope.tasks.kinds import DATA_SUFFIXES, Kind, domain_of, kind_of
@@ -65,8 +66,8 @@ def list_tasks(all: bool = False) -> list[TaskInfo]:
         found["reasoning-gym:NAME"] = "A dataset of reasoning-gym, about a hundred: 'upslope tasks --all'."
     found |= packages.descriptions(FAMILY)
     found["FILE.jsonl"] = 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Also CSV, Parquet, ...'
-    found["FILE.py:CLASS"] = "A TextTask of your own: a sampler and a scorer."
-    found["gym:ID"] = "Any environment gymnasium knows, such as gym:CartPole-v1 or gym:HalfCheetah-v5."
+    found["FILE.py:CLASS"] = "A TextTask of your own, a sampler and a scorer; or a gymnasium.Env, or a function that makes one."
+    found["gym:ID"] = "Any environment gymnasium knows, such as gym:CartPole-v1; gym:MODULE:ID imports MODULE first."
     return [TaskInfo(name, domain_of(name), about) for name, about in found.items()]
 
 
@@ -101,20 +102,33 @@ def load_task(
             raise TaskError(f"{flag} {given!r} goes with a file of problems; {name!r} makes its own.")
     if not isinstance(spec, str):
         return spec if reward is None else WithReward(spec, reward)  # type: ignore[arg-type]
+    spec = beside_user(spec)
     kind = kind_of(spec)
     if kind == "file":
+        if task_domain(spec) == "control":
+            return _load_environment(InFile(*spec.rsplit(":", 1)), {}, spec, reward)
         task = _from_file(spec)
         return task if reward is None else WithReward(task, reward)
     name, options = parse_spec(spec)
     rest = name.partition(":")[2]
     if kind == "gym" and rest:
-        if reward is not None:
-            raise TaskError(f"{spec!r} pays its own reward; another one can only be given to text tasks.")
-        from upslope.tasks.gym import GymTask
-
-        return GymTask(rest, **options)
+        return _load_environment(rest, options, spec, reward)
     task = _load_text(spec, kind, name, options)
     return task if reward is None else WithReward(task, reward)
+
+
+def task_domain(spec: str) -> Domain:
+    """The domain of a task, also where its name does not say it: what a user's file has under a name is looked at, and so run."""
+    file, _, name = spec.rpartition(":")
+    return "control" if kind_of(spec) == "file" and Path(file).is_file() and is_environment(file, name) else domain_of(spec)
+
+
+def _load_environment(source: str | EnvSource, options: JsonDict, spec: str, reward: Reward | None) -> GymTask:
+    if reward is not None:
+        raise TaskError(f"{spec!r} pays its own reward; another one can only be given to text tasks.")
+    from upslope.tasks.gym import GymTask
+
+    return GymTask(source, **options)
 
 
 def _from_file(spec: str) -> TextTask:
@@ -122,7 +136,8 @@ def _from_file(spec: str) -> TextTask:
     file, _, name = spec.rpartition(":")
     tasks = {key: value for key, value in vars(user_code.load_file(file)).items() if _is_task_class(value)}
     if name not in tasks:
-        raise TaskError(f"{file!r} has no task {name!r}.{did_you_mean(name, tasks)} It has: {', '.join(tasks) or 'none'}.")
+        known = [*tasks, *environments_in(file)]
+        raise TaskError(f"{file!r} has no task {name!r}.{did_you_mean(name, known)} It has: {', '.join(known) or 'none'}.")
     return make_own(tasks[name], file)
 
 
