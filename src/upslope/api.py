@@ -260,6 +260,8 @@ def _question(
     if any(isinstance(word, Method) for word in what):
         raise UserError("give methods by name or file: every run is a process of its own, which must find them again.")
     tasks = (task,) if isinstance(task, str) else tuple(task)
+    if not all(isinstance(each, str) for each in (*tasks, test_data)):
+        raise UserError("give tasks and test data by name or file: every run is a process of its own, which must find them again.")
     settings = with_system_text(settings)
     return Question(tuple(map(str, what)), tasks, seeds, model, knobs or {}, grid or {}, settings, reward, test_data, take or {})
 
