@@ -19,14 +19,17 @@ from upslope.runtime import trust, user_code
 from upslope.runtime.data_files import DataFiles, file_digest
 from upslope.runtime.method_file import method_from_table, method_table, modern_table, packages_of
 from upslope.runtime.python_objects import IN_RUN, PythonObjects, located
+from upslope.runtime.reward_text import RewardText, reward_texts
 from upslope.runtime.run_folder import FORMAT, RunFolder
 from upslope.runtime.settings import Domain, Settings
 from upslope.tasks import plugin_of as task_plugin
+from upslope.tasks import task_domain
+from upslope.tasks.env_sources import beside_user
 from upslope.tasks.kinds import domain_of, kind_of, with_domain
 from upslope.types import Method
 
 KINDS = {
-    "task": str, "model": str, "reward": str, "test_data": str, "trackers": list, "unkept": list, "data": dict, "packages": dict,
+    "task": str, "model": str, "reward": list, "test_data": str, "trackers": list, "unkept": list, "data": dict, "packages": dict,
     "settings": dict, "method": dict,
 }  # fmt: skip
 """What must stand in a ``run.toml``."""
@@ -40,7 +43,8 @@ class Plan:
     task: str
     model: str = "tiny"
     settings: Settings = field(default_factory=Settings)
-    reward: str = ""
+    reward: tuple[str, ...] = ()
+    """The rewards, each as `RewardText` reads it."""
     test_data: str = ""
     trackers: tuple[str, ...] = ()
     objects: PythonObjects = field(default_factory=PythonObjects, repr=False, compare=False)
@@ -49,7 +53,9 @@ class Plan:
     """Whether the task is text or an environment."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "domain", getattr(self.objects.task, "domain", None) or domain_of(self.task))
+        object.__setattr__(self, "reward", reward_texts(self.reward))  # a single text is one reward, not its letters
+        object.__setattr__(self, "task", beside_user(self.task))
+        object.__setattr__(self, "domain", getattr(self.objects.task, "domain", None) or task_domain(self.task))
         object.__setattr__(self, "model", absolute_model(self.model))
 
     @property
@@ -87,7 +93,7 @@ class Plan:
             "domain": self.domain,
             "task": names["task"],
             "model": self.model,
-            "reward": full_name(self.reward, reward_plugin(self.reward)),
+            "reward": [self._full_reward(text) for text in self.reward],
             "test_data": names["test_data"],
             "trackers": list(self.trackers),
             "unkept": self.objects.unkept(),
@@ -111,9 +117,15 @@ class Plan:
     def _task_plugin(self) -> Plugin | None:
         return task_plugin(self.task) if self.objects.task is None else None
 
+    def _full_reward(self, text: str) -> str:
+        """A reward as ``run.toml`` names it; what is an object of Python's is only called something there."""
+        read = RewardText.parse(text)
+        return text if self.objects.reward else str(read.named(full_name(read.name, reward_plugin(text))))
+
     def _packages(self) -> dict[str, str]:
         """Versions of the installed packages whose parts, task or reward the run uses. A method stands in the file as a whole."""
-        used = [plugin for plugin in (self._task_plugin(), reward_plugin(self.reward)) if plugin is not None]
+        found = (self._task_plugin(), *(() if self.objects.reward else map(reward_plugin, self.reward)))
+        used = [plugin for plugin in found if plugin is not None]
         return dict(sorted((packages_of(self.method) | {plugin.package: plugin.version for plugin in used}).items()))
 
     @classmethod
@@ -139,35 +151,51 @@ class Plan:
         for remark in changed_versions(table["packages"]):
             warnings.warn(Remark(remark), stacklevel=2)
         trust.check(table, code, trusted)
-        for key in ("task", "reward"):
-            if ".py:" in table[key]:
-                path, attribute, _ = user_code.locate(table[key], code)
-                table[key] = f"{path}:{attribute}"
-        return cls(
+        if ".py:" in table["task"]:
+            table["task"] = _located_code(table["task"], code)
+        rewards = [RewardText.parse(text) for text in table["reward"]]
+        rewards = [each.named(_located_code(each.name, code)) if each.is_code else each for each in rewards]
+        plan = cls(
             method=method_from_table(table["method"], code),
             task=table["task"],
             model=table["model"],
             settings=Settings(**_own_columns(table)),
-            reward=table["reward"],
+            reward=tuple(map(str, rewards)),
             test_data=table["test_data"],
             trackers=tuple(table["trackers"]),
             objects=objects,
         )
+        if plan.domain != table["domain"]:
+            said = f"its domain is {table['domain']!r}, and {table['task']!r} is {plan.domain}"
+            raise UserError(f"{folder.path / 'run.toml'} is not as a run writes it: {said}. Put the old one back.")
+        return plan
+
+
+def _located_code(reference: str, code: Path) -> str:
+    path, attribute, _ = user_code.locate(reference, code)
+    return f"{path}:{attribute}"
 
 
 def checked_table(folder: RunFolder) -> JsonDict:
     """A run's ``run.toml`` with all that a plan needs, parts by today's names; whatever is not as a run writes it is refused."""
     table: JsonDict = {"packages": {}, "unkept": []} | folder.table()  # older runs have none
+    if isinstance(table.get("reward"), str):  # older runs have one at most
+        table["reward"] = list(reward_texts(table["reward"]))
     for key, kind in KINDS.items():
         if not isinstance(table.get(key), kind):
             what = f"{key} = {str(table[key])[:40]!r}" if key in table else f"no {key!r}"
             raise UserError(f"{folder.path / 'run.toml'} has {what}: it is not as a run writes it. Put the old one back.")
+    if strange := [text for text in table["reward"] if not isinstance(text, str)]:
+        told = f"has the reward {str(strange[0])[:40]!r}"
+        raise UserError(f"{folder.path / 'run.toml'} {told}: it is not as a run writes it. Put the old one back.")
     known = {f.name for f in dataclasses.fields(Settings)}
     if unknown := sorted(set(table["settings"]) - known):
         raise UserError(f"{folder.path / 'run.toml'} has settings that this version does not know: {', '.join(unknown)}.")
     try:
         table = with_domain(table)
-        if "task" not in table["unkept"] and table["domain"] != (own := domain_of(table["task"])):
+        # What a user's file has under a name is known only when it is loaded.
+        by_name = "task" not in table["unkept"] and ".py:" not in table["task"]
+        if by_name and table["domain"] != (own := domain_of(table["task"])):
             raise ValueError(f"its domain is {table['domain']!r}, and {table['task'][:40]!r} is {own}")
     except ValueError as problem:
         raise UserError(f"{folder.path / 'run.toml'} is not as a run writes it: {problem}. Put the old one back.") from None

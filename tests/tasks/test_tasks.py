@@ -29,7 +29,7 @@ def rng(seed: int = 0) -> np.random.Generator:
         ("sort:length=", "'length=' in 'sort:length=' is not of the form knob=value."),
         ("sort:length=3,length=4", "'length' is given twice"),
         ("reasoning-gym", "lacks the name behind the colon"),
-        ("no/such.jsonl", "needs a reward"),
+        ("no/such.jsonl", "no file"),
     ],
 )
 def test_what_is_wrong_in_a_name_is_said(spec, told):

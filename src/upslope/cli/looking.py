@@ -8,10 +8,15 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from upslope.cli.codes import FAILED
 from upslope.cli.training import knobs_set, taken
 from upslope.errors import UserError
+
+if TYPE_CHECKING:
+    from upslope.run import Run
 
 # -- a run -----------------------------------------------------------------------------------------------------------------
 
@@ -48,11 +53,12 @@ def try_out(flags: argparse.Namespace) -> int:
     if checkup.is_control(run):
         for name, given in (("--prompt", flags.prompt), ("--temperature", flags.temperature)):
             if given:
-                raise UserError(f"{name} goes with text; {run.table['task']} is an environment. Try --render or --seed.")
-        print(checkup.episode(run, flags.seed, flags.render))
+                raise UserError(f"{name} goes with text; {run.table['task']} is an environment. Try --video, --render or --seed.")
+        _show_episode(run, flags)
         return 0
-    if flags.render:
-        raise UserError(f"--render goes with environments; {run.table['task']} is text.")
+    for name, given in (("--render", flags.render), ("--video", flags.video)):
+        if given:
+            raise UserError(f"{name} goes with environments; {run.table['task']} is text.")
     speaker = checkup.Speaker(run, flags.temperature, flags.seed)
     for prompt in flags.prompt:
         for line in sys.stdin if prompt == "-" else [prompt]:
@@ -62,6 +68,19 @@ def try_out(flags: argparse.Namespace) -> int:
         if sys.stdin.isatty():
             _talk(speaker.answer)
     return 0
+
+
+def _show_episode(run: Run, flags: argparse.Namespace) -> None:
+    from upslope.report.checkup import episode, watch_episode
+    from upslope.report.video import film
+
+    if flags.video and flags.render:
+        raise UserError("--video writes the episode to a file and --render shows it in a window. Leave one out.")
+    if flags.video:
+        print(film(run, Path(flags.video), flags.seed))
+        print(flags.video)
+        return
+    print((watch_episode if flags.render else episode)(run, flags.seed))
 
 
 def _talk(answer: Callable[[str], str]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from upslope import __version__
-from upslope.cli import looking, training
+from upslope.cli import exporting, looking, training
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 
@@ -31,6 +31,13 @@ SET: JsonDict = {
     "default": [],
     "metavar": "PATH=VALUE",
     "help": "a knob of a part, as in surrogate.high=0.3, or a whole part, as in aggregate=TokenMean; repeatable",
+}
+REWARD: JsonDict = {
+    "action": "append",
+    "default": [],
+    "metavar": "NAME[*WEIGHT]",
+    "help": "exact, contains, number, boxed, choice, math-verify, json, regex:PATTERN, format:TAGS, length:max=N, repetition, one "
+    "of an installed package, or file.py:function; repeatable, each with a weight behind a *",
 }
 TAKE: JsonDict = {
     "action": "append",
@@ -130,16 +137,17 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     add(
         "method",
         metavar="METHOD",
-        help="a name ('upslope methods'), a composition (dhpo+high-entropy), file.py or file.py:name",
+        help="a name ('upslope methods'), file.py or file.py:name, or a composition (dhpo+high-entropy, dhpo+file.py)",
     )
     add("task_word", metavar="TASK", nargs="?", help="the same as --task")
     add("--task", help="a name ('upslope tasks'), gym:ID, reasoning-gym:NAME, a file of problems, or file.py:Class (reverse)")
-    add("--model", default="tiny", help="tiny, smollm2, or a folder that transformers can load; control needs none (tiny)")
+    add("--model", default="tiny", help="tiny, smollm2, a folder that transformers can load, or a run; control needs none (tiny)")
     add("--out", help="folder of the run (runs/METHOD-TASK-SEED)")
     add("--set", **SET)
     add("--take", **TAKE)
-    add("--reward", default="", help="exact, math-verify, one of an installed package, or a function of yours as file.py:function")
+    add("--reward", **REWARD)
     add("--test-data", default="", metavar="FILE", help="a second file of problems, to evaluate on")
+    add("--preset", default="", metavar="NAME", help="rl-zoo: an environment's settings as rl-baselines3-zoo has them; flags win")
     add("--tracker", action="append", default=[], metavar="NAME", help="tensorboard or wandb; repeatable")
     add("--quiet", action="store_true", help="print nothing but the folder of the run")
 
@@ -162,10 +170,15 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     attempt.add_argument("--temperature", type=number(0), default=0.0, metavar="X", help="text: above 0 samples (0: the likeliest)")
     attempt.add_argument("--seed", type=whole(0), default=0, metavar="N", help="another one shows other problems or episodes (0)")
     attempt.add_argument("--render", action="store_true", help="control: watch the episode in a window")
+    attempt.add_argument("--video", default="", metavar="FILE", help="control: the episode as a film, .mp4 or .gif")
     serve.add_flags(
         command("serve", serve.run, "answer requests in OpenAI's protocol with a run's result or a model, until interrupted")
     )
+    exporting.add_flags(
+        command("export", exporting.export, "write what was trained as a file for use elsewhere, once it is checked")
+    )
     resume = command("resume", training.resume, "go on with a run that was stopped or killed")
+    resume.add_argument("--steps", type=whole(1), metavar="N", help="go on to so many steps in all, with a finished run too")
     resume.add_argument("--quiet", action="store_true", help="print nothing but the folder of the run")
     check = command(
         "check",

@@ -11,6 +11,7 @@ from upslope.policies.loading import from_folder, tokenizer_in
 from upslope.policies.smollm2 import load_smollm2
 from upslope.policies.text_inputs import TextInputs
 from upslope.policies.tiny import tiny_from_spec
+from upslope.policies.trained import is_run, trained_weights
 
 __all__ = ["LanguageModel", "TextInputs", "load_language_model", "load_tokenizer"]
 
@@ -21,8 +22,8 @@ def load_language_model(spec: str, seed: int) -> LanguageModel:
     """The language model a user named, in float32 on the CPU.
 
     Args:
-        spec: ``"tiny"`` (untrained; sizes as in ``"tiny:layers=4,width=128"``), ``"smollm2"``, or the path of a folder that
-            `transformers` can load. Nothing is ever downloaded.
+        spec: ``"tiny"`` (untrained; sizes as in ``"tiny:layers=4,width=128"``), ``"smollm2"``, the path of a folder that
+            `transformers` can load, or the folder of a run, whose best or last weights are taken. Nothing is ever downloaded.
         seed: Of the weights of ``"tiny"``; the others come as they are.
 
     Raises:
@@ -33,7 +34,7 @@ def load_language_model(spec: str, seed: int) -> LanguageModel:
         return tiny_from_spec(options, seed)
     if spec == "smollm2":
         return load_smollm2()
-    return from_folder(_model_folder(spec))
+    return from_folder(_model_folder(spec), Path(spec).expanduser().resolve().name)
 
 
 def load_tokenizer(spec: str) -> Any:
@@ -44,7 +45,7 @@ def load_tokenizer(spec: str) -> Any:
 
 
 def _model_folder(spec: str) -> Path:
-    folder = Path(spec).expanduser()
+    folder = trained_weights(spec) if is_run(spec) else Path(spec).expanduser()
     if not folder.is_dir():
         raise UserError(_not_found(spec, folder))
     if not (folder / "config.json").is_file():

@@ -25,7 +25,7 @@ from upslope.policies.forward.logprobs import chosen_logp, head_logits, learning
 from upslope.policies.forward.packing import lay_out
 from upslope.policies.forward.plain import extent_of, padded_columns
 from upslope.policies.heads import make_head
-from upslope.policies.model_files import read_model, save_model
+from upslope.policies.model_files import ModelFiles, read_model
 from upslope.policies.text_inputs import TextInputs
 from upslope.policies.tokenization import PromptFormat, PromptLimit, decoded, fitting, stop_ids
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
@@ -82,6 +82,7 @@ class LanguageModel:
         """What was computed while sampling, until weights change."""
         self.precise = False
         """Compute in the weights' own precision on a GPU too."""
+        self._files = ModelFiles()
 
     @property
     def body(self) -> Architecture | None:
@@ -301,7 +302,7 @@ class LanguageModel:
     def frozen_copy(self) -> LanguageModel:
         """The policy as it is now, without gradient: a reference."""
         frozen = copy.copy(self)
-        frozen.kept = None
+        frozen.kept, frozen._files = None, ModelFiles()
         frozen.model = copy.deepcopy(self.model).requires_grad_(False).eval()
         frozen.heads = {name: copy.deepcopy(head).requires_grad_(False) for name, head in self.heads.items()}
         return frozen
@@ -339,15 +340,26 @@ class LanguageModel:
         at all; other files in the folder stay.
         """
         with saving(folder) as files:
-            save_model(self.model, self.tokenizer, files, folded(self.model) if self.adapted else None)
-            if self.adapted:
-                files.write_tensors(ADAPTER_FILE, adapters(self.model))
-            for name, head in self.heads.items():
-                files.write_tensors(_head_file(name), head.state_dict())
+            self._files.save(self.model, self.tokenizer, files, folded(self.model) if self.adapted else None)
+            self._save_additions(files)
         if not isinstance(folder, CheckpointWriter):
             for old in Path(folder).glob(_head_file("*")):
                 if old.name not in files.digests:
                     old.unlink()
+
+    def save_as_loaded(self, files: CheckpointWriter) -> None:
+        """As `save`, of weights that nothing has changed since they were read: their files are linked where that can be."""
+        if self.adapted or self.source is None or not self._files.link(self.model, self.tokenizer, files, self.source):
+            self.save(files)
+            return
+        self._save_additions(files)
+
+    def _save_additions(self, files: CheckpointWriter) -> None:
+        """What is not the model's own: adapters and heads."""
+        if self.adapted:
+            files.write_tensors(ADAPTER_FILE, adapters(self.model))
+        for name, head in self.heads.items():
+            files.write_tensors(_head_file(name), head.state_dict())
 
     def load(self, folder: Path | CheckpointReader) -> None:
         """Takes the weights `save` wrote, in place and bit for bit, so that optimizers keep their parameters.

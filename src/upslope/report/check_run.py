@@ -147,8 +147,8 @@ def _checkpoints(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
         yield Finding(f"checkpoints/{aside.name}", True, "damaged, and put aside; the run went on from the one before")
     if not folder.checkpoints() and folder.read("metrics.jsonl"):
         yield Finding("checkpoints", False, "there is none, though the run has begun; it can only be trained again")
-    start = [folder.start] if folder.start.is_dir() else []
-    for path in [*start, *folder.checkpoints()]:
+    further = [path for path in (folder.start, folder.best) if path.is_dir()]
+    for path in [*further, *folder.checkpoints()]:
         name = f"checkpoints/{path.name}"
         try:
             files = folder.reader(path)

@@ -22,6 +22,7 @@ from upslope.setting_up import Components
 
 if TYPE_CHECKING:
     from upslope.rollout.evaluation import Answerer
+    from upslope.tasks.gym import GymTask
 
 EPISODE_SEED = 20_000
 
@@ -82,7 +83,7 @@ def _measure_served(run: Run, asked: EvaluationRequest, progress: Callable[..., 
     from transformers import AutoConfig, AutoTokenizer
 
     from upslope.policies.tokenization import PromptFormat
-    from upslope.rewards import load_reward
+    from upslope.rewards import load_rewards
     from upslope.rollout.engines.server_answers import ServerAnswers
     from upslope.rollout.prompt_lengths import cut_prompts, fit_prompts
     from upslope.tasks import load_task
@@ -91,7 +92,7 @@ def _measure_served(run: Run, asked: EvaluationRequest, progress: Callable[..., 
     given = plan.objects
     task: Any = load_task(
         plan.task if given.task is None else given.task,
-        reward=given.reward or (load_reward(plan.reward) if plan.reward else None),
+        reward=given.reward or load_rewards(plan.reward),
         test_data=plan.test_data or None,
         columns=plan.settings.columns,
     )
@@ -217,18 +218,28 @@ class Speaker:
         return int(self.components.settings.max_tokens or self.components.task.max_tokens)
 
 
-def episode(run: Run, seed: int = 0, render: bool = False) -> str:
-    """Plays an episode and says how it went; ``render`` shows it in a window."""
+def episode(run: Run, seed: int = 0, task: GymTask | None = None, watch: Callable[[Any], None] | None = None) -> str:
+    """Plays an episode and says how it went.
+
+    Args:
+        task: The run's own, made to be looked at.
+        watch: As in `upslope.rollout.recorded_episode.play`.
+    """
     from upslope.rollout.recorded_episode import play
     from upslope.runtime.seeding import mix
-    from upslope.tasks.gym import GymTask
 
     with _loaded(run) as components:
-        task = GymTask(components.task.env_id, **components.task.options, render_mode="human") if render else components.task
-        played = play(task, components.policy, components.rollout.observations, mix(EPISODE_SEED, "try", seed) >> 32)
+        start = mix(EPISODE_SEED, "try", seed) >> 32
+        played = play(task or components.task, components.policy, components.rollout.observations, start, watch)
     rewards, ends = played.rewards, {"terminated": "ended", "truncated": "reached its time limit", "unfinished": "was still going"}
     total = f"return {sum(rewards):.1f} in {len(rewards)} steps; the episode {ends[played.ended]}"
     return f"{total}\nreward  {sparkline(rewards, 60)}  from {min(rewards):.3g} to {max(rewards):.3g}"
+
+
+def watch_episode(run: Run, seed: int = 0) -> str:
+    """The same in a window."""
+    with _loaded(run) as components:
+        return episode(run, seed, components.task.shown("human"))
 
 
 @contextmanager

@@ -277,6 +277,7 @@ def closing(run: Run, summary: Mapping[str, Any]) -> list[str]:
     path, upslope = quote(str(run.path)), program()
     lines = [
         f"{summary['score']} {measured(before)} -> {measured(after)} on {counted(after)} it {verb}, in {clock(summary['seconds'])}",
+        *([f"ended early: {summary['ended_early']}"] if "ended_early" in summary else []),
         f"report  {run.path / 'report.html'}",
         f"next    {upslope} try {path}",
         f"        {upslope} eval {path}" + (" --k 8" if "problems" in after else ""),

@@ -12,7 +12,7 @@ from upslope.policies.language_model import LanguageModel
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.rollout.text import sampled_ids
 from upslope.runtime.seeding import numpy_generator, uniforms
-from upslope.runtime.statistics import bootstrap_interval, pass_at_k, wilson_interval
+from upslope.runtime.statistics import pass_at_k, share_interval
 from upslope.tasks.text import Problem, Split, TextTask
 from upslope.types import Engine, Sampling
 
@@ -42,14 +42,12 @@ class TextEvaluation:
 
     def interval(self) -> tuple[float, float]:
         """95% interval of the accuracy over problems."""
-        if len(self.correct[0]) == 1:
-            return wilson_interval(sum(map(sum, self.correct)), len(self.correct))
-        return bootstrap_interval([sum(row) / len(row) for row in self.correct])
+        return share_interval([sum(row) / len(row) for row in self.correct])
 
     def pass_at(self, k: int) -> tuple[float, tuple[float, float]]:
         """Unbiased chance that one of k answers is right, with a 95% interval over problems."""
         chances = [pass_at_k(len(row), sum(row), k) for row in self.correct]
-        return sum(chances) / len(chances), bootstrap_interval(chances)
+        return sum(chances) / len(chances), share_interval(chances)
 
 
 def evaluate_text(

@@ -23,13 +23,14 @@ from upslope.tasks import packages
 from upslope.tasks.copying import Copy
 from upslope.tasks.embedded import FAMILY as SMALL
 from upslope.tasks.embedded import EmbeddedTask
+from upslope.tasks.env_sources import EnvSource, InFile, beside_user, environments_in, is_environment
 from upslope.tasks.grounding import Grounding
 from upslope.tasks.interval import IntervalGrounding
 from upslope.tasks.kinds import DATA_SUFFIXES, Kind, domain_of, is_data_folder, kind_of
 from upslope.tasks.own import make_own
 from upslope.tasks.recommend import Recommend
 from upslope.tasks.table_files import Table, files_in
-from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, WithReward, split_of
+from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, UndecidedReward, WithReward, split_of
 
 if TYPE_CHECKING:
     from upslope.tasks.gym import GymTask
@@ -65,8 +66,8 @@ def list_tasks(all: bool = False) -> list[TaskInfo]:
         found["reasoning-gym:NAME"] = "A dataset of reasoning-gym, about a hundred: 'upslope tasks --all'."
     found |= packages.descriptions(FAMILY)
     found["FILE.jsonl"] = 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Also CSV, Parquet, ...'
-    found["FILE.py:CLASS"] = "A TextTask of your own: a sampler and a scorer."
-    found["gym:ID"] = "Any environment gymnasium knows, such as gym:CartPole-v1 or gym:HalfCheetah-v5."
+    found["FILE.py:CLASS"] = "A TextTask of your own, a sampler and a scorer; or a gymnasium.Env, or a function that makes one."
+    found["gym:ID"] = "Any environment gymnasium knows, such as gym:CartPole-v1; gym:MODULE:ID imports MODULE first."
     return [TaskInfo(name, domain_of(name), about) for name, about in found.items()]
 
 
@@ -83,7 +84,8 @@ def load_task(
         spec: A name with knobs, as in ``sort``, ``sort:length=6``, ``reasoning-gym:chain_sum:max_terms=3,max_digits=2`` or
             ``gym:CartPole-v1``; the name of a task of an installed package, ``maze`` or ``acme-rl/maze``; or a table of problems:
             the path of a ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet`` file or of a folder of `datasets`.
-        reward: ``reward(prompts, responses, answers)``; a table needs one, other text tasks may get one instead of their own.
+        reward: ``reward(prompts, responses, answers)``; other text tasks may get one instead of their own; a table without one can
+            be sampled from but not scored.
         test_data: A table of test problems, beside a table.
         columns: Of a table, ``"prompt=question,answer=solution"``; what is left out is recognised by name.
 
@@ -100,20 +102,33 @@ def load_task(
             raise TaskError(f"{flag} {given!r} goes with a file of problems; {name!r} makes its own.")
     if not isinstance(spec, str):
         return spec if reward is None else WithReward(spec, reward)  # type: ignore[arg-type]
+    spec = beside_user(spec)
     kind = kind_of(spec)
     if kind == "file":
+        if task_domain(spec) == "control":
+            return _load_environment(InFile(*spec.rsplit(":", 1)), {}, spec, reward)
         task = _from_file(spec)
         return task if reward is None else WithReward(task, reward)
     name, options = parse_spec(spec)
     rest = name.partition(":")[2]
     if kind == "gym" and rest:
-        if reward is not None:
-            raise TaskError(f"{spec!r} pays its own reward; another one can only be given to text tasks.")
-        from upslope.tasks.gym import GymTask
-
-        return GymTask(rest, **options)
+        return _load_environment(rest, options, spec, reward)
     task = _load_text(spec, kind, name, options)
     return task if reward is None else WithReward(task, reward)
+
+
+def task_domain(spec: str) -> Domain:
+    """The domain of a task, also where its name does not say it: what a user's file has under a name is looked at, and so run."""
+    file, _, name = spec.rpartition(":")
+    return "control" if kind_of(spec) == "file" and Path(file).is_file() and is_environment(file, name) else domain_of(spec)
+
+
+def _load_environment(source: str | EnvSource, options: JsonDict, spec: str, reward: Reward | None) -> GymTask:
+    if reward is not None:
+        raise TaskError(f"{spec!r} pays its own reward; another one can only be given to text tasks.")
+    from upslope.tasks.gym import GymTask
+
+    return GymTask(source, **options)
 
 
 def _from_file(spec: str) -> TextTask:
@@ -121,7 +136,8 @@ def _from_file(spec: str) -> TextTask:
     file, _, name = spec.rpartition(":")
     tasks = {key: value for key, value in vars(user_code.load_file(file)).items() if _is_task_class(value)}
     if name not in tasks:
-        raise TaskError(f"{file!r} has no task {name!r}.{did_you_mean(name, tasks)} It has: {', '.join(tasks) or 'none'}.")
+        known = [*tasks, *environments_in(file)]
+        raise TaskError(f"{file!r} has no task {name!r}.{did_you_mean(name, known)} It has: {', '.join(known) or 'none'}.")
     return make_own(tasks[name], file)
 
 
@@ -180,12 +196,9 @@ def how_to_fetch(name: str) -> str:
 
 
 def _load_data(data: str | Table, reward: Reward | None, test_data: str | Table | None, columns: str) -> TextTask:
-    if reward is None:
-        name = data if isinstance(data, str) else data.name
-        raise TaskError(f"{name!r} needs a reward: 'exact', 'math-verify' or a function of yours as my.py:score.")
     from upslope.tasks.data_task import DataTask
 
-    return DataTask(data, reward, test_data, columns=columns)
+    return DataTask(data, UndecidedReward() if reward is None else reward, test_data, columns=columns)
 
 
 def _unknown(spec: str, name: str) -> str:

@@ -14,7 +14,18 @@ from upslope.errors import TaskError
 from upslope.tasks.columns import choose_columns
 from upslope.tasks.problems import ProblemRow, problem_rows
 from upslope.tasks.table_files import Table, read_table
-from upslope.tasks.text import FULL_MARKS, SPLITS, Problem, Reward, Scores, Split, TextTask, call_reward, reward_name
+from upslope.tasks.text import (
+    SPLITS,
+    Problem,
+    Reward,
+    Scores,
+    Split,
+    TextTask,
+    UndecidedReward,
+    call_reward,
+    correct_ones,
+    reward_name,
+)  # fmt: skip
 
 FEWEST_TO_SPLIT = 10
 """With fewer different prompts a held-out share would be a problem or two: all splits then hold everything."""
@@ -92,6 +103,12 @@ class DataTask(TextTask):
         gone = sum(prompt in prompts for _, _, prompt in self.places())
         return self._divided(Division(kept, (*self.division.remarks, f"{gone} rows are left out: {why}.")))
 
+    def rewarded(self, reward: Reward) -> DataTask:
+        """The task under another reward."""
+        task = copy.copy(self)
+        object.__setattr__(task, "reward", reward)
+        return task
+
     def remarking(self, remark: str) -> DataTask:
         """The task with one more thing that its user should know."""
         return self._divided(replace(self.division, remarks=(*self.division.remarks, remark)))
@@ -117,11 +134,8 @@ class DataTask(TextTask):
         return [problems[row] for row in np.concatenate([np.zeros(0, int), *passes])[:count]]
 
     def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
-        reward, components = call_reward(self.reward, problems, responses)
-        correct = (
-            [value >= 0.5 for value in components["correct"]] if "correct" in components else [r >= FULL_MARKS for r in reward]
-        )
-        return Scores(reward, correct, components)
+        reward, components = call_reward(self.reward, problems, responses, self.name)
+        return Scores(reward, correct_ones(reward, components), components)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -140,6 +154,9 @@ def as_table(data: str | Table) -> Table:
 def _demand_answers(path: str, rows: list[ProblemRow], reward: Any) -> None:
     for row in rows:
         if not row.problem.answer.strip():
+            if isinstance(reward, UndecidedReward):
+                cure = "Give every row one, or --reward my.py:score, or one that needs none (json, regex:PATTERN, length:max=200)"
+                raise TaskError(f'{path!r} needs a reward: {row.place} has no "answer" that one could compare with. {cure}.')
             raise TaskError(
                 f'{path}, {row.place}: no "answer", which the reward {reward_name(reward)} compares with. '
                 f"The prompt begins {row.problem.prompt[:60]!r}."

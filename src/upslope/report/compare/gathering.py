@@ -195,7 +195,7 @@ def _variant(run: Trained) -> JsonDict:
     """All that makes a run's method what it is, flat."""
     method = {key: value for key, value in run.table["method"].items() if key not in TEXTS}
     settings = {key: value for key, value in run.settings.items() if key not in BOOKKEEPING}
-    return flat({**method, **settings, "model": run.table["model"], "reward function": run.table["reward"]})
+    return flat({**method, **settings, "model": run.table["model"], "reward function": ", ".join(run.table["reward"])})
 
 
 def _knob_name(path: str) -> str:
@@ -264,7 +264,7 @@ def _evaluation(run: Trained) -> JsonDict:
 def _terms(run: Trained) -> JsonDict:
     data: Mapping[str, object] = run.table.get("data") or {}
     return {
-        "reward function": run.table["reward"],
+        "reward function": ", ".join(run.table["reward"]),
         "data": " ".join(f"{shown_name(name)} {digest}" for name, digest in sorted(data.items())),
     }
 
