@@ -15,6 +15,7 @@ from upslope.board.plan_view import settings_view
 from upslope.cli import main
 from upslope.errors import UserError
 from upslope.report.check_run import check_run
+from upslope.report.compare.cells import Question, check, check_agrees
 from upslope.runtime import data_files
 from upslope.runtime.data_files import DataFiles
 from upslope.serving.server import load_served
@@ -153,6 +154,18 @@ def test_a_run_from_before_data_were_copied_reads_as_it_did(tmp_path, monkeypatc
     monkeypatch.chdir("/")
     with pytest.raises(UserError, match="Go where the run was started"):
         _ = up.load(tmp_path / "run").policy
+
+
+@pytest.mark.parametrize("largest", [data_files.LARGEST_COPY, 100])
+def test_an_earlier_run_on_other_data_is_not_taken_for_a_cell(tmp_path, monkeypatch, largest):
+    monkeypatch.setattr(data_files, "LARGEST_COPY", largest)
+    file = write(tmp_path / "problems.jsonl")
+    checked = check(Question(("grpo",), (str(file),), seeds=1, model=TINY, settings=QUICK, reward=("exact",)), up.method)
+    run = up.train("grpo", str(file), model=TINY, reward="exact", out=tmp_path / "run", **checked.cells[0].settings)
+    check_agrees(checked.cells[0], run.path, checked)
+    write(file, 50)
+    with pytest.raises(UserError, match=r"was trained with data\..*problems.jsonl '\w+', and now it is"):
+        check_agrees(checked.cells[0], run.path, checked)
 
 
 def test_runs_on_other_data_of_the_same_name_are_not_compared(tmp_path, monkeypatch, capsys):

@@ -126,7 +126,7 @@ def stumbling():
         ({}, "task={} is a dict, not a table"),
         ({"prompt": ["a", "b"], "answer": ["1", "2"]}, "is a dict, not a table"),
         ([], "task=[] is empty"),
-        (lambda: None, "is no data. Give a list of dicts"),
+        (lambda: None, "lambda gave None, which is no gymnasium.Env"),
         (object(), "is no data"),
         (["2+2="], "row 1: '2+2=' is no dict"),
         ([*ROWS, ("a", "b")], "row 21: ('a', 'b') is no dict"),
