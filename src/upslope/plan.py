@@ -69,11 +69,16 @@ class Plan:
     @cached_property
     def data_files(self) -> dict[str, DataFiles]:
         """The files that task and test data are read from, by argument; what they held when they were first asked for."""
-        found = {"task": DataFiles.at(self.task)} if self._task_kind() == "data" else {}
-        if self.test_data and self.objects.test_data is None:
-            test = DataFiles.at(self.test_data)
-            taken = any(each.name == test.name and each.source != test.source for each in found.values())
-            found["test_data"] = DataFiles.at(self.test_data, "test-") if taken else test
+        found: dict[str, DataFiles] = {}
+        paths = {"task": self.task if self._task_kind() == "data" else ""}
+        paths |= {"test_data": self.test_data if self.objects.test_data is None else ""}
+        taken = {getattr(each, "kept_name", "") for each in (self.objects.task, self.objects.test_data)}
+        for key, path in paths.items():
+            if path:
+                files = DataFiles.at(path)
+                same = any(each.source == files.source for each in found.values())
+                found[key] = DataFiles.at(path, f"{key.partition('_')[0]}-") if files.name in taken and not same else files
+                taken.add(found[key].name)
         return found
 
     def table(self) -> JsonDict:
