@@ -8,10 +8,14 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING, cast
 
 from upslope.cli.codes import FAILED
 from upslope.cli.training import knobs_set, taken
 from upslope.errors import UserError
+
+if TYPE_CHECKING:
+    from upslope.tasks.text import TextTask
 
 # -- a run -----------------------------------------------------------------------------------------------------------------
 
@@ -109,7 +113,9 @@ def check_method(flags: argparse.Namespace) -> int:
 
 
 def list_tasks(flags: argparse.Namespace) -> int:
-    """Lists what can be trained on."""
+    """Lists what can be trained on, or tries the reward of one."""
+    if flags.audit or flags.task or flags.reward:
+        return _audit(flags)
     from upslope.tasks import list_tasks
 
     found = list_tasks(flags.all)
@@ -118,6 +124,25 @@ def list_tasks(flags: argparse.Namespace) -> int:
         return 0
     room = max(len(each.name) for each in found)
     _print("\n".join(f"{each.name:<{room}}  {each.domain:<7}  {each.description}" for each in found))
+    return 0
+
+
+def _audit(flags: argparse.Namespace) -> int:
+    """What a task's reward, or another one for it, pays for answers of known worth."""
+    from upslope.rewards import load_rewards
+    from upslope.rewards.audit import audit_text
+    from upslope.tasks import load_task
+    from upslope.tasks.text import UndecidedReward
+
+    if not flags.task or not flags.audit:
+        raise UserError("--audit goes with a task, and --reward with both: upslope tasks problems.jsonl --audit --reward number.")
+    task = load_task(flags.task, reward=load_rewards(flags.reward))
+    if isinstance(getattr(task, "reward", None), UndecidedReward):
+        raise UserError(f"{flags.task!r} has no reward of its own: say which one to audit, as in --reward number.")
+    if task.domain == "control":
+        raise UserError(f"{flags.task} is an environment, which pays for actions; only rewards for text can be audited.")
+    records, text = audit_text(cast("TextTask", task), ", ".join(flags.reward))
+    _print([*records] if flags.json else text)
     return 0
 
 

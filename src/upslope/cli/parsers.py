@@ -92,7 +92,10 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     show.add_argument("--flat", action="store_true", help="all its parts, from sampling to the loss, with when each runs")
     check = command("check-method", looking.check_method, "make the checks that every method must pass")
     _add_check_method_flags(check)
-    tasks = command("tasks", looking.list_tasks, "list what can be trained on")
+    tasks = command("tasks", looking.list_tasks, "list what can be trained on, or try the reward of one")
+    tasks.add_argument("task", metavar="TASK", nargs="?", help="one of them, or a file of problems")
+    tasks.add_argument("--audit", action="store_true", help="goes with TASK: what its reward pays for right and wrong answers")
+    tasks.add_argument("--reward", **REWARD)
     tasks.add_argument("--all", action="store_true", help="with every dataset of reasoning-gym, which takes seconds")
     for each in (methods, show, check, tasks):
         each.add_argument("--json", action="store_true", help="the same as JSON")

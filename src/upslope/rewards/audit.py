@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from upslope.fields import shown
+from upslope.plain_data import JsonDict
 from upslope.runtime.seeding import numpy_generator
 from upslope.tasks.text import FULL_MARKS, Problem, TextTask
 
@@ -99,6 +100,17 @@ class Audit:
         if not self.of("expected"):
             lines.append("No problem has an expected answer to check the reward by.")
         return "\n".join(lines)
+
+
+def audit_text(task: TextTask, reward: str = "") -> tuple[list[JsonDict], str]:
+    """The audit of a task, as records and for people; ``reward`` is the one it is under, if it is not its own."""
+    found, name = audit(task), reward or f"of {task.name}"
+    records = [
+        {"answer": row.kind, "prompt": row.problem.prompt, "response": row.response, "reward": row.reward, "correct": row.correct}
+        for row in found.rows
+    ]
+    quiet = ["Nothing odd was found."] if found.of("expected") else []
+    return records, "\n".join([found.table(), *(found.remarks(name) or quiet)])
 
 
 def _expected(problem: Problem) -> str:
