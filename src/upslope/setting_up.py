@@ -6,6 +6,7 @@ The two kinds of task meet here and in nothing above: both give a `Components`, 
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -20,6 +21,7 @@ from upslope.learners.policy_gradient import POLICY_COLUMNS, PolicyGradient
 from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
 from upslope.rewards import load_reward, load_rewards
+from upslope.runtime.checkpoint_files import CheckpointWriter
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.seeding import mix, numpy_generator, uniforms
@@ -28,7 +30,7 @@ from upslope.runtime.statistics import bootstrap_interval
 from upslope.runtime.threads import torch_threads
 from upslope.tasks import load_task
 from upslope.tasks.text import UndecidedReward
-from upslope.types import Method
+from upslope.types import Method, Network
 
 if TYPE_CHECKING:
     from upslope.policies.language_model import LanguageModel
@@ -70,6 +72,10 @@ class Components(ABC):
     def record_evaluation(self, folder: RunFolder, step: int) -> None:
         """Keeps what an evaluation can show for the inspector, if the settings ask for it."""
 
+    def save_start(self, files: CheckpointWriter) -> None:
+        """The policy as the run begins."""
+        self.policy.save(files)
+
     def settle_reward(self, given: tuple[str, ...]) -> tuple[str, ...]:
         """The rewards of a run that begins: those given, or the one chosen for data that were given none."""
         return given
@@ -95,11 +101,19 @@ class TextComponents(Components):
         checking: Progress | None = None,
     ):
         from upslope.policies.token_text import TokenText
+        from upslope.policies.trained import is_run, underlying_model
         from upslope.rollout.text import TextRollout
 
-        settings = settings.resolved("text", model, max_tokens=task.max_tokens)
-        settings = dataclasses.replace(settings, device=pick_device(settings.device, model))
+        if is_run(model):  # it is trained already, and otherwise like the model it began with
+            settings = dataclasses.replace(settings, warm_start=settings.warm_start or 0.0)
+        settings = settings.resolved("text", underlying_model(model), max_tokens=task.max_tokens)
+        settings = dataclasses.replace(settings, device=pick_device(settings.device, underlying_model(model)))
+        if settings.device == "cuda":  # its driver takes a second to wake, which the model's code takes to import
+            threading.Thread(target=torch.cuda.init, daemon=True).start()
         method = _settled(method, ("text",), knobs)
+        if isinstance(method.policy, Network):
+            raise UserError(f"{method.name} has policy={method.policy}, a network for control; {task.name} is answered in text. "
+                            "Leave it out: --model says what answers.")  # fmt: skip
         estimator.check(method, POLICY_COLUMNS | getattr(method.rollout, "provides", TextRollout.provides))
         super().__init__(method, settings)
         if settings.samples_per_task < 2 and "group" in method.needs():
@@ -112,6 +126,7 @@ class TextComponents(Components):
 
     def _load_policy(self, model: str, task: TextTask, checking: Progress | None) -> LanguageModel:
         """The model, checked, on its device, with adapters and heads; and the task with the prompts that fit it."""
+        from upslope.policies.tokenization import PromptFormat
         from upslope.rollout.parity_check import load_checked
         from upslope.rollout.prompt_lengths import fit_prompts
 
@@ -119,9 +134,10 @@ class TextComponents(Components):
         self.policy = policy = load_checked(model, settings.seed).to(settings.device)
         policy.plain |= settings.plain
         policy.precise, policy.recompute = settings.precision == "float32", settings.recompute
+        policy.prompt_format = PromptFormat.parse(settings.system, settings.template)
         fitted = fit_prompts(
             task, policy.tokenizer, policy.model.config, name=policy.name, max_tokens=self.tokens, long=settings.long,
-            progress=checking,
+            form=policy.prompt_format, progress=checking,
         )  # fmt: skip
         self.task, policy.prompt_limit, self.prompt_lengths = fitted.task, fitted.limit, fitted.lengths
         if settings.lora:
@@ -201,6 +217,13 @@ class TextComponents(Components):
         if settings.warm_start:
             warm_start(self.policy, self.task, settings.warm_start, max_tokens=self.tokens, seed=settings.seed, progress=progress)
 
+    def save_start(self, files: CheckpointWriter) -> None:
+        """Weights that were read and not warm-started are in files already; those are linked."""
+        if self.settings.warm_start:
+            self.policy.save(files)
+        else:
+            self.policy.save_as_loaded(files)
+
     def evaluate(self, progress: Progress | None = None) -> JsonDict:
         from upslope.rollout.evaluation import evaluate_text
 
@@ -242,8 +265,7 @@ class ControlComponents(Components):
 
     score_name = "mean return"
 
-    def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Knobs):
-        from upslope.policies.control.mlp import MLPPolicy
+    def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Knobs, for_training: bool = True):
         from upslope.rollout.environments import EnvRollout
 
         self.task = task
@@ -256,23 +278,23 @@ class ControlComponents(Components):
         settings = dataclasses.replace(settings, device="cpu").resolved("control", "mlp", continuous=task.continuous)
         method = _settled(method, ("control", f"control-{'continuous' if task.continuous else 'discrete'}"), knobs)
         estimator.check(method, POLICY_COLUMNS | EnvRollout.provides)
-        for slot in ("curriculum", "rollout", "data", "policy"):
+        for slot in ("curriculum", "rollout", "data", "view"):
             if getattr(method, slot):
                 raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")
         super().__init__(method, settings)
-        self.policy = MLPPolicy.for_task(task, seed=mix(settings.seed, "policy"))
+        self.policy = cast(Network, method.policy).build(task, mix(settings.seed, "policy"))
         self.policy.plain = settings.plain
         self.give_heads()
         self.rollout = EnvRollout(
             task,
             self.policy,
-            envs=settings.envs,
+            envs=settings.envs if for_training else 1,
             horizon=settings.horizon,
             seed=settings.seed,
             gamma=getattr(method.advantage, "gamma", 0.99),
             normalise_observations=bool(settings.normalise_observations),
             normalise_rewards=bool(settings.normalise_rewards),
-            workers=settings.env_workers,
+            workers=settings.env_workers if for_training else 1,
         )
 
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
@@ -327,9 +349,14 @@ def set_up(
     """
     objects = objects or PythonObjects()
     wanted = objects.reward or load_rewards(reward)
-    loaded = load_task(task if objects.task is None else objects.task, reward=wanted, test_data=test_data or None)
+    loaded = load_task(
+        task if objects.task is None else objects.task,
+        reward=wanted,
+        test_data=objects.test_data or test_data or None,
+        columns=settings.columns,
+    )
     if loaded.domain == "control":
-        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {})
+        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {}, for_training)
     components = TextComponents(method, cast("TextTask", loaded), objects.model or model, settings, knobs or {}, checking)
     if for_training:
         components.check_memory()
@@ -349,6 +376,6 @@ def pick_device(asked: Device, model: str) -> Device:
 
 
 def _settled(method: Method, domains: tuple[str, ...], knobs: Knobs) -> Method:
-    for domain in domains:
-        method = method.for_domain(domain)
-    return method.with_knobs(knobs).derive(on=())
+    from upslope.policies.control.networks import in_domains
+
+    return in_domains(method, *domains).with_knobs(knobs).derive(on=())

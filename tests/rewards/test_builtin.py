@@ -148,7 +148,8 @@ def test_options_are_found_in_the_columns_that_data_have(info):
 
 NAMES = ["exact", "contains", "number", "boxed", "choice", "json", "regex:(a+)b", "format", "length:min=2,max=9", "repetition"]
 PIECES = st.sampled_from(["\\boxed{", "}", "<think>", "</think>", "<answer>", "</answer>", "1,0", "-", "1e9", "/", "0", "%", "(A)",
-                          "**", "$", "answer is ", "```", "{", "####", "\\frac{1}{", "10^", "\n", "\x00", "٣", "𝟙"])  # fmt: skip
+                          "**", "$", "answer is ", "```", "{", "####", "\\frac{1}{", "10^", "\n", "\x00", "٣", "𝟙",
+                          "\ud800"])  # fmt: skip
 TEXTS = st.one_of(st.text(), st.lists(PIECES).map("".join))
 
 

@@ -13,8 +13,8 @@ PROBLEMS = [Problem("1+1?", "2", {"level": 1, "topic": "sum"}), Problem("2+2?", 
 TALK = [{"role": "user", "content": "hi"}]
 
 
-class Conversation(Problem):
-    messages = TALK
+def conversation(prompt, answer=""):
+    return Problem(prompt, answer, messages=tuple(TALK))
 
 
 def paid(function, problems=PROBLEMS, responses=("2", "5"), task_name="numbers"):
@@ -46,7 +46,7 @@ def test_trl_gets_messages_where_the_prompt_is_a_list_of_them():
         assert prompts == [TALK] and completions == [[{"role": "assistant", "content": "2"}]]
         return [1.0]
 
-    assert paid(told, [Conversation("user: hi", "2")], ["2"])[0] == [1.0]
+    assert paid(told, [conversation("user: hi", "2")], ["2"])[0] == [1.0]
 
 
 def test_none_says_that_a_reward_does_not_apply_to_a_row():
@@ -94,7 +94,7 @@ def test_a_real_reward_of_trl_is_called_as_trl_does():
     from trl.rewards import get_soft_overlong_punishment, think_format_reward
 
     thought, plain = "<think>well</think>2", "2"
-    talk = [Conversation("a"), Conversation("b")]
+    talk = [conversation("a"), conversation("b")]
     assert paid(think_format_reward, talk, [thought, plain])[0] == [1.0, 0.0]
     with pytest.raises(RewardError, match="needs 'completion_ids', which no reward is given here: it sees text"):
         load_reward(get_soft_overlong_punishment(10, 5))

@@ -23,7 +23,7 @@ from upslope.runtime.run_folder import FORMAT, RunFolder
 
 QUICK = {
     "task": "reverse:length=2", "model": "tiny:layers=1,width=16", "steps": 6, "tasks_per_step": 2, "samples_per_task": 2,
-    "warm_start": 0.0, "eval_problems": 4, "checkpoint_every": 2,
+    "warm_start": 0.0, "eval_problems": 4, "checkpoint_every": 2, "keep_checkpoints": 2,
 }  # fmt: skip
 FLAGS = [
     "--task", "reverse:length=2", "--model", "tiny:layers=1,width=16", "--tasks-per-step", "2", "--samples-per-task", "2",

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from upslope.cli.codes import FAILED
@@ -15,6 +16,7 @@ from upslope.cli.training import knobs_set, taken
 from upslope.errors import UserError
 
 if TYPE_CHECKING:
+    from upslope.run import Run
     from upslope.tasks.text import TextTask
 
 # -- a run -----------------------------------------------------------------------------------------------------------------
@@ -52,11 +54,12 @@ def try_out(flags: argparse.Namespace) -> int:
     if checkup.is_control(run):
         for name, given in (("--prompt", flags.prompt), ("--temperature", flags.temperature)):
             if given:
-                raise UserError(f"{name} goes with text; {run.table['task']} is an environment. Try --render or --seed.")
-        print(checkup.episode(run, flags.seed, flags.render))
+                raise UserError(f"{name} goes with text; {run.table['task']} is an environment. Try --video, --render or --seed.")
+        _show_episode(run, flags)
         return 0
-    if flags.render:
-        raise UserError(f"--render goes with environments; {run.table['task']} is text.")
+    for name, given in (("--render", flags.render), ("--video", flags.video)):
+        if given:
+            raise UserError(f"{name} goes with environments; {run.table['task']} is text.")
     speaker = checkup.Speaker(run, flags.temperature, flags.seed)
     for prompt in flags.prompt:
         for line in sys.stdin if prompt == "-" else [prompt]:
@@ -66,6 +69,19 @@ def try_out(flags: argparse.Namespace) -> int:
         if sys.stdin.isatty():
             _talk(speaker.answer)
     return 0
+
+
+def _show_episode(run: Run, flags: argparse.Namespace) -> None:
+    from upslope.report.checkup import episode, watch_episode
+    from upslope.report.video import film
+
+    if flags.video and flags.render:
+        raise UserError("--video writes the episode to a file and --render shows it in a window. Leave one out.")
+    if flags.video:
+        print(film(run, Path(flags.video), flags.seed))
+        print(flags.video)
+        return
+    print((watch_episode if flags.render else episode)(run, flags.seed))
 
 
 def _talk(answer: Callable[[str], str]) -> None:
@@ -113,9 +129,14 @@ def check_method(flags: argparse.Namespace) -> int:
 
 
 def list_tasks(flags: argparse.Namespace) -> int:
-    """Lists what can be trained on, or tries the reward of one."""
-    if flags.audit or flags.task or flags.reward:
+    """Lists what can be trained on, shows problems of one, or tries its reward."""
+    if flags.audit or flags.reward:
         return _audit(flags)
+    if flags.task:
+        return _show_task(flags)
+    for name in ("show", "model", "test_data", "columns", "system", "template"):
+        if getattr(flags, name):
+            raise UserError(f"--{name.replace('_', '-')} goes with a task: upslope tasks problems.jsonl --show 3.")
     from upslope.tasks import list_tasks
 
     found = list_tasks(flags.all)
@@ -136,13 +157,23 @@ def _audit(flags: argparse.Namespace) -> int:
 
     if not flags.task or not flags.audit:
         raise UserError("--audit goes with a task, and --reward with both: upslope tasks problems.jsonl --audit --reward number.")
-    task = load_task(flags.task, reward=load_rewards(flags.reward))
+    task = load_task(flags.task, reward=load_rewards(flags.reward), test_data=flags.test_data or None, columns=flags.columns)
     if isinstance(getattr(task, "reward", None), UndecidedReward):
         raise UserError(f"{flags.task!r} has no reward of its own: say which one to audit, as in --reward number.")
     if task.domain == "control":
         raise UserError(f"{flags.task} is an environment, which pays for actions; only rewards for text can be audited.")
     records, text = audit_text(cast("TextTask", task), ", ".join(flags.reward))
     _print([*records] if flags.json else text)
+    return 0
+
+
+def _show_task(flags: argparse.Namespace) -> int:
+    from upslope.report.show_task import SHOWN, ShowRequest, task_record, task_text
+    from upslope.runtime.system_text import with_system_text
+
+    given = {name: getattr(flags, name) for name in ("task", "model", "test_data", "columns", "system", "template")}
+    found = task_record(ShowRequest(**with_system_text(given), count=flags.show or SHOWN))
+    _print(found if flags.json else task_text(found))
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from upslope import __version__
-from upslope.cli import looking, training
+from upslope.cli import exporting, looking, training
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 
@@ -19,6 +19,7 @@ EXAMPLES = """examples:
   upslope train ppo --task gym:CartPole-v1
   upslope train my_method.py --task problems.jsonl --reward my_reward.py:score --model smollm2
   upslope compare grpo dapo --task reverse            which is better, with five seeds each and error bars
+  upslope tasks problems.csv --show 3 --model DIR     what a model would read of one's own problems
   upslope board                                       runs, curves and rollouts in a browser, live
   upslope show dhpo                                   what a method changes, its formula, its paper
   upslope eval runs/dhpo-reverse-0 --k 16             pass@k with intervals
@@ -92,14 +93,25 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     show.add_argument("--flat", action="store_true", help="all its parts, from sampling to the loss, with when each runs")
     check = command("check-method", looking.check_method, "make the checks that every method must pass")
     _add_check_method_flags(check)
-    tasks = command("tasks", looking.list_tasks, "list what can be trained on, or try the reward of one")
-    tasks.add_argument("task", metavar="TASK", nargs="?", help="one of them, or a file of problems")
-    tasks.add_argument("--audit", action="store_true", help="goes with TASK: what its reward pays for right and wrong answers")
-    tasks.add_argument("--reward", **REWARD)
-    tasks.add_argument("--all", action="store_true", help="with every dataset of reasoning-gym, which takes seconds")
+    tasks = command("tasks", looking.list_tasks, "list what can be trained on, show some problems of one, or try its reward")
+    _add_tasks_flags(tasks)
     for each in (methods, show, check, tasks):
         each.add_argument("--json", action="store_true", help="the same as JSON")
     return parser, dict(below.choices)
+
+
+def _add_tasks_flags(tasks: argparse.ArgumentParser) -> None:
+    from upslope.runtime.settings_flags import whole
+
+    add = tasks.add_argument
+    add("task", metavar="TASK", nargs="?", help="one of them, or a file of problems: shows some of its problems")
+    add("--all", action="store_true", help="with every dataset of reasoning-gym, which takes seconds")
+    add("--show", type=whole(1), metavar="N", help="goes with TASK: how many problems (3)")
+    add("--model", default="", help="goes with TASK: whose chat template and tokens to show, as for train")
+    for flag, metavar in (("--test-data", "FILE"), ("--columns", "TEXT"), ("--system", "TEXT"), ("--template", "TEXT")):
+        add(flag, default="", metavar=metavar, help="goes with TASK, as for train")
+    add("--audit", action="store_true", help="goes with TASK: what its reward pays for right and wrong answers to twenty problems")
+    add("--reward", **{**REWARD, "help": "goes with --audit, as for train; repeatable"})
 
 
 def _add_check_method_flags(check: argparse.ArgumentParser) -> None:
@@ -127,16 +139,17 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     add(
         "method",
         metavar="METHOD",
-        help="a name ('upslope methods'), a composition (dhpo+high-entropy), file.py or file.py:name",
+        help="a name ('upslope methods'), file.py or file.py:name, or a composition (dhpo+high-entropy, dhpo+file.py)",
     )
     add("task_word", metavar="TASK", nargs="?", help="the same as --task")
-    add("--task", help="a name ('upslope tasks'), gym:ID, reasoning-gym:NAME, a .jsonl file, or file.py:Class (reverse)")
-    add("--model", default="tiny", help="tiny, smollm2, or a folder that transformers can load; control needs none (tiny)")
+    add("--task", help="a name ('upslope tasks'), gym:ID, reasoning-gym:NAME, a file of problems, or file.py:Class (reverse)")
+    add("--model", default="tiny", help="tiny, smollm2, a folder that transformers can load, or a run; control needs none (tiny)")
     add("--out", help="folder of the run (runs/METHOD-TASK-SEED)")
     add("--set", **SET)
     add("--take", **TAKE)
     add("--reward", **REWARD)
-    add("--test-data", default="", metavar="FILE", help="a second .jsonl to evaluate on")
+    add("--test-data", default="", metavar="FILE", help="a second file of problems, to evaluate on")
+    add("--preset", default="", metavar="NAME", help="rl-zoo: an environment's settings as rl-baselines3-zoo has them; flags win")
     add("--tracker", action="append", default=[], metavar="NAME", help="tensorboard or wandb; repeatable")
     add("--quiet", action="store_true", help="print nothing but the folder of the run")
 
@@ -159,10 +172,15 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     attempt.add_argument("--temperature", type=number(0), default=0.0, metavar="X", help="text: above 0 samples (0: the likeliest)")
     attempt.add_argument("--seed", type=whole(0), default=0, metavar="N", help="another one shows other problems or episodes (0)")
     attempt.add_argument("--render", action="store_true", help="control: watch the episode in a window")
+    attempt.add_argument("--video", default="", metavar="FILE", help="control: the episode as a film, .mp4 or .gif")
     serve.add_flags(
         command("serve", serve.run, "answer requests in OpenAI's protocol with a run's result or a model, until interrupted")
     )
+    exporting.add_flags(
+        command("export", exporting.export, "write what was trained as a file for use elsewhere, once it is checked")
+    )
     resume = command("resume", training.resume, "go on with a run that was stopped or killed")
+    resume.add_argument("--steps", type=whole(1), metavar="N", help="go on to so many steps in all, with a finished run too")
     resume.add_argument("--quiet", action="store_true", help="print nothing but the folder of the run")
     check = command(
         "check",

@@ -50,6 +50,7 @@ def train(flags: argparse.Namespace) -> int:
             out=flags.out,
             trackers=tuple(flags.tracker),
             take=take,
+            preset=flags.preset,
             watcher=watcher,
             **given_settings(flags),
         )
@@ -70,14 +71,15 @@ def resume(flags: argparse.Namespace) -> int:
     from upslope.api import load, resume
     from upslope.runtime.run_folder import RunFolder
 
-    if (RunFolder.open(flags.path).path / "summary.json").exists():
+    if (RunFolder.open(flags.path).path / "summary.json").exists() and flags.steps is None:
         summary = load(flags.path).summary
         if not flags.quiet:
             score = f"{summary['score']} {summary['score_before']:.3g} -> {summary['score_after']:.3g}"
-            print(f"finished already: {summary['steps']} steps, {score}. Look at it with 'upslope try {flags.path}'.")
+            further = f"'upslope resume {flags.path} --steps {2 * summary['steps']}' goes on"
+            print(f"finished already: {summary['steps']} steps, {score}. 'upslope try {flags.path}' looks at it, {further}.")
         print(flags.path)
         return 0
-    return _watched(lambda watcher: resume(flags.path, watcher, flags.trust), flags.quiet)
+    return _watched(lambda watcher: resume(flags.path, watcher, flags.trust, steps=flags.steps), flags.quiet)
 
 
 def _watched(start: Callable[[LiveTable], Run], quiet: bool) -> int:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from upslope.errors import UserError
+from upslope.plain_data import Prompt
 from upslope.policies.adapters import adapters, add_adapters, folded
 from upslope.policies.forward.activation_cache import ActivationCache
 from upslope.policies.forward.architecture import Architecture, architecture
@@ -24,9 +25,9 @@ from upslope.policies.forward.logprobs import chosen_logp, head_logits, learning
 from upslope.policies.forward.packing import lay_out
 from upslope.policies.forward.plain import extent_of, padded_columns
 from upslope.policies.heads import make_head
-from upslope.policies.model_files import read_model, save_model
+from upslope.policies.model_files import ModelFiles, read_model
 from upslope.policies.text_inputs import TextInputs
-from upslope.policies.tokenization import PromptLimit, decoded, fitting, stop_ids
+from upslope.policies.tokenization import PromptFormat, PromptLimit, decoded, fitting, stop_ids
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
 from upslope.runtime.seeding import mix
 from upslope.types import Head, ModelView, Probe, Trajectories, View
@@ -69,6 +70,7 @@ class LanguageModel:
         _switch_off_dropout(model)
         model.eval()
         self.prompt_limit: PromptLimit | None = None
+        self.prompt_format = PromptFormat()
         """How long a prompt may be, if anything limits it."""
         self.source: Path | None = None
         """The folder it was loaded from."""
@@ -80,6 +82,7 @@ class LanguageModel:
         """What was computed while sampling, until weights change."""
         self.precise = False
         """Compute in the weights' own precision on a GPU too."""
+        self._files = ModelFiles()
 
     @property
     def body(self) -> Architecture | None:
@@ -98,14 +101,14 @@ class LanguageModel:
 
     # -- text ----------------------------------------------------------------------------------------------------------
 
-    def encode(self, prompt: str) -> list[int]:
+    def encode(self, prompt: Prompt) -> list[int]:
         """The ids to continue from; never empty, as the first token needs something to follow."""
         return self.encode_all([prompt])[0]
 
-    def encode_all(self, prompts: Sequence[str]) -> list[list[int]]:
+    def encode_all(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         start = self.tokenizer.bos_token_id
         first = start if start is not None else min(self.stop_ids, default=self.pad_id)
-        return [list(ids) or [first] for ids in fitting(self.tokenizer, prompts, self.prompt_limit)]
+        return [list(ids) or [first] for ids in fitting(self.tokenizer, prompts, self.prompt_limit, self.prompt_format)]
 
     def decode(self, ids: Sequence[int] | Tensor) -> str:
         """The text of these ids, without special tokens."""
@@ -299,7 +302,7 @@ class LanguageModel:
     def frozen_copy(self) -> LanguageModel:
         """The policy as it is now, without gradient: a reference."""
         frozen = copy.copy(self)
-        frozen.kept = None
+        frozen.kept, frozen._files = None, ModelFiles()
         frozen.model = copy.deepcopy(self.model).requires_grad_(False).eval()
         frozen.heads = {name: copy.deepcopy(head).requires_grad_(False) for name, head in self.heads.items()}
         return frozen
@@ -337,15 +340,26 @@ class LanguageModel:
         at all; other files in the folder stay.
         """
         with saving(folder) as files:
-            save_model(self.model, self.tokenizer, files, folded(self.model) if self.adapted else None)
-            if self.adapted:
-                files.write_tensors(ADAPTER_FILE, adapters(self.model))
-            for name, head in self.heads.items():
-                files.write_tensors(_head_file(name), head.state_dict())
+            self._files.save(self.model, self.tokenizer, files, folded(self.model) if self.adapted else None)
+            self._save_additions(files)
         if not isinstance(folder, CheckpointWriter):
             for old in Path(folder).glob(_head_file("*")):
                 if old.name not in files.digests:
                     old.unlink()
+
+    def save_as_loaded(self, files: CheckpointWriter) -> None:
+        """As `save`, of weights that nothing has changed since they were read: their files are linked where that can be."""
+        if self.adapted or self.source is None or not self._files.link(self.model, self.tokenizer, files, self.source):
+            self.save(files)
+            return
+        self._save_additions(files)
+
+    def _save_additions(self, files: CheckpointWriter) -> None:
+        """What is not the model's own: adapters and heads."""
+        if self.adapted:
+            files.write_tensors(ADAPTER_FILE, adapters(self.model))
+        for name, head in self.heads.items():
+            files.write_tensors(_head_file(name), head.state_dict())
 
     def load(self, folder: Path | CheckpointReader) -> None:
         """Takes the weights `save` wrote, in place and bit for bit, so that optimizers keep their parameters.

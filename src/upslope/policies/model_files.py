@@ -3,46 +3,117 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from upslope.errors import UserError
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, Damaged
+from upslope.runtime.tensor_files import read_header
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+Shard = tuple[str, dict[str, Tensor], Mapping[str, str] | None]
+"""A file's name, tensors and metadata."""
 
 
-def save_model(model: Any, tokenizer: Any, files: CheckpointWriter, weights: Mapping[str, Tensor] | None = None) -> None:
-    """What ``save_pretrained`` writes of both. The weights go straight to their place; the small files by way of a folder.
+class ModelFiles:
+    """What ``save_pretrained`` writes of a model and its tokenizer: worked out once, since only the numbers change."""
 
-    Args:
-        weights: in place of the model's own.
-    """
-    with tempfile.TemporaryDirectory(prefix="upslope-") as described:
-        with quiet_loading(), _weights_to(files, described):
-            model.save_pretrained(described, state_dict=None if weights is None else dict(weights))
-        tokenizer.save_pretrained(described)
-        for file in sorted(path for path in Path(described).rglob("*") if path.is_file()):
-            files.copy(file, file.relative_to(described).as_posix())
+    def __init__(self) -> None:
+        self._small: dict[str, bytes] = {}
+        self._shards: list[Shard] = []
+
+    def save(self, model: Any, tokenizer: Any, files: CheckpointWriter, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Writes them.
+
+        Args:
+            weights: in place of the model's own.
+        """
+        shards = self._shards if weights is None and self._current(model) else self._look(model, tokenizer, weights)
+        for name, tensors, metadata in shards:
+            files.write_tensors(name, tensors, metadata)
+        for name, data in self._small.items():
+            files.write(name, data)
+
+    def link(self, model: Any, tokenizer: Any, files: CheckpointWriter, source: Path) -> bool:
+        """The same of a model whose weights are those in ``source``, which are linked; False, and nothing, where that cannot be.
+
+        A file in half precision will do: read into float32 it gives the very numbers.
+        """
+        held = [source / name for name in _weight_files(source)]
+        if not held or any(_names(file) is None for file in held):
+            return False
+        state, named = model.state_dict(), {name for file in held for name in _names(file) or ()}
+        if named - set(state) or any(not named & set(tied) for tied in _tied(state).values()):
+            return False  # it has them under other names
+        self._look(model, tokenizer, None)
+        index = [source / INDEX] if (source / INDEX).is_file() else []
+        for file in (*held, *index):
+            files.link(file, file.name)
+        for name, data in self._small.items():
+            if name != INDEX:
+                files.write(name, data)
+        return True
+
+    def _look(self, model: Any, tokenizer: Any, weights: Mapping[str, Tensor] | None) -> list[Shard]:
+        shards: list[Shard] = []
+        with tempfile.TemporaryDirectory(prefix="upslope-") as described:
+            with quiet_loading(), _weights_to(shards, described):
+                model.save_pretrained(described, state_dict=None if weights is None else dict(weights))
+            if weights is None or not self._small:
+                tokenizer.save_pretrained(described)
+                found = sorted(path for path in Path(described).rglob("*") if path.is_file())
+                self._small = {file.relative_to(described).as_posix(): file.read_bytes() for file in found}
+        if weights is None:
+            self._shards = shards
+        return shards
+
+    def _current(self, model: Any) -> bool:
+        """Whether the tensors that were handed on are the model's own still."""
+        if not self._shards:
+            return False
+        own = {tensor.data_ptr() for tensor in model.state_dict().values()}
+        return all(tensor.data_ptr() in own for _, tensors, _ in self._shards for tensor in tensors.values())
+
+
+def _weight_files(folder: Path) -> list[str]:
+    """The files of a model folder that hold its weights; none where they are not as they are read here."""
+    if not (folder / INDEX).is_file():
+        return [WEIGHTS] if (folder / WEIGHTS).is_file() else []
+    try:
+        return sorted(set(json.loads((folder / INDEX).read_bytes())["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def _names(file: Path) -> set[str] | None:
+    """The tensors a file holds; None where reading them into float32 would not give the same numbers, or they cannot be read."""
+    try:
+        header = read_header(file)
+    except (OSError, ValueError):
+        return None
+    exact = all(dtype in (torch.float32, torch.bfloat16, torch.float16) for dtype in header.values())
+    return set(header) if exact else None
 
 
 @contextlib.contextmanager
-def _weights_to(files: CheckpointWriter, described: str) -> Iterator[None]:
-    """Has ``save_pretrained`` hand its tensors, renamed and untied as it wants them, to our writer.
+def _weights_to(shards: list[Shard], described: str) -> Iterator[None]:
+    """Has ``save_pretrained`` hand over its tensors, renamed and untied as it wants them.
 
     It has no argument for that, so the function it calls is replaced while it runs. If a later version calls another one, the
-    weights end up with the small files and are copied from there: slower, and still right.
+    weights end up among the small files and are copied from there: slower, and still right.
     """
     from transformers import modeling_utils
 
     theirs = getattr(modeling_utils, "safe_save_file", None)
 
     def write(tensors: Mapping[str, Tensor], path: str, metadata: Mapping[str, str] | None = None) -> None:
-        files.write_tensors(Path(path).relative_to(described).as_posix(), tensors, metadata)
+        shards.append((Path(path).relative_to(described).as_posix(), dict(tensors), metadata))
 
     if theirs is not None:
         modeling_utils.safe_save_file = write  # type: ignore[assignment]

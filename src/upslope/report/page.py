@@ -63,7 +63,7 @@ def write_report(run: Run) -> Path:
 def page(run: Run) -> str:
     """The report as HTML text."""
     steps, evaluations = run.metrics, run.evaluations
-    title = f"{run.plan.method.name} on {run.plan.task}"
+    title = f"{run.plan.method.name} on {run.plan.task_name}"
     sections = [
         _header(run, steps, title),
         _headline(run, steps, evaluations),
@@ -243,7 +243,7 @@ def _paper(paper: Any) -> str:
 
 def _settings(run: Run) -> str:
     plan = run.plan
-    values = {"task": plan.task, "model": plan.model, "reward": ", ".join(plan.reward), "test_data": plan.test_data}
+    values = {"task": plan.task_name, "model": plan.model, "reward": ", ".join(plan.reward), "test_data": plan.test_data}
     values = {key: value for key, value in values.items() if value} | {
         key: value for key, value in dataclasses.asdict(plan.settings).items() if value is not None
     }

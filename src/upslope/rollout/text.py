@@ -71,7 +71,7 @@ class TextRollout:
     def answers(self, problems: list[Problem], step: int, attempt: int) -> Trajectories:
         """A group of sampled and scored answers to each of these problems."""
         self.asked |= {problem.id: problem for problem in problems}
-        prompts = self.policy.encode_all([problem.prompt for problem in problems])
+        prompts = self.policy.encode_all([problem.model_input for problem in problems])
         numbers = uniforms((len(prompts) * self.samples, self.sampling.max_tokens), self.seed, "tokens", step, attempt)
         completions = self.engine.generate(prompts, self.samples, self.sampling, numbers, keep=True)
         repeated = [problem for problem in problems for _ in range(self.samples)]
@@ -250,7 +250,7 @@ def sampled_rows(
 
 def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajectories:
     """The reference answers as if they had been sampled, for supervised learning; nobody sampled them, so `behavior` is NaN."""
-    prompts = policy.encode_all([problem.prompt for problem in problems])
+    prompts = policy.encode_all([problem.model_input for problem in problems])
     stop = min(policy.stop_ids)
     answers = [[*policy.tokenizer(problem.answer, add_special_tokens=False).input_ids, stop] for problem in problems]
     width = max(map(len, answers))

@@ -96,7 +96,7 @@ class WindowRollout(TextRollout):
         answers = self._filled(step)
         problems = [self._problem(live) for live in answers]
         self.asked = {problem.id: problem for problem in problems}
-        prompts = self.policy.encode_all([problem.prompt for problem in problems])
+        prompts = self.policy.encode_all([problem.model_input for problem in problems])
         self._extend(answers, prompts, step)
         rows = self._rows(answers, problems, prompts)
         names = sorted({(live.step, live.number) for live in answers})

@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -23,11 +24,48 @@ from upslope.runtime.tensor_files import read_tensors, write_tensors
 
 DIGESTS = "digests.json"
 CHUNK = 1 << 20
+MOST_WAITING = 8
+MANY = 1 << 22
+"""Bytes at once from which on a second thread pays."""
 Found = TypeVar("Found")
 
 
 class Damaged(UserError):
     """A file of a checkpoint that is missing, or not what was written."""
+
+
+class Hashing:
+    """SHA-256 of bytes that are handed over one after the other, taken beside the writing of them where they are many.
+
+    What is handed over must stay as it is until the block ends.
+    """
+
+    def __init__(self) -> None:
+        self.digest = hashlib.sha256()
+        self.thread: ThreadPoolExecutor | None = None
+        self.waiting: list[Future[None]] = []
+
+    def __enter__(self) -> Hashing:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self.thread is not None:
+            self.thread.shutdown()
+            for each in self.waiting:
+                each.result()
+
+    def update(self, data: Any) -> None:
+        if self.thread is None and len(data) >= MANY:
+            self.thread = ThreadPoolExecutor(1, thread_name_prefix="digest")
+        if self.thread is None:
+            self.digest.update(data)
+        else:
+            self.waiting.append(self.thread.submit(self.digest.update, data))
+            if len(self.waiting) > MOST_WAITING:  # what waits is held in memory
+                self.waiting.pop(0).result()
+
+    def hexdigest(self) -> str:
+        return self.digest.hexdigest()
 
 
 class CheckpointWriter:
@@ -63,6 +101,26 @@ class CheckpointWriter:
             while data := source.read(CHUNK):
                 write(data)
 
+    def link(self, file: Path, name: str, digest: JsonDict | None = None) -> None:
+        """A file that lies elsewhere and stays as it is: it takes no room of its own where the file system can do that.
+
+        Args:
+            digest: of the file, where it is known.
+        """
+        target = self.folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(file.resolve(), target)
+        except OSError:  # another disk, or a file system without links
+            self.copy(file, name)
+            return
+        self.digests[name] = digest or _digest_of(file)
+
+    def link_folder(self, folder: Path) -> None:
+        """All files of a folder that a `CheckpointWriter` filled."""
+        for name, digest in (CheckpointReader(folder, demand=True).digests or {}).items():
+            self.link(folder / name, name, digest)
+
     def close(self) -> None:
         """Writes the digests: a folder without them is not finished."""
         with self._open(DIGESTS) as write:
@@ -72,8 +130,8 @@ class CheckpointWriter:
     def _open(self, name: str) -> Iterator[Callable[[Any], None]]:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        digest, size = hashlib.sha256(), 0
-        with path.open("wb") as file:
+        size = 0
+        with path.open("wb") as file, Hashing() as digest:
 
             def write(data: Any) -> None:
                 nonlocal size
@@ -188,6 +246,11 @@ class CheckpointReader:
         if not all(isinstance(entry, dict) and isinstance(entry.get("bytes"), int) for entry in entries):
             raise Damaged(f"{path} is damaged: it does not name files and their digests.")
         return found
+
+
+def _digest_of(path: Path) -> JsonDict:
+    with path.open("rb") as file:
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": path.stat().st_size}
 
 
 @contextmanager

@@ -189,6 +189,11 @@ class RunFolder:
         """The policy as the run began."""
         return self.path / "checkpoints" / "start"
 
+    @property
+    def best(self) -> Path:
+        """The policy as the best evaluation found it, where that is kept."""
+        return self.path / "checkpoints" / "best"
+
     def checkpoint(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step-{step:06d}"
 
@@ -238,6 +243,11 @@ class RunFolder:
                 target = path.with_name(f"damaged-{path.name}")
                 shutil.rmtree(target, ignore_errors=True)  # an earlier one of the same step
                 path.rename(target)
+
+    def drop_unfinished(self) -> None:
+        """Deletes what a kill left of checkpoints that were being written."""
+        for draft in (self.path / "checkpoints").glob(".*.tmp"):
+            shutil.rmtree(draft, ignore_errors=True)
 
     def prune(self, keep: int) -> None:
         """Deletes all but the last ``keep`` checkpoints."""

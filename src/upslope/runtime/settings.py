@@ -6,6 +6,7 @@ No torch here: the command line reads this file to answer ``--help``.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -18,6 +19,8 @@ Device = Literal["auto", "cpu", "cuda"]
 Domain = Literal["text", "control"]
 """Kinds of tasks: answered in text by a language model, or acted in by a small network. Fields of `Settings` that mean something in
 one of them only have it as metadata."""
+EVALUATIONS = 10
+"""In a run whose end or best checkpoint goes by them."""
 ENGINES = ("torch", "vllm")
 """Engines that have a name; a server has its address."""
 
@@ -46,7 +49,7 @@ class Settings:
     schedule: Literal["constant", "linear", "cosine"] | None = None
     """How the learning rate goes on after the warm-up, down to `lr_floor`. (linear)"""
     warmup: int | None = None
-    """Steps over which the learning rate rises. (text 10; control 0)"""
+    """Steps over which the learning rate rises. (text 10, or half of a run shorter than 20; control 0)"""
     lr_floor: float | None = None
     """Learning rate at the end, as a share of `lr`. (text 0.1; control 0)"""
     grad_clip: float | None = None
@@ -89,6 +92,13 @@ class Settings:
     """Text: sample only tokens at least this likely relative to the likeliest."""
     stop: str = text_only("")
     """Text: an answer ends where it has said this, such as a line end or a closing tag."""
+    columns: str = text_only("")
+    """Text: of a file of problems, the columns of the prompt, the answer, the split and a system message, as in
+    prompt=question,answer=solution; those left out are recognised by name. answer= says that there is none."""
+    system: str = text_only("")
+    """Text: a system message before every prompt that has none of its own; @FILE reads it from a file."""
+    template: str = text_only("")
+    """Text: further arguments of the model's chat template, as in enable_thinking=false."""
     long: Literal["refuse", "cut", "skip"] = text_only("refuse")
     """Text: what becomes of a prompt that leaves too little room for an answer of `max_tokens`. `refuse` names it before the run
     begins; `cut` reads only its end, in training and evaluation alike, while the reward is given all of it; `skip` leaves the
@@ -103,13 +113,23 @@ class Settings:
     normalise_rewards: bool | None = control_only(None)
     """Control: by the running spread of the discounted return. (on for continuous actions)"""
     eval_every: int = 0
-    """Steps between evaluations on held-out problems; 0 evaluates before and after only."""
+    """Steps between evaluations on held-out problems; 0 evaluates before and after only. (a tenth of the steps, where `keep`,
+    `stop_at` or `patience` go by it)"""
     eval_problems: int | None = None
     """Held-out problems (text 500 for tiny, else 100) or episodes (control 100) of an evaluation."""
-    checkpoint_every: int | None = None
-    """Steps between checkpoints; a killed run goes on from the last. Control starts fresh episodes there. (10)"""
-    keep_checkpoints: int = 2
-    """How many of the last checkpoints to keep."""
+    keep: str = ""
+    """`best:score` also keeps the weights of the best evaluation, in `checkpoints/best`; `best:reward` goes by the reward. Being
+    the best of many, its score is too good: judge it on other problems."""
+    stop_at: str = ""
+    """End the run when an evaluation reaches this, as in `score=0.95`."""
+    patience: int = 0
+    """End the run after so many evaluations in a row that were no better than the best before them; 0 goes on."""
+    checkpoint_every: int | Literal["auto"] | None = None
+    """Steps between checkpoints; a killed run goes on from the last. `auto` writes one as often as a twentieth of the time allows:
+    every ten seconds to two minutes, of models above a billion parameters less often. Control starts fresh episodes there, so it is
+    a number. (text auto; control 10)"""
+    keep_checkpoints: int | None = None
+    """How many of the last checkpoints to keep. (2 while the run goes on, 1 when it has ended)"""
     threads: int | None = None
     """Torch threads. They change the rounding, so they are part of the run. (1 for tiny and control, else all cores)"""
     engine: str = text_only("torch")
@@ -142,6 +162,10 @@ class Settings:
                 raise UserError(f"--{f.name.replace('_', '-')} is {shown(value)}; {wrong}")
         if self.engine not in ENGINES:
             _check_engine(self.engine)
+        if self.keep and best_of(self.keep) is None:
+            raise UserError(f"--keep is {self.keep!r}; it must be best:score or best:reward.")
+        if self.stop_at:
+            target_of(self.stop_at)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -151,11 +175,12 @@ class Settings:
     def resolved(self, domain: Domain, model: str, *, max_tokens: int = 0, continuous: bool = False) -> Settings:
         """These settings with every open one filled in for this kind of task and model."""
         text, tiny = domain == "text", model.split(":")[0] == "tiny"
+        steps = self.steps if self.steps is not None else 200
         defaults: JsonDict = {
             "steps": 200 if text else 100 if continuous else 20,
             "lr": (2e-4 if tiny else 1e-6) if text else 3e-4,
             "schedule": "linear",
-            "warmup": 10 if text else 0,
+            "warmup": min(10, steps // 2) if text else 0,
             "lr_floor": 0.1 if text else 0.0,
             "grad_clip": 1.0 if text else 0.5,
             "adam_beta2": 0.95 if text else 0.999,
@@ -167,11 +192,14 @@ class Settings:
             "normalise_observations": continuous,
             "normalise_rewards": continuous,
             "eval_problems": (500 if tiny else 100) if text else 100,
-            "checkpoint_every": 10,
+            "checkpoint_every": "auto" if text else 10,
             "threads": 1 if tiny or not text else _cores(),
             "watch_kl": text and tiny,
         }
-        return dataclasses.replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
+        made = dataclasses.replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
+        if (made.keep or made.stop_at or made.patience) and not made.eval_every:
+            made = dataclasses.replace(made, eval_every=max(1, (made.steps or 0) // EVALUATIONS))
+        return made
 
 
 ONLY_FOR: dict[Domain, tuple[str, ...]] = {
@@ -180,12 +208,18 @@ ONLY_FOR: dict[Domain, tuple[str, ...]] = {
 """Settings that mean something in one kind of task only."""
 
 
-def check_names(given: Iterable[str], but: tuple[str, ...] = (), where: str = "") -> None:
-    """Refuses names that no setting has, or, ``where`` they may not be given, those in ``but``."""
+def check_names(given: Iterable[str], but: tuple[str, ...] = (), where: str = "", parts: Iterable[tuple[str, Any]] = ()) -> None:
+    """Refuses names that no setting has, or, ``where`` they may not be given, those in ``but``.
+
+    Args:
+        parts: of the method at hand, whose knobs may be meant.
+    """
+    from upslope.runtime.synonyms import meant
+
     known = [f.name for f in dataclasses.fields(Settings) if f.name not in but]
     for name in given:
         if name not in known:
-            raise UserError(f"no setting named {name!r}{where}.{did_you_mean(name, known)}")
+            raise UserError(f"no setting named {name!r}{where}.{meant(name, known, parts)}")
 
 
 def check_domain(settings: Settings, domain: Domain, task: str, model: str = "tiny") -> None:
@@ -194,6 +228,8 @@ def check_domain(settings: Settings, domain: Domain, task: str, model: str = "ti
         raise UserError(f"--model {model} goes with text; {task} is an environment, whose policy is a small network. Leave it out.")
     if domain == "text" and settings.updates_per_step == 0:
         raise UserError("--updates-per-step is 0; text needs at least 1. In control 0 leaves it to --minibatch.")
+    if domain == "control" and settings.checkpoint_every == "auto":
+        raise UserError("--checkpoint-every auto goes with text; in control episodes begin anew at a checkpoint. Give a number.")
     plain = Settings()
     for other, names in ONLY_FOR.items():
         for name in names:
@@ -201,6 +237,39 @@ def check_domain(settings: Settings, domain: Domain, task: str, model: str = "ti
             if other != domain and value != getattr(plain, name):
                 kind = "an environment" if domain == "control" else "text"
                 raise UserError(f"--{name.replace('_', '-')} {value} goes with {other}; {task} is {kind}. Leave it out.")
+
+
+def best_of(keep: str) -> str | None:
+    """The number of an evaluation that ``keep`` goes by."""
+    kind, colon, name = keep.partition(":")
+    return name if kind == "best" and colon and name in ("score", "reward") else None
+
+
+def target_of(stop_at: str) -> tuple[str, float] | None:
+    """The number of an evaluation that ``stop_at`` names, and the value it must reach."""
+    if not stop_at:
+        return None
+    name, equals, text = (word.strip() for word in stop_at.partition("="))
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not name or not equals or not math.isfinite(value):
+        raise UserError(f"--stop-at is {stop_at!r}; it must be a name and a number, as in score=0.95.")
+    return name, value
+
+
+def remarks_on(settings: Settings) -> list[str]:
+    """What is allowed and probably not meant, with its cure; of settings as they were `resolved`."""
+    steps, warmup, found = settings.steps or 0, settings.warmup or 0, []
+    if steps and warmup >= steps:
+        reached = f"the learning rate {'only just reaches' if warmup == steps else 'never reaches'} its {settings.lr:g}"
+        found.append(f"the warm-up of {warmup} steps is as long as the run of {steps}: {reached}. Give --warmup {steps // 10}.")
+    if (settings.keep or settings.stop_at or settings.patience) and settings.eval_every >= steps:
+        found.append(
+            f"no evaluation falls within the {steps} steps (--eval-every {settings.eval_every}): nothing can end them early."
+        )
+    return found
 
 
 def _check_engine(name: object) -> None:
@@ -220,7 +289,7 @@ def _cores() -> int:
 
 _WHOLE, _COUNT, _FROM_ONE = f"[{-HUGE}, {HUGE})", f"[0, {HUGE})", f"[1, {HUGE})"
 _BOUNDS: dict[str, str] = {
-    **dict.fromkeys(("steps", "warmup", "lora", "updates_per_step", "top_k", "eval_every", "samples_logged"), _COUNT),
+    **dict.fromkeys(("steps", "warmup", "lora", "updates_per_step", "top_k", "eval_every", "samples_logged", "patience"), _COUNT),
     **dict.fromkeys(("tasks_per_step", "samples_per_task", "envs", "horizon", "env_workers", "passes", "minibatch"), _FROM_ONE),
     **dict.fromkeys(("max_tokens", "eval_problems", "checkpoint_every", "keep_checkpoints"), _FROM_ONE),
     **dict.fromkeys(("lr_floor", "weight_decay"), "[0, inf)"),

@@ -35,6 +35,20 @@ def given_settings(flags: argparse.Namespace) -> JsonDict:
     return {f.name: getattr(flags, f.name) for f in dataclasses.fields(Settings) if hasattr(flags, f.name)}
 
 
+def read_setting(name: str, text: str) -> Any:
+    """The value of a setting given as text, as its flag would read it; switches are ``on`` or ``off``."""
+    options = _options(typing.get_type_hints(Settings)[name], "", None)
+    if "action" in options:
+        known = {"on": True, "true": True, "off": False, "false": False}
+        if text.lower() not in known:
+            raise UserError(f"{_flag(name)} is {text!r}; it must be on or off.")
+        return known[text.lower()]
+    try:
+        return options.get("type", str)(text)
+    except argparse.ArgumentTypeError as problem:
+        raise UserError(f"{_flag(name)}: {problem}.") from None
+
+
 def whole(least: float = -math.inf) -> Callable[[str], int]:
     """Reads a whole number."""
 
@@ -101,6 +115,11 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     return read
 
 
+def _whole_or(words: list[str]) -> Callable[[str], int | str]:
+    read = whole()
+    return lambda text: text if text in words else read(text)
+
+
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
@@ -116,6 +135,7 @@ def _options(kind: Any, meaning: str, default: Any) -> JsonDict:
     kinds = [each for each in typing.get_args(kind) or (kind,) if each is not type(None)]
     if typing.get_origin(kind) is Literal:
         kinds = [kind]
+    words = [word for each in kinds[1:] if typing.get_origin(each) is Literal for word in typing.get_args(each)]
     told = re.sub(r"`+(\w+)`+", lambda name: _flag(name[1]) if name[1] in Settings.__dataclass_fields__ else name[1], meaning)
     told = re.sub(r"`+([^`]+)`+", r"\1", told).replace("%", "%%")
     if default is not None:
@@ -128,4 +148,6 @@ def _options(kind: Any, meaning: str, default: Any) -> JsonDict:
         return options | {"type": _one_of(choices), "metavar": "|".join(choices)}
     if kinds == [str]:
         return options | {"metavar": "NAME" if default else "TEXT"}
+    if words:
+        return options | {"type": _whole_or(words), "metavar": "|".join(["N", *words])}
     return options | ({"type": whole(), "metavar": "N"} if kinds == [int] else {"type": number(), "metavar": "X"})

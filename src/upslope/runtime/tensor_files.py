@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
@@ -74,6 +75,19 @@ def read_tensors(file: BinaryIO, seen: Sink) -> dict[str, Tensor]:
         seen(rest)
         raise ValueError("there is more in it than its header says")
     return found
+
+
+def read_header(path: Path) -> dict[str, torch.dtype]:
+    """The tensors of a file by name, and what kind of number each holds.
+
+    Raises:
+        ValueError: where it is no such file.
+    """
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", _exactly(file, 8, lambda data: None))
+        if length > MOST_HEADER:
+            raise ValueError(f"its header would have {length:,} bytes")
+        return {name: entry[0] for name, entry in _entries(json.loads(_exactly(file, length, lambda data: None))).items()}
 
 
 def as_bytes(tensor: Tensor) -> memoryview:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from upslope.errors import TaskError
+from upslope.plain_data import Message, Prompt
 
 Split = Literal["train", "tune", "test"]
 """``train`` is learned from, ``tune`` decides during training (when to stop a warm start), ``test`` is never seen by either."""
@@ -38,6 +39,13 @@ class Problem:
     """A right answer, not always the only one. Empty where none is known."""
     info: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What else the task needs to score it."""
+    messages: tuple[Message, ...] = field(default=(), hash=False)
+    """The prompt as the turns of a conversation, where it was given so; `prompt` is then the same to read."""
+
+    @property
+    def model_input(self) -> Prompt:
+        """What the model is given: the messages, or the prompt as text."""
+        return self.messages or self.prompt
 
     @property
     def id(self) -> int:

@@ -1,22 +1,19 @@
-"""Problems of one's own: a file with a JSON object on each line, ``{"prompt": ..., "answer": ...}``.
-
-The file is read and checked as a whole before anything else happens, so that line 90,000 cannot end a run after an hour.
-"""
+"""Problems of one's own: a table with a prompt and an answer in each row, from a file or given in Python."""
 
 from __future__ import annotations
 
 import copy
-import json
-import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from upslope.errors import TaskError, did_you_mean
+from upslope.errors import TaskError
+from upslope.tasks.columns import choose_columns
+from upslope.tasks.problems import ProblemRow, problem_rows
+from upslope.tasks.table_files import Table, read_table
 from upslope.tasks.text import (
     SPLITS,
     Problem,
@@ -37,16 +34,6 @@ _HELD_OUT: tuple[Split, ...] = ("tune", "test")
 
 
 @dataclass(frozen=True)
-class JsonlRow:
-    """A line of the file that was found good."""
-
-    problem: Problem
-    split: Split | None = None
-    """Where the line itself says it belongs."""
-    line: int = 0
-
-
-@dataclass(frozen=True)
 class Division:
     """Which problems each split has, and what a reader must know about them."""
 
@@ -55,44 +42,52 @@ class Division:
 
 
 @dataclass(frozen=True)
-class JsonlTask(TextTask):
-    """The problems of a JSONL file under a reward.
+class DataTask(TextTask):
+    """The problems of a table under a reward.
 
-    A line may say ``"split": "train" | "tune" | "test"``. Lines that do not are ordered by a hash of their prompt and cut: a fifth
-    to test, a tenth to tune, the rest to train. A split that lines or a test file give is not added to.
+    A row may say ``"split": "train" | "tune" | "test"``. Rows that do not are ordered by a hash of their prompt and cut: a fifth
+    to test, a tenth to tune, the rest to train. A split that rows or a test file give is not added to.
 
     A response is *correct* when the reward's component ``"correct"`` says so (a half or more), or without one when the reward is 1.
 
     Fields:
-        path: the file.
+        data: the path of a file (`upslope.tasks.table_files`), or a table.
         reward: ``reward(prompts, responses, answers)``, called once for all responses of a step.
-        test_path: a file of its own for the test split. Prompts that stand in both are left out of training.
+        test_data: a file or table of its own for the test split. Prompts that stand in both are left out of training.
         max_tokens: the longest answer. More lets a model think longer and makes each step slower.
+        columns: which columns hold the prompt and the answer, ``"prompt=question,answer=solution"``; what it leaves out is
+            recognised by name (`upslope.tasks.columns`).
     """
 
-    path: str
+    data: str | Table
     reward: Reward
-    test_path: str | None = None
+    test_data: str | Table | None = None
     max_tokens: int = 256
+    columns: str = ""
     division: Division = field(init=False, repr=False, compare=False)
-    rows: tuple[tuple[str, JsonlRow], ...] = field(init=False, repr=False, compare=False)
+    rows: tuple[tuple[str, ProblemRow], ...] = field(init=False, repr=False, compare=False)
     """Every row with its file."""
 
     def __post_init__(self) -> None:
-        rows = read_jsonl(self.path)
-        held_out = read_jsonl(self.test_path) if self.test_path else None
+        table = as_table(self.data)
+        tested = None if self.test_data is None else as_table(self.test_data)
+        columns, remark = choose_columns(table, self.columns)
+        rows = problem_rows(table, columns)
+        held_out = None if tested is None else problem_rows(tested, columns)
+        found = [(table.name, row) for row in rows] + [(tested.name, row) for row in held_out or [] if tested is not None]
         if getattr(self.reward, "needs_answer", False):
-            for path, some in ((self.path, rows), (self.test_path, held_out or [])):
-                _demand_answers(str(path), some, self.reward)
-        object.__setattr__(self, "division", divide(self.path, rows, held_out))
-        files = ((self.path, rows), (self.test_path or "", held_out or []))
-        object.__setattr__(self, "rows", tuple((path, row) for path, some in files for row in some))
+            _demand_answers(table.name, rows, self.reward)
+            _demand_answers("" if tested is None else tested.name, held_out or [], self.reward)
+        division = divide(table.name, rows, held_out)
+        further = (*table.remarks, *(tested.remarks if tested is not None else ()), *([remark] if remark else []))
+        object.__setattr__(self, "division", replace(division, remarks=(*further, *division.remarks)))
+        object.__setattr__(self, "rows", tuple(found))
 
-    def places(self) -> Iterator[tuple[str, int, str]]:
-        """File, line and prompt of every row."""
-        return ((path, row.line, row.problem.prompt) for path, row in self.rows)
+    def places(self) -> Iterator[tuple[str, str, str]]:
+        """File, place in it (``line 3``) and prompt of every row."""
+        return ((path, row.place, row.problem.prompt) for path, row in self.rows)
 
-    def without(self, prompts: Collection[str], why: str) -> JsonlTask:
+    def without(self, prompts: Collection[str], why: str) -> DataTask:
         """The task less these prompts; all others stay in the splits they are in.
 
         Raises:
@@ -104,21 +99,21 @@ class JsonlTask(TextTask):
         }
         for split, problems in kept.items():
             if not problems:
-                raise TaskError(f"{self.path!r}: nothing is left for {split} without {why}. Give a smaller --max-tokens.")
+                raise TaskError(f"{self.name!r}: nothing is left for {split} without {why}. Give a smaller --max-tokens.")
         gone = sum(prompt in prompts for _, _, prompt in self.places())
         return self._divided(Division(kept, (*self.division.remarks, f"{gone} rows are left out: {why}.")))
 
-    def rewarded(self, reward: Reward) -> JsonlTask:
+    def rewarded(self, reward: Reward) -> DataTask:
         """The task under another reward."""
         task = copy.copy(self)
         object.__setattr__(task, "reward", reward)
         return task
 
-    def remarking(self, remark: str) -> JsonlTask:
+    def remarking(self, remark: str) -> DataTask:
         """The task with one more thing that its user should know."""
         return self._divided(replace(self.division, remarks=(*self.division.remarks, remark)))
 
-    def _divided(self, division: Division) -> JsonlTask:
+    def _divided(self, division: Division) -> DataTask:
         task = copy.copy(self)  # the files are not read again
         vars(task).pop("_counts", None)
         object.__setattr__(task, "division", division)
@@ -126,7 +121,7 @@ class JsonlTask(TextTask):
 
     @property
     def name(self) -> str:
-        return str(self.path)
+        return self.data if isinstance(self.data, str) else self.data.name
 
     @cached_property
     def _counts(self) -> str:
@@ -148,75 +143,27 @@ class JsonlTask(TextTask):
         return self.division.remarks
 
     def describe(self) -> str:
-        return " ".join([f"{self.path}: {self._counts} problems, rewarded by {reward_name(self.reward)}.", *self.division.remarks])
+        return " ".join([f"{self.name}: {self._counts} problems, rewarded by {reward_name(self.reward)}.", *self.division.remarks])
 
 
-def read_jsonl(path: str) -> list[JsonlRow]:
-    """Every row of the file, or a `TaskError` that names the first line that cannot be used."""
-    file = Path(path).expanduser()
-    if not file.is_file():
-        there = [other.name for other in file.parent.glob("*.jsonl")] if file.parent.is_dir() else []
-        raise TaskError(f"no file {path!r} (looked for {file.absolute()}).{did_you_mean(file.name, there)}")
-    rows = []
-    for number, raw in enumerate(file.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        if raw.strip():
-            rows.append(_read_row(f"{path}, line {number}", raw, number))
-    if not rows:
-        raise TaskError(f"{path!r} is empty. Each line must be a JSON object such as " + '{"prompt": "2+2=", "answer": "4"}.')
-    return rows
+def as_table(data: str | Table) -> Table:
+    """A table, or the one in a file."""
+    return read_table(data) if isinstance(data, str) else data
 
 
-def _read_row(where: str, raw: bytes, number: int) -> JsonlRow:
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        raise TaskError(f"{where}: not UTF-8 (byte {error.start + 1} of the line). Save the file as UTF-8.") from None
-    start = f"The line begins {text.strip()[:60]!r}."
-    try:
-        row = json.loads(text)
-    except (ValueError, RecursionError) as error:  # numbers of thousands of digits are a ValueError of another kind
-        what = str(error) if isinstance(error, ValueError) else "nested too deep"
-        what = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else what
-        raise TaskError(f"{where}: not JSON ({what}). {start}") from None
-    if not isinstance(row, dict):
-        raise TaskError(f'{where}: a {type(row).__name__}, not an object with a "prompt". {start}')
-    if "prompt" not in row:
-        raise TaskError(f'{where}: no "prompt".{did_you_mean("prompt", row)} {start}')
-    prompt, answer, split = row.pop("prompt"), row.pop("answer", ""), row.pop("split", None)
-    if not isinstance(prompt, str) or not prompt:
-        raise TaskError(f'{where}: "prompt" must be text and not empty, but is {str(prompt)[:40]!r}. {start}')
-    if isinstance(answer, bool) or not isinstance(answer, (str, int, float)):
-        raise TaskError(f'{where}: "answer" must be text or a number, but is {str(answer)[:40]!r}. {start}')
-    if isinstance(answer, float) and not math.isfinite(answer):
-        raise TaskError(f'{where}: "answer" is {answer}, which no answer equals. Write a number, or text in quotes. {start}')
-    _check_characters(where, {"prompt": prompt, "answer": str(answer)})
-    if split is not None and split not in SPLITS:
-        raise TaskError(f'{where}: "split" must be one of {", ".join(SPLITS)}, but is {split!r}.{did_you_mean(str(split), SPLITS)}')
-    return JsonlRow(Problem(prompt, str(answer), row), split, number)
-
-
-def _check_characters(where: str, texts: Mapping[str, str]) -> None:
-    for name, text in texts.items():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            half = f"\\u{ord(text[error.start]):x}"
-            raise TaskError(f'{where}: "{name}" holds {half}, half of a character, at place {error.start + 1}. Mend it.') from None
-
-
-def _demand_answers(path: str, rows: list[JsonlRow], reward: Any) -> None:
+def _demand_answers(path: str, rows: list[ProblemRow], reward: Any) -> None:
     for row in rows:
         if not row.problem.answer.strip():
             if isinstance(reward, UndecidedReward):
                 cure = "Give every row one, or --reward my.py:score, or one that needs none (json, regex:PATTERN, length:max=200)"
-                raise TaskError(f'{path!r} needs a reward: line {row.line} has no "answer" that one could compare with. {cure}.')
+                raise TaskError(f'{path!r} needs a reward: {row.place} has no "answer" that one could compare with. {cure}.')
             raise TaskError(
-                f'{path}, line {row.line}: no "answer", which the reward {reward_name(reward)} compares with. '
+                f'{path}, {row.place}: no "answer", which the reward {reward_name(reward)} compares with. '
                 f"The prompt begins {row.problem.prompt[:60]!r}."
             )
 
 
-def divide(path: str, rows: list[JsonlRow], held_out: list[JsonlRow] | None) -> Division:
+def divide(path: str, rows: list[ProblemRow], held_out: list[ProblemRow] | None) -> Division:
     """Deal the rows to the splits. Every split gets problems; where that means sharing them, a remark says so."""
     remarks: list[str] = []
     if held_out is not None:

@@ -1,0 +1,286 @@
+"""The run: build what the plan asks for, train, and go on exactly where a stop left off."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+
+from upslope.errors import Remark, UserError
+from upslope.learners.optimizer_step import learning_rate
+from upslope.plain_data import JsonDict, Knobs
+from upslope.plan import Plan, base_digests, check_base, checked_table
+from upslope.policies.trained import is_run, what_was_taken
+from upslope.run.loop import train
+from upslope.run.watcher import Stopped, Watcher
+from upslope.runtime import trust, user_code
+from upslope.runtime.checkpoint_files import CheckpointReader
+from upslope.runtime.code_bundle import Bundle
+from upslope.runtime.files import load_state, write_text
+from upslope.runtime.memory import explain_out_of_memory
+from upslope.runtime.method_file import check_can_be_found_again, user_bundles
+from upslope.runtime.python_objects import PythonObjects
+from upslope.runtime.reward_text import RewardText
+from upslope.runtime.run_folder import RunFolder, check_new
+from upslope.runtime.run_lock import owned
+from upslope.runtime.settings import Settings, check_domain, remarks_on
+from upslope.runtime.trackers import check_trackers
+from upslope.setting_up import Components, set_up
+
+if TYPE_CHECKING:
+    from upslope.rollout.deployed import DeployedPolicy
+
+__all__ = ["Run", "Stopped", "Watcher", "load_components", "resume", "set_up_plan", "start"]
+
+MENDABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO, errno.EMFILE)
+"""What the system refuses for a reason that the user can mend."""
+
+
+@dataclass
+class Run:
+    """A run, under way or finished. To look at it runs nothing of the user's code that it holds; its `plan` and `policy` do."""
+
+    folder: RunFolder
+    given: Plan | None = field(default=None, repr=False)
+    """The plan, where it is known already."""
+    components: Components | None = field(default=None, repr=False)
+    """Task, policy and rollout, while they are in memory."""
+    trust: bool = False
+    """Whether code in its folder that this machine did not write may run."""
+    objects: PythonObjects = field(default_factory=PythonObjects, repr=False)
+    """What it was given as Python objects that its folder could not keep."""
+    checkpoint: Path | None = None
+    """The checkpoint that the components were loaded from."""
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Method, task, reward and settings as objects."""
+        return self.given or Plan.from_folder(self.folder, self.trust, self.objects)
+
+    @cached_property
+    def table(self) -> JsonDict:
+        """The same as plain data: what ``run.toml`` says."""
+        return checked_table(self.folder)
+
+    @property
+    def policy(self) -> Any:
+        """The policy as the run left it."""
+        if self.components is None:
+            self.components = load_components(self)
+        return self.components.policy
+
+    @cached_property
+    def controller(self) -> DeployedPolicy:
+        """The policy of an environment ready for use: raw observations in, actions for the environment out."""
+        from upslope.rollout.deployed import DeployedPolicy
+
+        if self.table["domain"] != "control":
+            raise UserError(
+                f"{self.table['task']} is answered in text and has no observations. 'upslope serve {self.path}' answers; its "
+                "checkpoint is a folder for transformers."
+            )
+        self.policy  # noqa: B018  (loads what is needed)
+        assert self.components is not None
+        made = self.components
+        return DeployedPolicy(made.task, made.policy, made.rollout.observations, made.settings.seed)
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[Any, Any]:
+        """Actions for an observation or a batch, and the state: what Stable-Baselines3's models answer to `predict`.
+
+        Args:
+            observation: As the environment gives it; the run's own normalisation is applied here.
+            state, episode_start: For recurrent policies elsewhere; ours have no memory.
+            deterministic: The likeliest action, otherwise one is drawn.
+
+        Raises:
+            UserError: if the run's task is text, or the observation is not of the environment's shape.
+        """
+        return self.controller.predict(observation, state, episode_start, deterministic)
+
+    def export(self, to: str | Path) -> JsonDict:
+        """Writes the policy of an environment as ``.onnx`` or ``.pt`` (TorchScript), once it agrees with `predict`.
+
+        Returns:
+            What was written and how it was checked.
+        """
+        from upslope.rollout.export_control import export_control
+
+        return export_control(self.controller, Path(to))
+
+    @property
+    def lengthened_at(self) -> set[int]:
+        """Steps at which it was asked to go on for longer than planned."""
+        return {entry["at"] for entry in self.folder.table().get("lengthened", [])}
+
+    @property
+    def metrics(self) -> list[JsonDict]:
+        """One record per step."""
+        return [record for record in self.folder.read("metrics.jsonl") if record.get("kind") == "step"]
+
+    @property
+    def evaluations(self) -> list[JsonDict]:
+        """One record per evaluation on held-out problems."""
+        return [record for record in self.folder.read("metrics.jsonl") if record.get("kind") == "evaluation"]
+
+    @property
+    def summary(self) -> JsonDict:
+        """What ``summary.json`` says of a finished run."""
+        file = self.path / "summary.json"
+        if not file.exists():
+            raise UserError(f"{self.path} is not finished. 'upslope resume {self.path}' goes on with it.")
+        try:
+            found = json.loads(file.read_bytes())
+        except (ValueError, RecursionError) as problem:
+            raise UserError(f"{file} is damaged: {problem}. Delete it, and 'upslope resume {self.path}' writes it again.") from None
+        return found
+
+
+def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None, watcher: Watcher | None = None) -> Run:
+    """Makes the folder of a new run and trains.
+
+    Args:
+        knobs: of the method, by path (``{"surrogate.high": 0.3}``).
+    """
+    if out is not None:
+        check_new(out)
+    check_trackers(plan.trackers)
+    check_can_be_found_again(plan.method)
+    components = set_up_plan(plan, knobs)
+    check_domain(plan.settings, plan.domain, plan.task, plan.model)
+    settled = components.settle_reward(plan.reward)
+    plan = dataclasses.replace(plan, settings=components.settings, method=components.method, reward=settled)
+    table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)
+    if ".py:" in table["task"]:
+        table["task"] = _kept_code(table["task"], bundles)
+    rewards = [RewardText.parse(text) for text in table["reward"]]
+    table["reward"] = [str(each.named(_kept_code(each.name, bundles)) if each.is_code else each) for each in rewards]
+    user_code.check_bundles_agree(bundles)
+    taken = [what_was_taken(plan.model)] if plan.domain == "text" and is_run(plan.model) else []
+    for remark in taken + remarks_on(plan.settings):
+        warnings.warn(Remark(remark), stacklevel=2)
+    if lost := table["unkept"]:
+        warnings.warn(Remark(_what_resume_needs(lost)), stacklevel=2)
+    name = re.sub(r"[^\w.+-]+", "-", f"{plan.method.name}-{components.task.name}-{plan.settings.seed}".replace("=", ""))
+    with _mendable():
+        folder = RunFolder.create(out, name[-150:])
+        with owned(folder.path):
+            user_code.keep(bundles, folder.path / "code")
+            write_text(folder.path / "run.toml", tomli_w.dumps(plan.keep(folder.path, table)))
+            trust.remember(trust.code_of(table, folder.path / "code"))
+            return train(Run(folder, plan, components), watcher or Watcher())
+
+
+def _kept_code(spec: str, bundles: set[Bundle]) -> str:
+    """``file.py:name`` as ``run.toml`` has it; the file goes among those that the run keeps."""
+    path, _, name = spec.rpartition(":")
+    module = user_code.load_file(path).__name__
+    bundles.add(user_code.bundle_of(module))
+    return user_code.reference(module, name)
+
+
+def set_up_plan(plan: Plan, knobs: Knobs | None = None, for_training: bool = True) -> Components:
+    """The components of a plan (`upslope.setting_up.set_up`)."""
+    return set_up(
+        plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs,
+        for_training=for_training, objects=plan.objects,
+    )  # fmt: skip
+
+
+def _what_resume_needs(lost: list[str]) -> str:
+    what, again = " and ".join(lost), ", ".join(f"{name}=..." for name in lost)
+    return f"the {what} cannot be kept with the run: up.resume(RUN, {again}) and up.load(RUN, {again}) will need it again."
+
+
+def resume(
+    path: str | Path,
+    watcher: Watcher | None = None,
+    trusted: bool = False,
+    objects: PythonObjects | None = None,
+    steps: int | None = None,
+) -> Run:
+    """Goes on with a run that was stopped, killed or crashed. A finished one is returned as it is, unless it is to be longer.
+
+    Args:
+        trusted: code in the folder that this machine did not write may run (`upslope.runtime.trust`).
+        objects: what the run was given as Python objects that its folder could not keep.
+        steps: how many there shall be in all, if not as many as were planned.
+    """
+    folder, objects = RunFolder.open(path), objects or PythonObjects()
+    if (folder.path / "summary.json").exists() and steps is None:
+        return Run(folder, trust=trusted, objects=objects)
+    with _mendable(), owned(folder.path):
+        if steps is not None:
+            _lengthen(folder, steps)
+        plan = Plan.from_folder(folder, trusted, objects)
+        components = set_up_plan(plan)
+        check_base(folder, components.policy, plan.settings)
+        return train(Run(folder, plan, components), watcher or Watcher())
+
+
+def _lengthen(folder: RunFolder, steps: int) -> None:
+    """Sets how many steps a run shall have in all, from its last checkpoint on; ``run.toml`` keeps both numbers."""
+    table, done = checked_table(folder), int(folder.latest().name[5:])
+    before = Settings(**table["settings"])
+    if steps <= done:
+        raise UserError(
+            f"{folder.path} has made {done} steps already; --steps {steps} is how many there shall be in all. Give more."
+        )
+    if steps != before.steps:
+        after = dataclasses.replace(before, steps=steps)
+        raw = folder.table()
+        raw["settings"]["steps"] = steps
+        raw["lengthened"] = [*raw.get("lengthened", []), {"at": done, "from": before.steps, "to": steps}]
+        write_text(folder.path / "run.toml", tomli_w.dumps(raw))
+        rates = f"{learning_rate(before, min(done + 1, before.steps or 1)):.3g} -> {learning_rate(after, done + 1):.3g}"
+        told = f"from step {done} on this is a run of {steps} steps, not of {before.steps}: schedules are now those of {steps}"
+        warnings.warn(Remark(f"{told} (learning rate of the next step {rates})."), stacklevel=3)
+    (folder.path / "summary.json").unlink(missing_ok=True)
+
+
+def load_components(run: Run) -> Components:
+    """Task, policy and rollout of a run as its last whole checkpoint has them, for evaluation and use, without its engine."""
+    plan = dataclasses.replace(run.plan, settings=dataclasses.replace(run.plan.settings, engine="torch"))
+    components = set_up_plan(plan, for_training=False)
+    check_base(run.folder, components.policy, plan.settings)
+
+    def load(files: CheckpointReader) -> None:
+        components.policy.load(files)
+        components.rollout.load_state(load_state(files, "learner")["rollout"])
+
+    _, run.checkpoint, remarks = run.folder.last_whole(load)
+    for remark in remarks:
+        warnings.warn(Remark(remark), stacklevel=2)
+    return components
+
+
+@contextmanager
+def _mendable() -> Iterator[None]:
+    """What the system refuses (a full disk, a folder that may not be written, memory) as an error in words."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno not in MENDABLE:
+            raise
+        what = f"{problem.filename or 'the run'} cannot be written: {problem.strerror}"
+        raise UserError(f"{what}. What was saved before is safe.") from problem
+    except (MemoryError, RuntimeError) as problem:
+        explained = explain_out_of_memory(problem)
+        if explained is None:
+            raise
+        raise explained from problem

@@ -1,0 +1,271 @@
+"""The loop: step, log, evaluate, checkpoint; from the beginning, or exactly from where a stop left off."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from upslope.errors import Remark
+from upslope.learners.nonfinite import NonFinite
+from upslope.learners.policy_gradient import PolicyGradient
+from upslope.learners.signal import SignalWatch
+from upslope.plain_data import JsonDict
+from upslope.run.stopping import StopRule
+from upslope.run.watcher import Stopped, Watcher
+from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter
+from upslope.runtime.checkpoint_saver import LARGE, CheckpointSaver, auto_interval, is_due
+from upslope.runtime.files import load_state, save_state, write_json
+from upslope.runtime.memory import peak_memory
+from upslope.runtime.stop_signals import stop_signals
+from upslope.runtime.threads import torch_threads
+from upslope.runtime.trackers import Tracker, make_trackers
+from upslope.types import Metrics
+
+if TYPE_CHECKING:
+    from upslope.run import Run
+
+BYTES_KEPT = 12
+"""Of each parameter in a checkpoint: the weight and Adam's two moments, all in float32."""
+
+
+def train(run: Run, watcher: Watcher) -> Run:
+    """Trains a run to its end."""
+    assert run.components is not None
+    settings, parameters = run.plan.settings, run.components.policy.parameter_count()
+    with torch_threads(settings.threads or 1), stop_signals() as signals:
+        watcher.began(run, run.components)
+        with CheckpointSaver(run.folder, settings.keep_checkpoints or 2, BYTES_KEPT * parameters) as saver:
+            loop = TrainingLoop(run, watcher, saver)
+            loop.begin_or_restore()
+            trackers = make_trackers(run.plan.trackers, run.path, run.plan.table())
+            with signals.waiting():
+                while not loop.over:
+                    loop.step(trackers)
+                    loop.save_if_due(signals.asked)
+            summary = loop.finish()
+        run.folder.prune(settings.keep_checkpoints or 1)
+        write_json(run.path / "summary.json", summary)
+    for tracker in trackers:
+        tracker.close()
+    watcher.ended(summary)
+    return run
+
+
+class TrainingLoop:
+    """A run under way."""
+
+    def __init__(self, run: Run, watcher: Watcher, saver: CheckpointSaver):
+        assert run.components is not None
+        self.run, self.components, self.watcher, self.saver = run, run.components, watcher, saver
+        self.folder, self.settings = run.folder, run.plan.settings
+        self.progress: JsonDict = {"step": 0, "tokens": 0.0, "seconds": 0.0}
+        self.stop_rule = StopRule(self.settings, {})
+        self.signal = SignalWatch(run.plan.method, run.plan.reward, self.settings.samples_per_task)
+        self.clock = _Clock(0.0)
+        self.keeps_start = PolicyGradient.needs_start(run.plan.method, self.settings)
+        self.learner: PolicyGradient
+
+    @property
+    def over(self) -> bool:
+        return "ended_early" in self.progress or self.progress["step"] >= (self.settings.steps or 0)
+
+    def _end_if(self, reason: str) -> None:
+        """Ends the run before its last step, if there is a reason."""
+        if reason:
+            self.progress["ended_early"] = reason
+
+    # -- the beginning -------------------------------------------------------------------------------------------------
+
+    def begin_or_restore(self) -> None:
+        """The learner at the last whole checkpoint, or at the beginning: warm-started, evaluated, saved."""
+        self.folder.drop_unfinished()
+        if self.folder.checkpoints():
+            self._restore()
+        else:
+            self._begin()
+        self.learner.rollout.restart(self.progress["step"] + 1)
+        self.clock = _Clock(self.progress["seconds"])
+
+    def _begin(self) -> None:
+        began, target = time.perf_counter(), float(self.settings.warm_start or 0)
+        self.folder.rewind({})
+        self.components.warm_start(lambda step, accuracy: self.watcher.warming(step, accuracy, target))
+        start_policy = self.components.policy.frozen_copy() if self.keeps_start else None
+        self.learner = self._learner(start_policy)
+        if self.keeps_start:
+            self.saver.save(self.folder.start, self.components.save_start)
+        before = self._evaluate()
+        self.stop_rule.check(before)
+        self.progress |= {"before": before, "seconds": time.perf_counter() - began}
+        self._end_if(self.stop_rule.reason(0, before))
+        self._save()
+        self.saver.check()
+        self._tell_interval()
+
+    def _restore(self) -> None:
+        """The learner as the last whole checkpoint has it, and the logs as they were then."""
+        start_policy, policy = None, self.components.policy
+        if self.keeps_start:
+            policy.load(self.folder.reader(self.folder.start))
+            start_policy = policy.frozen_copy()
+
+        def load(files: CheckpointReader) -> tuple[Any, Any]:
+            states = load_state(files, "learner"), load_state(files, "run")
+            policy.load(files)
+            return states
+
+        (state, saved), latest, remarks = self.folder.last_whole(load)
+        self.learner = self._learner(start_policy)
+        self.learner.load_state(state)
+        self.folder.put_aside_after(latest)
+        self.progress.update(saved["progress"])
+        self.stop_rule.seen = dict(self.progress.get("best", {}))
+        longer = self.progress["step"] in self.run.lengthened_at
+        last = self._evaluations_here() if longer else []
+        for remark in remarks + self.folder.rewind(saved["lines"], self.progress["step"]):
+            warnings.warn(Remark(remark), stacklevel=2)
+        if longer:
+            self._go_on_after_the_end(last)
+
+    def _evaluations_here(self) -> list[JsonDict]:
+        return [each for each in self.run.evaluations if each["step"] == self.progress["step"]]
+
+    def _go_on_after_the_end(self, last: list[JsonDict]) -> None:
+        """A run that had ended here: nothing that ended it counts any more, and its last evaluation stays in its history."""
+        self.progress.pop("ended_early", None)
+        self.progress.pop("evaluated", None)
+        if last and not self._evaluations_here():  # it came after the checkpoint
+            self.folder.append("metrics.jsonl", last[-1])
+            self.stop_rule.is_best(self.progress["step"], last[-1])
+        self.stop_rule.seen["since"] = 0
+
+    def _learner(self, start_policy: Any) -> PolicyGradient:
+        return PolicyGradient(self.run.plan.method, self.components.policy, self.components.rollout, self.settings, start_policy)
+
+    def _tell_interval(self) -> None:
+        """Of a large model, how often it is saved; smaller ones are saved every two minutes or more often."""
+        parameters = self.components.policy.parameter_count()
+        if self.settings.checkpoint_every == "auto" and parameters > LARGE:
+            minutes = auto_interval(self.saver.seconds, parameters) / 60
+            told = f"a checkpoint takes about {self.saver.seconds:.0f} s to write: there will be one every {minutes:.0f} minutes"
+            warnings.warn(Remark(f"{told}, and a kill loses the steps since the last. --checkpoint-every N sets it."), stacklevel=2)
+
+    # -- a step --------------------------------------------------------------------------------------------------------
+
+    def step(self, trackers: list[Tracker]) -> None:
+        """Samples, learns, logs, and evaluates where that is due."""
+        step, settings = self.progress["step"] + 1, self.settings
+        metrics = self._learn(step)
+        self.progress |= {"step": step, "tokens": self.progress["tokens"] + metrics["tokens"]}
+        self.folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics, "memory": peak_memory()})
+        self._log_samples(step)
+        self.signal.say(step, self.folder)
+        self.components.record_step(self.folder, self.learner, step, metrics["seconds"])
+        self.watcher.stepped(step, metrics)
+        for tracker in trackers:
+            tracker.log(step, metrics)
+        if settings.eval_every and step % settings.eval_every == 0 and step < (settings.steps or 0):
+            self._end_if(self.stop_rule.reason(step, self._evaluate()))
+        self.saver.check()
+
+    def _learn(self, step: int) -> Metrics:
+        """One step. Rows without a finite gradient are kept in the run's folder; what ends the run says how to go on."""
+        try:
+            return self.learner.step(step)
+        except NonFinite as problem:
+            self.saver.wait()
+            raise problem.ended(self.run.path, self.folder.latest().name) from None
+        finally:
+            if self.learner.nonfinite_update is not None:
+                self.learner.nonfinite_update.save(self.run.path / "nonfinite")
+
+    def _log_samples(self, step: int) -> None:
+        rows, count = self.learner.last, self.settings.samples_logged
+        if rows is None or not rows.info or not count:
+            return
+        assert rows.advantage is not None
+        for index in torch.linspace(0, rows.rows - 1, min(count, rows.rows)).long().unique().tolist():
+            advantage = float(rows.advantage[index].sum() / rows.sampled[index].sum().clamp_min(1))
+            self.folder.append("samples.jsonl", {"step": step, "advantage": advantage, **rows.info[index]})
+
+    def _evaluate(self) -> JsonDict:
+        """The score as the policy stands; where it is the best so far and that is to be kept, with its weights."""
+        step, result = self.progress["step"], self.components.evaluate(self.watcher.evaluating)
+        self.folder.append("metrics.jsonl", {"kind": "evaluation", "step": step, **result})
+        self.components.record_evaluation(self.folder, step)
+        if self.stop_rule.is_best(step, result) and self.settings.keep:
+            self.saver.save(self.folder.best, lambda files: self._fill_best(files, step, result))
+        self.progress |= {"best": dict(self.stop_rule.seen), "evaluated": result}
+        self.watcher.evaluated(step, result)
+        return result
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def save_if_due(self, asked: bool) -> None:
+        """A checkpoint where one is due, or where the run was asked to stop, which it does here."""
+        step, every = self.progress["step"], self.settings.checkpoint_every or 10
+        stopping, anywhere = asked and not self.over, self.learner.rollout.resumes_anywhere
+        due = self.over or is_due(every, step, self.saver, self.components.policy.parameter_count())
+        if due or (stopping and anywhere):
+            self._save()
+            self.learner.rollout.restart(step + 1)
+        if stopping:
+            self.saver.wait()
+            last = self.folder.latest()
+            again = step - int(last.name[5:])
+            lost = f" The {again} step{'s'[: again > 1]} after it, which fall between two checkpoints, will be made again."
+            told = f"stopped after step {step}; 'upslope resume {self.run.path}' goes on from {last.name}."
+            raise Stopped(told + (lost if again else ""))
+
+    def _save(self) -> None:
+        progress = self.progress | ({"seconds": self.clock.total()} if self.progress["step"] else {})
+        self.saver.save(self.folder.checkpoint(progress["step"]), lambda files: self._fill(files, progress))
+
+    def _fill(self, files: CheckpointWriter, progress: JsonDict) -> None:
+        if progress["step"]:
+            self.components.policy.save(files)
+        elif self.keeps_start:
+            files.link_folder(self.folder.start)
+        else:
+            self.components.save_start(files)
+        save_state(files, "learner", self.learner.state())
+        save_state(files, "run", {"progress": progress, "lines": self.folder.lines})
+
+    def _fill_best(self, files: CheckpointWriter, step: int, result: JsonDict) -> None:
+        self.components.policy.save(files)
+        save_state(files, "learner", {"rollout": self.learner.rollout.state()})
+        files.write_json("best.json", {"step": step, "measure": self.stop_rule.measure, **result})
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> JsonDict:
+        """The last evaluation and the summary."""
+        step, plan = self.progress["step"], self.run.plan
+        after = self.progress["evaluated"] if "ended_early" in self.progress else self._evaluate()
+        summary = {
+            "method": plan.method.name,
+            "task": plan.task_name,
+            "model": plan.model,
+            "seed": plan.settings.seed,
+            "steps": step,
+            "score": self.components.score_name,
+            "score_before": self.progress["before"]["score"],
+            "score_after": after["score"],
+            "score_after_interval": [after["low"], after["high"]],
+            "seconds": self.clock.total(),
+            "tokens": self.progress["tokens"],
+        }
+        return summary | {key: self.progress[key] for key in ("ended_early",) if key in self.progress}
+
+
+class _Clock:
+    """Seconds of this process on top of those before it."""
+
+    def __init__(self, before: float):
+        self.before, self.began = before, time.perf_counter()
+
+    def total(self) -> float:
+        return self.before + time.perf_counter() - self.began

@@ -1,0 +1,120 @@
+"""Checkpoints written beside the training hold what was there when they were asked for, and a disk that fails is heard of."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from upslope.runtime import checkpoint_saver
+from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter
+from upslope.runtime.checkpoint_saver import LARGE, CheckpointSaver, auto_interval, is_due
+from upslope.runtime.run_folder import RunFolder
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    (tmp_path / "checkpoints").mkdir()
+    return RunFolder(tmp_path)
+
+
+def names(folder: RunFolder) -> list[str]:
+    return [path.name for path in folder.checkpoints()]
+
+
+def test_a_checkpoint_is_what_it_was_when_it_was_asked_for(folder, monkeypatch):
+    gate, weights = threading.Event(), torch.ones(3)
+    whole = CheckpointWriter.write_tensors
+    monkeypatch.setattr(CheckpointWriter, "write_tensors", lambda *args: (gate.wait(60), whole(*args)))
+    with CheckpointSaver(folder, keep=2) as saver:
+        saver.save(folder.checkpoint(1), lambda files: files.write_tensors("w.safetensors", {"w": weights}, None))
+        weights.fill_(7.0)  # the next update, while the disk is slow
+        assert names(folder) == []
+        gate.set()
+        saver.wait()
+        assert CheckpointReader(folder.checkpoint(1)).read_tensors("w.safetensors")["w"].tolist() == [1.0, 1.0, 1.0]
+        saver.save(folder.checkpoint(2), lambda files: files.write_tensors("w.safetensors", {"w": weights}, None))
+    assert CheckpointReader(folder.checkpoint(2)).read_tensors("w.safetensors")["w"].tolist() == [7.0, 7.0, 7.0]
+
+
+def test_where_memory_is_short_the_training_waits_for_the_disk(folder, monkeypatch):
+    monkeypatch.setattr(checkpoint_saver, "free_bytes", lambda: 100)
+    with CheckpointSaver(folder, keep=2, size=26) as saver:
+        saver.save(folder.checkpoint(1), lambda files: files.write("a", b"1"))
+        assert names(folder) == ["step-000001"] and not saver._rooms
+    with CheckpointSaver(folder, keep=2, size=25) as saver:
+        saver.save(folder.checkpoint(2), lambda files: files.write_tensors("t", {"t": torch.ones(1)}))
+        assert saver._rooms
+
+
+def test_a_failed_write_is_told_at_the_next_step_and_not_before_the_reason_that_ends_a_run(folder):
+    def fails(files: CheckpointWriter) -> None:
+        files.link_folder(Path("nowhere"))
+
+    saver = CheckpointSaver(folder, keep=2)
+    saver.save(folder.checkpoint(1), fails)
+    with pytest.raises(Exception, match="nowhere"):
+        saver.wait()
+    saver.check()  # it is told once
+    with pytest.raises(KeyError), saver:
+        saver.save(folder.checkpoint(1), fails)
+        raise KeyError
+    with pytest.raises(Exception, match="nowhere"), CheckpointSaver(folder, keep=2) as saver:
+        saver.save(folder.checkpoint(1), fails)
+    assert names(folder) == [] and not list((folder.path / "checkpoints").iterdir())
+
+
+def test_there_are_never_more_checkpoints_on_the_disk_than_are_to_be_kept(folder):
+    seen = []
+
+    def fill(files: CheckpointWriter) -> None:
+        seen.append(len(names(folder)) + 1)
+        files.write("a", b"1")
+
+    with CheckpointSaver(folder, keep=2, size=1 << 62) as saver:
+        for step in range(5):
+            saver.save(folder.checkpoint(step), fill)
+        saver.save(folder.best, lambda files: files.write("a", b"1"))
+    assert seen == [1, 2, 2, 2, 2] and names(folder) == ["step-000003", "step-000004"] and folder.best.is_dir()
+
+
+def test_linked_files_take_no_room_and_have_digests(tmp_path, folder):
+    (tmp_path / "input").write_bytes(b"weights")
+    with CheckpointSaver(folder, keep=2) as saver:
+        saver.save(folder.start, lambda files: files.link(tmp_path / "input", "w"))
+        saver.save(folder.checkpoint(0), lambda files: files.link_folder(folder.start))
+    for path in (folder.start, folder.checkpoint(0)):
+        assert (path / "w").stat().st_ino == (tmp_path / "input").stat().st_ino
+        assert CheckpointReader(path, demand=True).read("w") == b"weights"
+
+
+def test_without_links_they_are_copied(tmp_path, folder, monkeypatch):
+    def refuse(*paths: object) -> None:
+        raise OSError(18, "another disk")
+
+    monkeypatch.setattr(checkpoint_saver.whole_folder.__wrapped__.__globals__["os"], "link", refuse)
+    (tmp_path / "input").write_bytes(b"weights")
+    with CheckpointSaver(folder, keep=2) as saver:
+        saver.save(folder.start, lambda files: files.link(tmp_path / "input", "w"))
+    assert (folder.start / "w").stat().st_nlink == 1
+    assert CheckpointReader(folder.start, demand=True).read("w") == b"weights"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "parameters", "interval"),
+    [(0.001, 10**6, 10.0), (2.0, 10**8, 40.0), (30.0, LARGE, 120.0), (30.0, LARGE + 1, 600.0)],
+)
+def test_auto_spends_a_twentieth_of_the_time_on_writing(seconds, parameters, interval):
+    assert auto_interval(seconds, parameters) == interval
+
+
+def test_a_number_is_a_number_of_steps_and_auto_goes_by_the_clock(folder, monkeypatch):
+    with CheckpointSaver(folder, keep=2) as saver:
+        assert [is_due(3, step, saver, 1) for step in (1, 2, 3, 6, 7)] == [False, False, True, True, False]
+        now = saver.asked
+        monkeypatch.setattr(checkpoint_saver.time, "perf_counter", lambda: now + 9.9)
+        assert not is_due("auto", 100, saver, 1)
+        monkeypatch.setattr(checkpoint_saver.time, "perf_counter", lambda: now + 10.1)
+        assert is_due("auto", 100, saver, 1)
