@@ -10,12 +10,13 @@ import upslope as up
 from upslope.cli import main
 from upslope.errors import Remark
 from upslope.rewards import load_reward
-from upslope.rewards.audit import NONSENSE, PROBLEMS, audit
+from upslope.rewards.audit import FORMS, NONSENSE, PROBLEMS, audit
 from upslope.tasks import load_task
 
 SMALL = dict(
     model="tiny:layers=1,width=16", steps=1, tasks_per_step=2, samples_per_task=2, warm_start=0.0, eval_problems=2, max_tokens=4
 )  # fmt: skip
+CALLED = (4 + len(FORMS)) * PROBLEMS
 NO_ANSWERS = ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour")
 
 
@@ -30,13 +31,16 @@ def remarks(data, reward):
     return audit(load_task(data, reward=load_reward(reward))).remarks("R")
 
 
-@pytest.mark.parametrize("reward", ["exact", "number", "contains", ["exact", "length:max=9*0.1"], {"right": ("number", 2.0)}])
+@pytest.mark.parametrize(
+    "reward",
+    ["exact", "number", "contains", "boxed", ["exact", "format*0.5"], ["exact", "length:max=9*0.1"], {"right": ("number", 2.0)}],
+)
 def test_a_reward_that_does_as_it_should_has_no_remark(data, reward):
     assert remarks(data, reward) == []
 
 
 def test_a_reward_that_refuses_the_expected_answer_is_told_with_the_texts(data):
-    (told,) = remarks(data, "boxed")
+    (told,) = remarks(data, "regex:^Final: (.*)")
     assert told.startswith("the reward R pays 0 for the expected answer in 20 of 20 problems: '")
     assert "to 'What is " in told
 
@@ -74,7 +78,7 @@ def test_it_is_one_call_on_twenty_problems(data):
         return [float(r == a) for r, a in zip(responses, answers, strict=True)]
 
     remarks(data, counted)
-    assert calls == [4 * PROBLEMS]
+    assert calls == [CALLED]
 
 
 def test_a_run_says_it_before_the_first_rollout_and_off_leaves_it_out(data, tmp_path):
@@ -86,7 +90,7 @@ def test_a_run_says_it_before_the_first_rollout_and_off_leaves_it_out(data, tmp_
 
     with pytest.warns(Remark, match="pays 1 for an empty answer") as said:
         up.train("grpo", data, reward=counted, **SMALL, out=tmp_path / "run")
-    assert calls[0] == 4 * PROBLEMS and any("up.resume(RUN, reward=...)" in str(each.message) for each in said)
+    assert calls[0] == CALLED and any("up.resume(RUN, reward=...)" in str(each.message) for each in said)
     calls.clear()
     with pytest.warns(Remark) as said:
         up.train("grpo", data, reward=counted, **SMALL, audit=False, out=tmp_path / "off")
