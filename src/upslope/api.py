@@ -13,14 +13,18 @@ from upslope.methods import catalogue, check_own_name, compose, composed_of, fin
 from upslope.methods.control.presets import choose
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan
+from upslope.policies.given import GivenModel, given_model
 from upslope.rewards import kept_or_held, load_reward
 from upslope.run import Run, Watcher
 from upslope.run import resume as resume_run
 from upslope.run import start as start_run
+from upslope.run.callbacks import checked_callbacks
+from upslope.run.listeners import Listeners
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings, check_names
 from upslope.runtime.system_text import with_system_text
+from upslope.runtime.trackers import check_trackers
 from upslope.runtime.user_code import load_file
 from upslope.tasks import TextTask, list_tasks
 from upslope.tasks.env_sources import name_in_run, source_of
@@ -85,12 +89,13 @@ def train(
     method: str | Method = "dhpo",
     task: Any = "reverse",
     *,
-    model: str = "tiny",
+    model: Any = "tiny",
     knobs: Knobs | None = None,
     reward: Any = (),
     test_data: Any = "",
     out: str | Path | None = None,
-    trackers: tuple[str, ...] = (),
+    trackers: Sequence[Any] = (),
+    callbacks: Sequence[Any] = (),
     take: Mapping[str, str] | None = None,
     preset: str = "",
     watcher: Watcher | None = None,
@@ -104,17 +109,21 @@ def train(
             ``.csv``, ``.parquet``, ...); `list_tasks` lists the names. Or the problems themselves: a list of dicts with ``prompt``
             and ``answer``, a pandas or `datasets` table, anything that yields dicts; the run keeps a copy. Or a `TextTask`, a
             ``gymnasium.Env``, its class, or a function that makes one.
-        model: ``"tiny"``, ``"smollm2"`` or a folder that transformers can load. Control tasks ignore it.
+        model: ``"tiny"``, ``"smollm2"``, a folder that transformers can load or a run's, a `Run`; or ``(model, tokenizer)`` of
+            `transformers`, of which a copy is trained and kept with the run (``run.policy.model`` is the trained one).
         knobs: Of the method's parts, by path: ``{"surrogate.high": 0.3}``.
         reward: For text: a name as on the command line (``"exact"``, ``"length:max=200*0.1"``, ``"file.py:function"``), a function,
             a list of them, or ``{"name": (function or name, weight)}``. A function that no file defines cannot be kept with a run:
             `resume` needs it again. Data with answers and no reward get the one that finds most sampled answers right.
         test_data: For a table of problems: a second one to evaluate on. Without it a fifth of the rows is held out.
         out: Folder of the run; left out, ``runs/<method>-<task>-<seed>``.
-        trackers: ``"tensorboard"`` and/or ``"wandb"``.
+        trackers: Names (``"tensorboard"``, ``"wandb:project=mine,group=sweep"``, ``"trackio"``, ``"mlflow"``) and objects with
+            ``log(step, metrics)`` (`upslope.Tracker`).
+        callbacks: Objects with ``on_step``, ``on_evaluation``, ``on_checkpoint`` or ``on_end`` (`upslope.Callback`); one that
+            raises `upslope.StopTraining` ends the run early.
         take: As in `method`.
         preset: ``"rl-zoo"``: settings for this environment as rl-baselines3-zoo has them. What is given besides wins.
-        watcher: Is told what happens; the command line's live table is one.
+        watcher: Is told what happens (`upslope.Watcher`); the command line's live table is one.
         settings: Any field of `upslope.runtime.settings.Settings`: ``steps=60, seed=1, lr=3e-4, ...``.
 
     Raises:
@@ -126,18 +135,22 @@ def train(
         >>> len(run.metrics)
         3
     """
+    if "tokenizer" in settings:
+        raise UserError("tokenizer= is no argument of train; give both: model=(model, tokenizer).")
     chosen = _method(method, take)
     check_names(settings, parts=chosen.parts())
     task, test_data, objects = _task_objects(task, test_data)
     rewards, held = kept_or_held(reward)
-    objects = dataclasses.replace(objects, reward=held)
+    named, given = _named_model(model)
+    objects = dataclasses.replace(objects, reward=held, model=given)
     if preset:
         found = choose(preset, chosen, task, settings, knobs or {})
         settings, knobs = found.settings, found.knobs
         warnings.warn(Remark(found.told), stacklevel=2)
-    wanted = Settings(**with_system_text(settings))
-    plan = Plan(chosen, task, model, wanted, rewards, test_data, tuple(trackers), objects)
-    return _reported(start_run(plan, knobs, out, watcher))
+    listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
+    names = tuple(each for each in listeners.given if isinstance(each, str))
+    plan = Plan(chosen, task, named, Settings(**with_system_text(settings)), rewards, test_data, names, objects)
+    return _reported(start_run(plan, knobs, out, listeners))
 
 
 def _task_objects(task: Any, test_data: Any) -> tuple[str, str, PythonObjects]:
@@ -157,6 +170,15 @@ def _task_objects(task: Any, test_data: Any) -> tuple[str, str, PythonObjects]:
 _method = method
 
 
+def _named_model(model: object) -> tuple[str, GivenModel | None]:
+    """What a model is called, and the model itself where it is an object."""
+    model = model.path if isinstance(model, Run) else model
+    if isinstance(model, (str, Path)):
+        return str(model), None
+    given = given_model(model)
+    return given.name, given
+
+
 def resume(
     path: str | Path,
     watcher: Watcher | None = None,
@@ -166,6 +188,8 @@ def resume(
     task: object = None,
     reward: object = None,
     model: object = None,
+    trackers: Sequence[Any] = (),
+    callbacks: Sequence[Any] = (),
 ) -> Run:
     """Goes on with a run that was stopped or killed, to the same end as if it had not been. A finished one is returned as it is.
 
@@ -173,9 +197,11 @@ def resume(
         steps: How many there shall be in all, of a finished run too; schedules are from there on those of a run of so many.
         trust: Code in the folder that this machine did not write may run, now and later.
         task, reward, model: What the run was given as Python objects that its folder could not keep; it said so when it began.
+        trackers, callbacks: As in `train`; no folder keeps objects. Trackers by name are the run's own already.
     """
+    listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
     done = (RunFolder.open(path).path / "summary.json").exists() and steps is None
-    run = resume_run(path, watcher, trust, _objects(task, reward, model), steps)
+    run = resume_run(path, listeners, trust, _objects(task, reward, model), steps)
     return run if done else _reported(run)
 
 

@@ -150,7 +150,13 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     add("--reward", **REWARD)
     add("--test-data", default="", metavar="FILE", help="a second file of problems, to evaluate on")
     add("--preset", default="", metavar="NAME", help="rl-zoo: an environment's settings as rl-baselines3-zoo has them; flags win")
-    add("--tracker", action="append", default=[], metavar="NAME", help="tensorboard or wandb; repeatable")
+    add(
+        "--tracker",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="tensorboard, wandb, trackio or mlflow, with options as in wandb:project=mine,group=sweep; repeatable",
+    )
     add("--quiet", action="store_true", help="print nothing but the folder of the run")
 
 
