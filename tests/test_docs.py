@@ -14,6 +14,7 @@ import shlex
 import shutil
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,7 +78,9 @@ def run_command(line: str) -> str:
     words = shlex.split(line, comments=True)
     assert words[0] == "upslope", f"only upslope is run here; say why {words[0]!r} is not"
     if words[1] == "train" or (words[1] == "compare" and "--task" in words):
-        words += shlex.split(SMALL["control" if any(task_domain(word) == "control" for word in words) else "text"])
+        # A reward is a function of a file, as the factory of an environment may be.
+        named = [word for before, word in pairwise(words) if before != "--reward"]
+        words += shlex.split(SMALL["control" if any(task_domain(word) == "control" for word in named) else "text"])
     if words[1] == "resume" and "--steps" in words:
         words += ["--steps", "3"]
     if words[1] == "compare" and "--task" in words:
