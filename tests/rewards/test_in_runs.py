@@ -120,3 +120,12 @@ def test_a_comparison_takes_rewards_that_its_processes_can_find(data, tmp_path):
     assert [word for flag, word in pairwise(words) if flag == "--reward"] == list(asked.reward)
     with pytest.raises(UserError, match=r"'lambda' is a reward that no file defines, and every run is a process of its own"):
         up.compare(["grpo"], data, reward=lambda prompts, responses, answers: [0.0], seeds=1)
+
+
+def test_a_schema_is_found_from_every_folder(data, tmp_path, monkeypatch):
+    (tmp_path / "s.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    run = up.train("grpo", data, reward="json:schema=s.json*0.5", **SMALL | {"steps": 1}, out=tmp_path / "run")
+    monkeypatch.chdir("/")
+    assert run.table["reward"] == [f"json:schema={tmp_path / 's.json'}*0.5"]
+    assert up.load(run.path).policy is not None
