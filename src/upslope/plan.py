@@ -15,6 +15,7 @@ from upslope.errors import Remark, UserError
 from upslope.plain_data import JsonDict
 from upslope.plugins import Plugin, changed_versions, full_name
 from upslope.rewards import plugin_of as reward_plugin
+from upslope.rewards.spec import from_anywhere
 from upslope.runtime import trust, user_code
 from upslope.runtime.data_files import DataFiles, file_digest
 from upslope.runtime.method_file import method_from_table, method_table, modern_table, packages_of
@@ -120,7 +121,7 @@ class Plan:
     def _full_reward(self, text: str) -> str:
         """A reward as ``run.toml`` names it; what is an object of Python's is only called something there."""
         read = RewardText.parse(text)
-        return text if self.objects.reward else str(read.named(full_name(read.name, reward_plugin(text))))
+        return text if self.objects.reward else str(read.named(from_anywhere(full_name(read.name, reward_plugin(text)))))
 
     def _packages(self) -> dict[str, str]:
         """Versions of the installed packages whose parts, task or reward the run uses. A method stands in the file as a whole."""
