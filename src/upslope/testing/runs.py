@@ -18,7 +18,7 @@ from upslope.errors import Remark
 from upslope.plan import Plan
 from upslope.run import Watcher, resume, start
 from upslope.runtime.settings import Settings
-from upslope.tasks import domain_of
+from upslope.tasks import task_domain
 from upslope.testing.checks import expect
 from upslope.types import Method, Metrics
 
@@ -52,7 +52,7 @@ class Ground:
             (folder / "data.jsonl").write_text("".join(lines))
             (folder / "letters.py").write_text(LETTERS)
             task, reward = str(folder / "data.jsonl"), f"{folder / 'letters.py'}:score"
-        control = domain_of(task) == "control"
+        control = task_domain(task) == "control"
         given = Settings(**{**(CONTROL if control else TEXT), **settings, **self.settings})
         return Plan(method, task, "tiny" if control else MODEL, given, reward)
 
