@@ -92,10 +92,10 @@ def test_the_learning_rate_before_and_after_is_said(tmp_path):
 
 def test_no_steps_left_is_refused_and_the_run_stays_finished(tmp_path):
     run = up.train("grpo", **SMALL, steps=2, out=tmp_path / "run")
-    before = {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file()}
+    before = {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file() and file.name != "process.json"}
     with pytest.raises(UserError, match=r"has made 2 steps already; --steps 2 is how many"):
         up.resume(run.path, steps=2)
-    assert {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file()} == before
+    assert {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file() and file.name != "process.json"} == before
     assert up.resume(run.path).summary["steps"] == 2
 
 
@@ -215,6 +215,16 @@ def test_a_finished_run_leaves_one_checkpoint(tmp_path):
 
     run = up.train("grpo", **SMALL, steps=5, checkpoint_every=1, watcher=Counts(), out=tmp_path / "run")
     assert max(seen) <= 2 and [path.name for path in run.folder.checkpoints()] == ["step-000005"]
+
+
+def test_what_a_kill_left_of_a_checkpoint_is_cleared_away(tmp_path):
+    run = up.train("grpo", **SMALL, steps=2, checkpoint_every=1, keep_checkpoints=9, out=tmp_path / "run")
+    (run.path / "summary.json").unlink()
+    draft = run.path / "checkpoints" / ".step-000001.tmp"
+    draft.mkdir()
+    (draft / "model.safetensors").write_bytes(b"half of")
+    up.resume(run.path)
+    assert not draft.exists()
 
 
 # -- what is probably not meant ----------------------------------------------------------------------------------------------

@@ -205,9 +205,10 @@ _KIND_WORDS = {str: "text", int: "a whole number", dict: "an object"}
 
 def _check_task(task: str) -> None:
     from upslope.tasks import load_task, parse_spec
+    from upslope.tasks.kinds import kind_of
 
     # gym:MODULE:ENV would import the module.
-    if ".py" in task or task.endswith(".jsonl") or task.startswith("-") or parse_spec(task)[0].count(":") > 1:
+    if ".py" in task or kind_of(task) == "data" or task.startswith("-") or parse_spec(task)[0].count(":") > 1:
         raise UserError(f"{task!r} cannot be started from the page; give files and modules to 'upslope train --task'.")
     load_task(task)
 

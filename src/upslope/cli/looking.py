@@ -128,7 +128,12 @@ def check_method(flags: argparse.Namespace) -> int:
 
 
 def list_tasks(flags: argparse.Namespace) -> int:
-    """Lists what can be trained on."""
+    """Lists what can be trained on, or shows problems of one."""
+    if flags.task:
+        return _show_task(flags)
+    for name in ("show", "model", "test_data", "columns", "system", "template"):
+        if getattr(flags, name):
+            raise UserError(f"--{name.replace('_', '-')} goes with a task: upslope tasks problems.jsonl --show 3.")
     from upslope.tasks import list_tasks
 
     found = list_tasks(flags.all)
@@ -137,6 +142,16 @@ def list_tasks(flags: argparse.Namespace) -> int:
         return 0
     room = max(len(each.name) for each in found)
     _print("\n".join(f"{each.name:<{room}}  {each.domain:<7}  {each.description}" for each in found))
+    return 0
+
+
+def _show_task(flags: argparse.Namespace) -> int:
+    from upslope.report.show_task import SHOWN, ShowRequest, task_record, task_text
+    from upslope.runtime.system_text import with_system_text
+
+    given = {name: getattr(flags, name) for name in ("task", "model", "test_data", "columns", "system", "template")}
+    found = task_record(ShowRequest(**with_system_text(given), count=flags.show or SHOWN))
+    _print(found if flags.json else task_text(found))
     return 0
 
 

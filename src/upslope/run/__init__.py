@@ -20,14 +20,18 @@ from upslope.errors import Remark, UserError
 from upslope.learners.optimizer_step import learning_rate
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan, base_digests, check_base, checked_table
+from upslope.policies.trained import is_run, underlying_model, what_was_taken
+from upslope.run.listeners import Listeners
 from upslope.run.loop import train
 from upslope.run.watcher import Stopped, Watcher
 from upslope.runtime import trust, user_code
 from upslope.runtime.checkpoint_files import CheckpointReader
+from upslope.runtime.code_bundle import Bundle
 from upslope.runtime.files import load_state, write_text
 from upslope.runtime.memory import explain_out_of_memory
 from upslope.runtime.method_file import check_can_be_found_again, user_bundles
 from upslope.runtime.python_objects import PythonObjects
+from upslope.runtime.reward_text import RewardText
 from upslope.runtime.run_folder import RunFolder, check_new
 from upslope.runtime.run_lock import owned
 from upslope.runtime.settings import Settings, check_domain, remarks_on
@@ -160,16 +164,16 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
     check_can_be_found_again(plan.method)
     components = set_up_plan(plan, knobs)
     check_domain(plan.settings, plan.domain, plan.task, plan.model)
-    plan = dataclasses.replace(plan, settings=components.settings, method=components.method)
+    settled = components.settle_reward(plan.reward)
+    plan = dataclasses.replace(plan, settings=components.settings, method=components.method, reward=settled)
     table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)
-    for key in ("task", "reward"):
-        if ".py:" in table[key]:
-            path, _, name = table[key].rpartition(":")
-            module = user_code.load_file(path).__name__
-            bundles.add(user_code.bundle_of(module))
-            table[key] = user_code.reference(module, name)
+    if ".py:" in table["task"]:
+        table["task"] = _kept_code(table["task"], bundles)
+    rewards = [RewardText.parse(text) for text in table["reward"]]
+    table["reward"] = [str(each.named(_kept_code(each.name, bundles)) if each.is_code else each) for each in rewards]
     user_code.check_bundles_agree(bundles)
-    for remark in remarks_on(plan.settings):
+    taken = [what_was_taken(plan.model)] if plan.domain == "text" and is_run(plan.model) else []
+    for remark in taken + remarks_on(plan.settings, underlying_model(plan.model)):
         warnings.warn(Remark(remark), stacklevel=2)
     if lost := table["unkept"]:
         warnings.warn(Remark(_what_resume_needs(lost)), stacklevel=2)
@@ -178,9 +182,18 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
         folder = RunFolder.create(out, name[-150:])
         with owned(folder.path):
             user_code.keep(bundles, folder.path / "code")
-            write_text(folder.path / "run.toml", tomli_w.dumps(table | plan.objects.keep(folder.path)))
+            listening = watcher.table() if isinstance(watcher, Listeners) else {}
+            write_text(folder.path / "run.toml", tomli_w.dumps(plan.keep(folder.path, table) | listening))
             trust.remember(trust.code_of(table, folder.path / "code"))
             return train(Run(folder, plan, components), watcher or Watcher())
+
+
+def _kept_code(spec: str, bundles: set[Bundle]) -> str:
+    """``file.py:name`` as ``run.toml`` has it; the file goes among those that the run keeps."""
+    path, _, name = spec.rpartition(":")
+    module = user_code.load_file(path).__name__
+    bundles.add(user_code.bundle_of(module))
+    return user_code.reference(module, name)
 
 
 def set_up_plan(plan: Plan, knobs: Knobs | None = None, for_training: bool = True) -> Components:
@@ -230,12 +243,13 @@ def _lengthen(folder: RunFolder, steps: int) -> None:
         raise UserError(
             f"{folder.path} has made {done} steps already; --steps {steps} is how many there shall be in all. Give more."
         )
-    if steps != before.steps:
-        after = dataclasses.replace(before, steps=steps)
+    if steps != before.steps or (folder.path / "summary.json").exists():  # one that ended early may go on to its planned end
         raw = folder.table()
         raw["settings"]["steps"] = steps
         raw["lengthened"] = [*raw.get("lengthened", []), {"at": done, "from": before.steps, "to": steps}]
         write_text(folder.path / "run.toml", tomli_w.dumps(raw))
+    if steps != before.steps:
+        after = dataclasses.replace(before, steps=steps)
         rates = f"{learning_rate(before, min(done + 1, before.steps or 1)):.3g} -> {learning_rate(after, done + 1):.3g}"
         told = f"from step {done} on this is a run of {steps} steps, not of {before.steps}: schedules are now those of {steps}"
         warnings.warn(Remark(f"{told} (learning rate of the next step {rates})."), stacklevel=3)

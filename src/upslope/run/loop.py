@@ -11,7 +11,9 @@ import torch
 from upslope.errors import Remark
 from upslope.learners.nonfinite import NonFinite
 from upslope.learners.policy_gradient import PolicyGradient
+from upslope.learners.signal import SignalWatch
 from upslope.plain_data import JsonDict
+from upslope.run.listeners import Listeners
 from upslope.run.stopping import StopRule
 from upslope.run.watcher import Stopped, Watcher
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter
@@ -20,7 +22,6 @@ from upslope.runtime.files import load_state, save_state, write_json
 from upslope.runtime.memory import peak_memory
 from upslope.runtime.stop_signals import stop_signals
 from upslope.runtime.threads import torch_threads
-from upslope.runtime.trackers import Tracker, make_trackers
 from upslope.types import Metrics
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ BYTES_KEPT = 12
 
 def train(run: Run, watcher: Watcher) -> Run:
     """Trains a run to its end."""
+    with watcher if isinstance(watcher, Listeners) else Listeners(watcher) as listeners:
+        return _train(run, listeners)
+
+
+def _train(run: Run, watcher: Listeners) -> Run:
     assert run.components is not None
     settings, parameters = run.plan.settings, run.components.policy.parameter_count()
     with torch_threads(settings.threads or 1), stop_signals() as signals:
@@ -39,16 +45,16 @@ def train(run: Run, watcher: Watcher) -> Run:
         with CheckpointSaver(run.folder, settings.keep_checkpoints or 2, BYTES_KEPT * parameters) as saver:
             loop = TrainingLoop(run, watcher, saver)
             loop.begin_or_restore()
-            trackers = make_trackers(run.plan.trackers, run.path, run.plan.table())
+            loop.heed_callbacks()
             with signals.waiting():
                 while not loop.over:
-                    loop.step(trackers)
-                    loop.save_if_due(signals.asked)
+                    loop.step()
+                    loop.save_if_due(signals.asked or watcher.failed)
             summary = loop.finish()
+            loop.tell_written(wait=True)
+            watcher.check(f"All steps are saved; up.resume({str(run.path)!r}) ends the run.")
         run.folder.prune(settings.keep_checkpoints or 1)
         write_json(run.path / "summary.json", summary)
-    for tracker in trackers:
-        tracker.close()
     watcher.ended(summary)
     return run
 
@@ -56,13 +62,15 @@ def train(run: Run, watcher: Watcher) -> Run:
 class TrainingLoop:
     """A run under way."""
 
-    def __init__(self, run: Run, watcher: Watcher, saver: CheckpointSaver):
+    def __init__(self, run: Run, watcher: Listeners, saver: CheckpointSaver):
         assert run.components is not None
         self.run, self.components, self.watcher, self.saver = run, run.components, watcher, saver
         self.folder, self.settings = run.folder, run.plan.settings
         self.progress: JsonDict = {"step": 0, "tokens": 0.0, "seconds": 0.0}
         self.stop_rule = StopRule(self.settings, {})
+        self.signal = SignalWatch(run.plan.method, run.plan.reward, self.settings.samples_per_task)
         self.clock = _Clock(0.0)
+        self.evaluated_at = -1
         self.keeps_start = PolicyGradient.needs_start(run.plan.method, self.settings)
         self.learner: PolicyGradient
 
@@ -75,10 +83,30 @@ class TrainingLoop:
         if reason:
             self.progress["ended_early"] = reason
 
+    def heed_callbacks(self) -> None:
+        """Tells them which checkpoints are on the disk, and ends the run here, evaluated, if one of them asks for it."""
+        self.tell_written()
+        if self.watcher.failed and not self.progress["step"]:
+            self.saver.wait()
+            self.watcher.check(f"up.resume({str(self.run.path)!r}) goes on from the beginning.")
+        if (reason := self.watcher.callbacks.stop) and not self.over:
+            if self.evaluated_at != self.progress["step"]:
+                self._evaluate()
+            self._end_if(reason)
+
+    def tell_written(self, wait: bool = False) -> None:
+        """The checkpoints that were written in the background since the last time."""
+        if wait:
+            self.saver.wait()
+        while self.saver.written:
+            path = self.saver.written.popleft()
+            self.watcher.saved(int(path.name[5:]), path)
+
     # -- the beginning -------------------------------------------------------------------------------------------------
 
     def begin_or_restore(self) -> None:
         """The learner at the last whole checkpoint, or at the beginning: warm-started, evaluated, saved."""
+        self.folder.drop_unfinished()
         if self.folder.checkpoints():
             self._restore()
         else:
@@ -146,29 +174,26 @@ class TrainingLoop:
         """Of a large model, how often it is saved; smaller ones are saved every two minutes or more often."""
         parameters = self.components.policy.parameter_count()
         if self.settings.checkpoint_every == "auto" and parameters > LARGE:
-            self.saver.wait()
-            minutes = auto_interval(3 * self.saver.seconds, parameters) / 60  # Adam's moments are twice the weights
-            told = (
-                f"a checkpoint takes about {3 * self.saver.seconds:.0f} s to write: there will be one every {minutes:.0f} minutes"
-            )
+            minutes = auto_interval(self.saver.seconds, parameters) / 60
+            told = f"a checkpoint takes about {self.saver.seconds:.0f} s to write: there will be one every {minutes:.0f} minutes"
             warnings.warn(Remark(f"{told}, and a kill loses the steps since the last. --checkpoint-every N sets it."), stacklevel=2)
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
-    def step(self, trackers: list[Tracker]) -> None:
+    def step(self) -> None:
         """Samples, learns, logs, and evaluates where that is due."""
         step, settings = self.progress["step"] + 1, self.settings
         metrics = self._learn(step)
         self.progress |= {"step": step, "tokens": self.progress["tokens"] + metrics["tokens"]}
         self.folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics, "memory": peak_memory()})
         self._log_samples(step)
+        self.signal.say(step, self.folder)
         self.components.record_step(self.folder, self.learner, step, metrics["seconds"])
         self.watcher.stepped(step, metrics)
-        for tracker in trackers:
-            tracker.log(step, metrics)
         if settings.eval_every and step % settings.eval_every == 0 and step < (settings.steps or 0):
             self._end_if(self.stop_rule.reason(step, self._evaluate()))
         self.saver.check()
+        self.heed_callbacks()
 
     def _learn(self, step: int) -> Metrics:
         """One step. Rows without a finite gradient are kept in the run's folder; what ends the run says how to go on."""
@@ -186,9 +211,12 @@ class TrainingLoop:
         if rows is None or not rows.info or not count:
             return
         assert rows.advantage is not None
+        records = []
         for index in torch.linspace(0, rows.rows - 1, min(count, rows.rows)).long().unique().tolist():
             advantage = float(rows.advantage[index].sum() / rows.sampled[index].sum().clamp_min(1))
-            self.folder.append("samples.jsonl", {"step": step, "advantage": advantage, **rows.info[index]})
+            records.append({"step": step, "advantage": advantage, **rows.info[index]})
+            self.folder.append("samples.jsonl", records[-1])
+        self.watcher.sampled(step, records)
 
     def _evaluate(self) -> JsonDict:
         """The score as the policy stands; where it is the best so far and that is to be kept, with its weights."""
@@ -198,6 +226,7 @@ class TrainingLoop:
         if self.stop_rule.is_best(step, result) and self.settings.keep:
             self.saver.save(self.folder.best, lambda files: self._fill_best(files, step, result))
         self.progress |= {"best": dict(self.stop_rule.seen), "evaluated": result}
+        self.evaluated_at = step
         self.watcher.evaluated(step, result)
         return result
 
@@ -217,9 +246,10 @@ class TrainingLoop:
             again = step - int(last.name[5:])
             lost = f" The {again} step{'s'[: again > 1]} after it, which fall between two checkpoints, will be made again."
             told = f"stopped after step {step}; 'upslope resume {self.run.path}' goes on from {last.name}."
-            raise Stopped(told + (lost if again else ""))
+            raise self.watcher.ending(Stopped(told + (lost if again else "")))
 
     def _save(self) -> None:
+        self.tell_written(wait=True)  # before the new one takes the place of an older one
         progress = self.progress | ({"seconds": self.clock.total()} if self.progress["step"] else {})
         self.saver.save(self.folder.checkpoint(progress["step"]), lambda files: self._fill(files, progress))
 
@@ -246,7 +276,7 @@ class TrainingLoop:
         after = self.progress["evaluated"] if "ended_early" in self.progress else self._evaluate()
         summary = {
             "method": plan.method.name,
-            "task": plan.task,
+            "task": plan.task_name,
             "model": plan.model,
             "seed": plan.settings.seed,
             "steps": step,

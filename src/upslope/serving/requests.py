@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
+from upslope.policies.tokenization import chat_text
 from upslope.runtime.seeding import generator
 from upslope.serving.body import BadRequest, Fields, kind, quoted
 from upslope.types import Sampling
@@ -30,6 +31,8 @@ MOST_STOPS = 64
 """Texts that may end an answer."""
 LEAST_TEMPERATURE = 1e-30
 """Logits divided by less are no numbers any more."""
+MOST_TOPS = 20
+"""Likeliest tokens told of each place of an echoed text."""
 CHAT_TOKENS = 1024
 """The most tokens of a chat answer where the request does not say."""
 COMPLETION_TOKENS = 16
@@ -52,35 +55,64 @@ class CompletionRequest:
     """What is drawn with: ``max_tokens`` numbers for each completion in turn, made when it begins."""
     stop: tuple[str, ...] = ()
     stop_ids: frozenset[int] = frozenset()
+    writes: bool = True
+    """Whether anything is to be continued: false with ``max_tokens`` 0."""
     stream: bool = False
     usage: bool = False
     """Whether a stream ends with the counts of tokens."""
     logprobs: bool = False
+    echo: tuple[str, ...] = ()
+    """The prompts' texts, if they are to stand before the completions."""
+    tops: int = 0
+    """With ``echo`` and ``logprobs``: how many of the likeliest tokens to tell of each place."""
     ids: bool = False
     """Whether token ids come back."""
     spelled: bool = False
     """Whether ``logprobs.tokens`` spells ids, as ``token_id:123``."""
 
+    @property
+    def scored(self) -> bool:
+        """Whether the log-probabilities of the prompt are asked for."""
+        return bool(self.echo) and self.logprobs
+
+    @property
+    def limit(self) -> int:
+        """The most tokens of a completion; 0 where only the prompt is to be scored."""
+        return self.sampling.max_tokens if self.writes else 0
+
 
 def read_completion(body: object, policy: LanguageModel, name: str) -> CompletionRequest:
     """A request to ``/v1/completions``."""
-    fields = Fields(body, SHARED | {"prompt"}, name)
-    logprobs = fields.whole("logprobs", None, 0)
-    if logprobs is not None and logprobs > 1:
-        raise BadRequest(f"logprobs is {quoted(logprobs)}; only those of the sampled tokens are recorded: give 0 or 1.", "logprobs")
+    fields = Fields(body, SHARED | {"prompt", "echo"}, name)
+    echo, logprobs = fields.flag("echo"), fields.whole("logprobs", None, 0)
+    _refuse_tops(logprobs, echo)
     given = _prompt_list(fields.get("prompt"))
-    limit = fields.whole("max_tokens", COMPLETION_TOKENS, 1)
+    limit = fields.whole("max_tokens", COMPLETION_TOKENS, 0 if echo else 1)
     assert limit is not None
     _refuse_amount(len(given), fields.whole("n", 1, 1) or 1, limit)  # before anything is read that long
-    return _asked(fields, policy, _prompts(given, policy), limit, logprobs is not None)
+    asked = _asked(fields, policy, _prompts(given, policy), limit, logprobs is not None)
+    if not echo:
+        return asked
+    if asked.stream:
+        raise BadRequest("stream with echo is not supported here: leave one of them out.", "stream")
+    texts = (each if isinstance(each, str) else policy.decode(ids) for each, ids in zip(given, asked.prompts, strict=True))
+    return replace(asked, echo=tuple(texts), tops=logprobs or 0)
+
+
+def _refuse_tops(logprobs: int | None, echo: bool) -> None:
+    """Refuses more log-probabilities than are recorded."""
+    most = MOST_TOPS if echo else 1
+    if logprobs is not None and logprobs > most:
+        why = f"give 0 to {most}" if echo else "only those of the sampled tokens are recorded: give 0 or 1, or 'echo' for more"
+        raise BadRequest(f"logprobs is {quoted(logprobs)}; {why}.", "logprobs")
 
 
 def read_chat(body: object, policy: LanguageModel, name: str) -> CompletionRequest:
     """A request to ``/v1/chat/completions``."""
-    fields = Fields(body, SHARED | {"messages", "max_completion_tokens"}, name)
+    fields = Fields(body, SHARED | {"messages", "max_completion_tokens", "chat_template_kwargs"}, name)
     limit = fields.whole("max_completion_tokens", None, 1) or fields.whole("max_tokens", None, 1)
     _refuse_amount(1, fields.whole("n", 1, 1) or 1, limit or 1)
-    prompt = _conversation(fields.get("messages"), policy)
+    prompt = _conversation(fields.get("messages"), policy, fields.get("chat_template_kwargs"))
     room = positions(policy)
     if limit is None:
         limit = max(min(CHAT_TOKENS, room - len(prompt) if room else CHAT_TOKENS), 1)
@@ -124,7 +156,7 @@ def _asked(fields: Fields, policy: LanguageModel, prompts: list[list[int]], limi
         raise BadRequest(f"temperature={temperature} is too small to divide by; 0 takes the likeliest token.", "temperature")
     try:
         sampling = Sampling(
-            max_tokens=limit,
+            max_tokens=max(limit, 1),
             temperature=temperature,
             top_k=min(max(top_k, 0), policy.model.config.get_text_config().vocab_size),
             top_p=fields.number("top_p", 1.0),
@@ -141,6 +173,7 @@ def _asked(fields: Fields, policy: LanguageModel, prompts: list[list[int]], limi
         stop=_stops(fields.get("stop")),
         # The model's own end every answer anyway.
         stop_ids=frozenset(_ids(fields.get("stop_token_ids") or [], "stop_token_ids", None)) - frozenset(policy.stop_ids),
+        writes=limit > 0,
         stream=fields.flag("stream"),
         usage=bool(isinstance(options, Mapping) and options.get("include_usage")),
         logprobs=logprobs,
@@ -232,8 +265,14 @@ def _drawn(seed: int, rows: int, limit: int) -> Iterator[Tensor]:
         yield torch.rand(limit, generator=source)
 
 
-def _conversation(given: object, policy: LanguageModel) -> list[int]:
-    """Messages as ids, through the tokenizer's chat template."""
+def _conversation(given: object, policy: LanguageModel, template: object) -> list[int]:
+    """Messages as ids, through the tokenizer's chat template, as the run put its prompts.
+
+    Args:
+        template: arguments of the template that the request gives, over those of the run.
+    """
+    if template is not None and not isinstance(template, dict):
+        raise BadRequest(f"chat_template_kwargs is {kind(template)}; it must be an object.", "chat_template_kwargs")
     if not isinstance(given, list) or not given:
         raise BadRequest(f"messages is {kind(given)}; it must be a list of messages with role and content.", "messages")
     messages = []
@@ -243,10 +282,16 @@ def _conversation(given: object, policy: LanguageModel) -> list[int]:
         messages.append({"role": message["role"], "content": _content(message.get("content"))})
     if not getattr(policy.tokenizer, "chat_template", None):
         raise BadRequest("this model has no chat template; ask /v1/completions.", "messages")
+    own = policy.prompt_format
+    form = replace(own, template={**own.template, **template}) if template else own
     try:
-        text = policy.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    except Exception as wrong:  # a template is a program that came with the model, and may fail in any way
-        raise BadRequest(f"the model's chat template refuses these messages: {wrong}", "messages") from None
+        form.check(policy.tokenizer, policy.name)
+    except UserError as wrong:
+        raise BadRequest(str(wrong), "chat_template_kwargs") from None
+    try:
+        text = chat_text(policy.tokenizer, form.messages(messages), form)
+    except UserError as wrong:
+        raise BadRequest(str(wrong), "messages") from None
     ids = text_ids(text, policy, "messages", add_special_tokens=False)
     if not ids:
         raise BadRequest("these messages have no tokens.", "messages")
