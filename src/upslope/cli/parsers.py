@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from upslope import __version__
-from upslope.cli import looking, training
+from upslope.cli import exporting, looking, training
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 
@@ -152,6 +152,7 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     serve.add_flags(
         command("serve", serve.run, "answer requests in OpenAI's protocol with a run's result or a model, until interrupted")
     )
+    exporting.add_flags(command("export", exporting.export, "write what was trained for use in other programs"))
     resume = command("resume", training.resume, "go on with a run that was stopped or killed")
     resume.add_argument("--steps", type=whole(1), metavar="N", help="go on to so many steps in all, with a finished run too")
     resume.add_argument("--quiet", action="store_true", help="print nothing but the folder of the run")

@@ -78,6 +78,25 @@ class Run:
             self.components = load_components(self)
         return self.components.policy
 
+    def export(self, to: str | Path, *, merge: bool = False, checkpoint: str = "", dtype: str = "", gguf: bool = False) -> Path:
+        """Writes the model of a text run as a folder for `transformers`, vLLM, llama.cpp or peft, and returns it.
+
+        Args:
+            to: A new or empty folder.
+            merge: Adapters become part of the weights; without it they are written alone, as peft has them.
+            checkpoint: ``"best"``, ``"last"`` or a step; left out, the best one where it was kept, else the last.
+            dtype: ``"bfloat16"``, ``"float16"`` or ``"float32"``; left out, bfloat16, and float32 for adapters alone.
+            gguf: Also one ``.gguf`` file, for llama.cpp.
+
+        Raises:
+            UserError: before anything is written, if that cannot be.
+        """
+        from upslope.run.exporting import TextExport, export_text
+
+        if self.table["domain"] != "text":
+            raise UserError(f"{self.table['task']} is an environment, whose network is no language model.")
+        return export_text(self, to, TextExport(merge, str(checkpoint), dtype, gguf))
+
     @property
     def lengthened_at(self) -> set[int]:
         """Steps at which it was asked to go on for longer than planned."""
