@@ -62,7 +62,7 @@ def loaded(folder: Path, **how: Any) -> Any:
 def test_a_run_with_adapters_is_a_folder_for_peft(adapted: up.Run, tmp_path: Path) -> None:
     from peft import PeftConfig, PeftModel
 
-    folder = adapted.export(tmp_path / "adapters")
+    folder = Path(adapted.export(tmp_path / "adapters")["folder"])
     assert {file.name for file in folder.iterdir()} >= {
         "adapter_config.json",
         "adapter_model.safetensors",
@@ -79,7 +79,9 @@ def test_a_run_with_adapters_is_a_folder_for_peft(adapted: up.Run, tmp_path: Pat
 
 
 def test_merged_adapters_are_a_model_of_their_own(adapted: up.Run, tmp_path: Path) -> None:
-    folder = up.load(adapted.path).export(tmp_path / "merged", merge=True, dtype="float32")
+    found = up.load(adapted.path).export(tmp_path / "merged", merge=True, dtype="float32")
+    assert found == {"folder": str(tmp_path / "merged"), "holds": "model", "dtype": "float32", "checkpoint": "step-000002"}
+    folder = Path(found["folder"])
     assert not (folder / "adapter_config.json").exists() and (folder / "generation_config.json").is_file()
     torch.testing.assert_close(logits(loaded(folder)), logits(up.load(adapted.path).policy.model), atol=1e-5, rtol=1e-5)
 
@@ -88,7 +90,7 @@ def test_a_model_on_disk_is_named_as_the_base_of_its_adapters(whole: up.Run, sma
     from peft import PeftConfig, PeftModel
 
     run = up.train("grpo", **small, model=str(whole.folder.latest()), lora=2, out=tmp_path / "run")
-    folder = run.export(tmp_path / "adapters")
+    folder = Path(run.export(tmp_path / "adapters")["folder"])
     named = PeftConfig.from_pretrained(folder).base_model_name_or_path
     assert Path(named) == whole.folder.latest() and not (folder / "base").exists()
     theirs = PeftModel.from_pretrained(loaded(Path(named)), str(folder)).eval()
@@ -97,7 +99,7 @@ def test_a_model_on_disk_is_named_as_the_base_of_its_adapters(whole: up.Run, sma
 
 @pytest.mark.parametrize(("dtype", "held"), [("", torch.bfloat16), ("float16", torch.float16), ("float32", torch.float32)])
 def test_weights_have_the_precision_asked_for(whole: up.Run, tmp_path: Path, dtype: str, held: torch.dtype) -> None:
-    model = loaded(whole.export(tmp_path / "out", dtype=dtype))
+    model = loaded(whole.export(tmp_path / "out", dtype=dtype)["folder"])
     assert model.dtype == held
     own = loaded(whole.folder.best)
     assert all(torch.equal(a.to(held), b) for a, b in zip(own.parameters(), model.parameters(), strict=True))
@@ -112,7 +114,7 @@ def test_a_chat_template_goes_along(whole: up.Run, small: dict[str, Any], tmp_pa
     model.save_pretrained(source)
     tokenizer.save_pretrained(source)
     run = up.train("grpo", **small, model=str(source), out=tmp_path / "run")
-    folder = run.export(tmp_path / "out")
+    folder = run.export(tmp_path / "out")["folder"]
     assert AutoTokenizer.from_pretrained(folder).chat_template == tokenizer.chat_template
 
 
@@ -123,7 +125,7 @@ def test_which_checkpoint_is_taken(whole: up.Run, tmp_path: Path) -> None:
 
     last, first = whole.folder.latest(), whole.folder.checkpoint(1)
     for asked, meant in (("", whole.folder.best), ("best", whole.folder.best), ("last", last), ("2", last), ("1", first)):
-        assert same(whole.export(tmp_path / f"out-{asked}", checkpoint=asked, dtype="float32"), meant)
+        assert same(whole.export(tmp_path / f"out-{asked}", checkpoint=asked, dtype="float32")["folder"], meant)
     assert not same(last, first)
     with pytest.raises(UserError, match=r"--checkpoint '7' is not there: give best, last or a step. .* has best, 1, 2\."):
         whole.export(tmp_path / "none", checkpoint="7")
@@ -156,15 +158,22 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(
 def test_merge_without_adapters_is_only_remarked_on(whole: up.Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.warns(Remark, match="--merge is not needed"):
-        assert (whole.export(tmp_path / "empty", merge=True) / "model.safetensors").is_file()
+        whole.export(tmp_path / "empty", merge=True)
+    assert (tmp_path / "empty" / "model.safetensors").is_file()
 
 
 def test_the_command_prints_the_folder(adapted: up.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     to = tmp_path / "out"
     assert main(["export", str(adapted.path), "--merge", "--to", str(to)]) == 0
-    assert capsys.readouterr().out == f"{to}\n" and loaded(to).dtype == torch.bfloat16
+    assert capsys.readouterr().out == f"model in bfloat16, of checkpoint step-000002\n{to}\n" and loaded(to).dtype == torch.bfloat16
     assert main(["export", str(adapted.path), "--to", str(to)]) == 2
     assert "is not empty" in capsys.readouterr().err
+
+
+def test_the_flags_of_text_do_not_go_with_an_environment(tmp_path: Path) -> None:
+    run = up.train("ppo", "gym:CartPole-v1", steps=1, envs=1, horizon=8, passes=1, eval_problems=1, out=tmp_path / "run")
+    with pytest.raises(UserError, match="--merge goes with text; gym:CartPole-v1 is an environment"):
+        run.export(tmp_path / "policy.onnx", merge=True)
 
 
 # -- GGUF --------------------------------------------------------------------------------------------------------------------

@@ -34,16 +34,26 @@ def from_folder(folder: Path, name: str = "") -> LanguageModel:
         _check_json(folder / file)
     with _one_line(f"the folder '{folder}' holds no causal language model that transformers can load"):
         model = _whole_model(folder)
+    tokenizer = tokenizer_in(folder)
+    with _one_line(f"the model in '{folder}' cannot be used with its tokenizer"):
+        policy = LanguageModel(model, tokenizer, name or folder.resolve().name)
+    policy.source = folder
+    return policy
+
+
+def tokenizer_in(folder: Path) -> Any:
+    """The tokenizer in a folder.
+
+    Raises:
+        UserError: if there is none that can be loaded.
+    """
     with _one_line(f"the tokenizer in '{folder}' cannot be loaded"):
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what is made of a family's name alone
             raise UserError(f"'{folder}' has no tokenizer: its files (tokenizer.json or the like) are missing. Copy them there.")
-    with _one_line(f"the model in '{folder}' cannot be used with its tokenizer"):
-        policy = LanguageModel(model, tokenizer, name or folder.resolve().name)
-    policy.source = folder
-    return policy
+    return tokenizer
 
 
 def _whole_model(folder: Path) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from upslope.errors import Remark, UserError, did_you_mean
+from upslope.plain_data import JsonDict
 from upslope.plan import check_base
 from upslope.policies import load_language_model
 from upslope.policies.export import DTYPES, write_adapters, write_model
@@ -22,6 +23,9 @@ from upslope.runtime.settings import Settings
 
 if TYPE_CHECKING:
     from upslope.run import Run
+
+
+CONTROL_FILES = (".onnx", ".pt")
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,14 @@ class TextExport:
     """Also a ``.gguf`` file for llama.cpp."""
 
 
-def export_text(run: Run, to: str | Path, wanted: TextExport) -> Path:
-    """Writes the folder and returns it. No code that the run holds is run.
+def export_text(run: Run, to: str | Path, wanted: TextExport) -> JsonDict:
+    """Writes the folder and says what is in it. No code that the run holds is run.
 
     Raises:
         UserError: before anything is written, if the folder is not empty or something asked for does not fit the run.
     """
     target = Path(to).expanduser()
-    _check_target(target)
+    _check_target(target, run.table["task"])
     if wanted.dtype and wanted.dtype not in DTYPES:
         raise UserError(f"--dtype {wanted.dtype!r} is none of {', '.join(DTYPES)}.{did_you_mean(wanted.dtype, DTYPES)}")
     files = _checked_files(run.folder, _chosen(run.folder, wanted.checkpoint))
@@ -54,23 +58,27 @@ def export_text(run: Run, to: str | Path, wanted: TextExport) -> Path:
         raise UserError(f"--gguf holds whole weights, and {run.path} trained adapters. Give --merge too.")
     if wanted.merge and not adapted:
         warnings.warn(Remark(f"--merge is not needed: {run.path} has no adapters, its weights are whole."), stacklevel=3)
+    alone = adapted and not wanted.merge
+    dtype = wanted.dtype or ("float32" if alone else "bfloat16")
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        if adapted and not wanted.merge:
-            _write_adapters(run, files, wanted.dtype or "float32", draft, target.absolute())
+        if alone:
+            _write_adapters(run, files, dtype, draft, target.absolute())
         else:
-            _write_whole(run, files, wanted, draft)
+            _write_whole(run, files, dtype, wanted.gguf, draft)
         draft.chmod(0o755)
         if target.exists():
             target.rmdir()
         draft.rename(target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return target
+    return {"folder": str(target), "holds": "adapters" if alone else "model", "dtype": dtype, "checkpoint": files.folder.name}
 
 
-def _check_target(target: Path) -> None:
+def _check_target(target: Path, task: str) -> None:
+    if target.suffix in CONTROL_FILES:
+        raise UserError(f"--to {target.name} is for networks of environments; {task} is answered in text. Give a new folder.")
     if target.exists() and not target.is_dir():
         raise UserError(f"--to {target} is a file; a text run is written as a folder. Give another name.")
     if target.is_dir() and any(target.iterdir()):
@@ -102,13 +110,13 @@ def _checked_files(folder: RunFolder, checkpoint: Path) -> CheckpointReader:
     return files
 
 
-def _write_whole(run: Run, files: CheckpointReader, wanted: TextExport, draft: Path) -> None:
+def _write_whole(run: Run, files: CheckpointReader, dtype: str, gguf: bool, draft: Path) -> None:
     """A checkpoint has its adapters folded in already: its model is the merged one."""
-    policy, dtype = from_folder(files.folder, run.path.resolve().name), wanted.dtype or "bfloat16"
-    if wanted.gguf:
+    policy = from_folder(files.folder, run.path.resolve().name)
+    if gguf:
         check_gguf(policy)
     write_model(policy, draft, dtype)
-    if wanted.gguf:
+    if gguf:
         write_gguf(policy, draft, draft / f"{policy.name}-{dtype}.gguf", dtype)
 
 
