@@ -183,7 +183,7 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         command("serve", serve.run, "answer requests in OpenAI's protocol with a run's result or a model, until interrupted")
     )
     exporting.add_flags(
-        command("export", exporting.export, "write what was trained as a file for use elsewhere, once it is checked")
+        command("export", exporting.export, "write what was trained for use in other programs, text as a folder, control as a file")
     )
     resume = command("resume", training.resume, "go on with a run that was stopped or killed")
     resume.add_argument("--steps", type=whole(1), metavar="N", help="go on to so many steps in all, with a finished run too")
