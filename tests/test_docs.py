@@ -23,7 +23,7 @@ from places import ROOT
 
 from upslope.cli import main
 from upslope.methods import catalogue
-from upslope.tasks import domain_of
+from upslope.tasks import task_domain
 
 torch.set_num_threads(1)
 
@@ -36,7 +36,7 @@ SMALL = {
     "--eval-problems 8 --checkpoint-every 1",
     "control": "--steps 1 --envs 2 --horizon 32 --passes 1 --eval-problems 2",
 }
-TRAINING = {"README.md", "comparing.md", "your-own-method.md"}
+TRAINING = {"README.md", "control.md", "comparing.md", "runs.md", "your-own-method.md"}
 """Pages whose examples train for several seconds."""
 SAME_EVERY_TIME = ("show", "methods", "tasks")
 """Commands whose output on a page must be what they print."""
@@ -77,7 +77,9 @@ def run_command(line: str) -> str:
     words = shlex.split(line, comments=True)
     assert words[0] == "upslope", f"only upslope is run here; say why {words[0]!r} is not"
     if words[1] == "train" or (words[1] == "compare" and "--task" in words):
-        words += shlex.split(SMALL["control" if any(domain_of(word) == "control" for word in words) else "text"])
+        words += shlex.split(SMALL["control" if any(task_domain(word) == "control" for word in words) else "text"])
+    if words[1] == "resume" and "--steps" in words:
+        words += ["--steps", "3"]
     if words[1] == "compare" and "--task" in words:
         words.append("--dry-run")  # all that is checked before the first run; tests/report/compare/test_running.py has whole ones
     if words[1] == "eval":
@@ -108,6 +110,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if file.is_file():
             shutil.copy(file, tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as Python does for whoever works there
     return tmp_path
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upslope.errors import MethodError, UserError, did_you_mean
-from upslope.methods import catalogue, check_own_name, compose, find
+from upslope.errors import MethodError, Remark, UserError, did_you_mean
+from upslope.methods import catalogue, check_own_name, compose, composed_of, find
+from upslope.methods.control.presets import choose
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan
 from upslope.policies.given import GivenModel, given_model
+from upslope.rewards import kept_or_held, load_reward
 from upslope.run import Run, Watcher
 from upslope.run import resume as resume_run
 from upslope.run import start as start_run
@@ -19,9 +23,13 @@ from upslope.run.listeners import Listeners
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings, check_names
+from upslope.runtime.system_text import with_system_text
 from upslope.runtime.trackers import check_trackers
 from upslope.runtime.user_code import load_file
-from upslope.tasks import list_tasks
+from upslope.tasks import TextTask, list_tasks
+from upslope.tasks.env_sources import name_in_run, source_of
+from upslope.tasks.gym import GymTask
+from upslope.tasks.python_data import as_python_table
 from upslope.types import Method
 
 if TYPE_CHECKING:
@@ -41,17 +49,19 @@ def list_methods(family: str = "") -> list[Method]:
 
 
 def method(spec: str | Method, take: Mapping[str, str] | None = None) -> Method:
-    """A method by name (``"dhpo"``), by composition (``"dhpo+high-entropy"``) or from a file (``"mine.py"``, ``"mine.py:name"``).
+    """A method by name (``"dhpo"``), from a file (``"mine.py"``, ``"mine.py:name"``) or by composition (``"dhpo+mine.py"``).
 
     Args:
         take: for a composition, which method wins a slot that two of them fill: ``{"surrogate": "dapo"}``.
     """
     if isinstance(spec, Method):
         return spec
-    if spec.endswith(".py") or ".py:" in spec:
-        return _from_file(spec)
-    names = spec.split("+")
-    return find(spec) if len(names) == 1 else compose(names, dict(take or {}))
+    words = composed_of(spec)
+    found = [_from_file(word) if word.endswith(".py") or ".py:" in word else find(word) for word in words]
+    if len(found) == 1:
+        return found[0]
+    called = {word: each.name for word, each in zip(words, found, strict=True)}
+    return compose(found, {slot: called.get(name, name) for slot, name in (take or {}).items()})
 
 
 def _from_file(spec: str) -> Method:
@@ -77,16 +87,17 @@ def _from_file(spec: str) -> Method:
 
 def train(
     method: str | Method = "dhpo",
-    task: str = "reverse",
+    task: Any = "reverse",
     *,
     model: Any = "tiny",
     knobs: Knobs | None = None,
-    reward: str = "",
-    test_data: str = "",
+    reward: Any = (),
+    test_data: Any = "",
     out: str | Path | None = None,
     trackers: Sequence[Any] = (),
     callbacks: Sequence[Any] = (),
     take: Mapping[str, str] | None = None,
+    preset: str = "",
     watcher: Watcher | None = None,
     **settings: Any,
 ) -> Run:
@@ -94,19 +105,24 @@ def train(
 
     Args:
         method: A method, its name, a composition of names or a file. `list_methods` lists the names.
-        task: ``"reverse"``, ``"reasoning-gym:chain_sum"``, ``"gym:CartPole-v1"`` or the path of a JSONL file with ``prompt`` and
-            ``answer``. `list_tasks` lists the names.
+        task: ``"reverse"``, ``"reasoning-gym:chain_sum"``, ``"gym:CartPole-v1"`` or the path of a file of problems (``.jsonl``,
+            ``.csv``, ``.parquet``, ...); `list_tasks` lists the names. Or the problems themselves: a list of dicts with ``prompt``
+            and ``answer``, a pandas or `datasets` table, anything that yields dicts; the run keeps a copy. Or a `TextTask`, a
+            ``gymnasium.Env``, its class, or a function that makes one.
         model: ``"tiny"``, ``"smollm2"``, a folder that transformers can load or a run's, a `Run`; or ``(model, tokenizer)`` of
             `transformers`, of which a copy is trained and kept with the run (``run.policy.model`` is the trained one).
         knobs: Of the method's parts, by path: ``{"surrogate.high": 0.3}``.
-        reward: For a JSONL: ``"exact"``, ``"math-verify"``, one of an installed package or ``"file.py:function"``.
-        test_data: For a JSONL: a second file to evaluate on. Without it a fifth of the rows is held out.
+        reward: For text: a name as on the command line (``"exact"``, ``"length:max=200*0.1"``, ``"file.py:function"``), a function,
+            a list of them, or ``{"name": (function or name, weight)}``. A function that no file defines cannot be kept with a run:
+            `resume` needs it again. Data with answers and no reward get the one that finds most sampled answers right.
+        test_data: For a table of problems: a second one to evaluate on. Without it a fifth of the rows is held out.
         out: Folder of the run; left out, ``runs/<method>-<task>-<seed>``.
         trackers: Names (``"tensorboard"``, ``"wandb:project=mine,group=sweep"``, ``"trackio"``, ``"mlflow"``) and objects with
             ``log(step, metrics)`` (`upslope.Tracker`).
         callbacks: Objects with ``on_step``, ``on_evaluation``, ``on_checkpoint`` or ``on_end`` (`upslope.Callback`); one that
             raises `upslope.StopTraining` ends the run early.
         take: As in `method`.
+        preset: ``"rl-zoo"``: settings for this environment as rl-baselines3-zoo has them. What is given besides wins.
         watcher: Is told what happens (`upslope.Watcher`); the command line's live table is one.
         settings: Any field of `upslope.runtime.settings.Settings`: ``steps=60, seed=1, lr=3e-4, ...``.
 
@@ -121,12 +137,35 @@ def train(
     """
     if "tokenizer" in settings:
         raise UserError("tokenizer= is no argument of train; give both: model=(model, tokenizer).")
-    check_names(settings)
-    named, given = _named_model(model)
+    chosen = _method(method, take)
+    check_names(settings, parts=chosen.parts())
+    task, test_data, objects = _task_objects(task, test_data)
+    rewards, held = kept_or_held(reward)
+    model, given = _named_model(model)
+    objects = dataclasses.replace(objects, reward=held, model=given)
     listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
-    names = tuple(each for each in listeners.given if isinstance(each, str))
-    plan = Plan(_method(method, take), task, named, Settings(**settings), reward, test_data, names, PythonObjects(model=given))
+    tracked = tuple(each for each in listeners.given if isinstance(each, str))
+    if preset:
+        found = choose(preset, chosen, task, settings, knobs or {})
+        settings, knobs = found.settings, found.knobs
+        warnings.warn(Remark(found.told), stacklevel=2)
+    wanted = Settings(**with_system_text(settings))
+    plan = Plan(chosen, task, model, wanted, rewards, test_data, tracked, objects)
     return _reported(start_run(plan, knobs, out, listeners))
+
+
+def _task_objects(task: Any, test_data: Any) -> tuple[str, str, PythonObjects]:
+    """The names of task and test data, and what of them was given as objects that their names do not bring back."""
+    by_name = test_data is None or isinstance(test_data, (str, Path))
+    tested = None if by_name else as_python_table(test_data, "test", "test_data")
+    name = str(test_data or "") if tested is None else tested.name
+    if isinstance(task, (str, Path)):
+        return str(task), name, PythonObjects(test_data=tested)
+    source = None if isinstance(task, TextTask) else source_of(task)
+    if source is not None and (known := name_in_run(source)) is not None:
+        return known, name, PythonObjects(test_data=tested)
+    found = GymTask(source) if source else task if isinstance(task, TextTask) else as_python_table(task, "problems")
+    return found.name, name, PythonObjects(task=found, test_data=tested)
 
 
 _method = method
@@ -163,7 +202,7 @@ def resume(
     """
     listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
     done = (RunFolder.open(path).path / "summary.json").exists() and steps is None
-    run = resume_run(path, listeners, trust, PythonObjects(task, reward, model), steps)
+    run = resume_run(path, listeners, trust, _objects(task, reward, model), steps)
     return run if done else _reported(run)
 
 
@@ -176,7 +215,13 @@ def load(path: str | Path, trust: bool = False, *, task: object = None, reward: 
         trust: Such code may run although this machine did not write it, now and later.
         task, reward, model: As in `resume`.
     """
-    return Run(RunFolder.open(path), trust=trust, objects=PythonObjects(task, reward, model))
+    return Run(RunFolder.open(path), trust=trust, objects=_objects(task, reward, model))
+
+
+def _objects(task: object, reward: object, model: object) -> PythonObjects:
+    """What a run was given, once more, for one that could not keep it."""
+    source = None if task is None or isinstance(task, (str, TextTask)) else source_of(task)
+    return PythonObjects(task if source is None else GymTask(source), None if reward is None else load_reward(reward), model)
 
 
 def compare(
@@ -188,7 +233,7 @@ def compare(
     knobs: Knobs | None = None,
     grid: Mapping[str, Sequence[object]] | None = None,
     take: Mapping[str, str] | None = None,
-    reward: str = "",
+    reward: Any = (),
     test_data: str = "",
     out: str | Path | None = None,
     workers: int | None = None,
@@ -208,7 +253,8 @@ def compare(
         task: One or several, as for `train`.
         seeds: Runs of each method on each task. More tell smaller differences.
         knobs: For all methods; with ``"dhpo:surrogate.sequence.high"`` for one.
-        grid: Values of knobs, each compared as a method of its own: ``{"surrogate.high": [0.2, 0.28]}``.
+        grid: Values of settings, knobs or slots, each choice compared as a method of its own:
+            ``{"lr": [1e-4, 3e-4], "surrogate.high": [0.2, 0.28]}``.
         out: Folder of the comparison; left out, ``runs/compare-<methods>-<task>``.
         workers: Runs at a time; left out, as many as cores and memory carry.
         k: pass@1 to pass@k of text tasks; 0 is none. (16 for tiny, else 8; none for finished runs)
@@ -264,7 +310,7 @@ def _question(
     knobs: Knobs | None = None,
     grid: Mapping[str, Sequence[object]] | None = None,
     take: Mapping[str, str] | None = None,
-    reward: str = "",
+    reward: Any = (),
     test_data: str = "",
     **settings: Any,
 ) -> Question:
@@ -272,8 +318,13 @@ def _question(
 
     if any(isinstance(word, Method) for word in what):
         raise UserError("give methods by name or file: every run is a process of its own, which must find them again.")
+    rewards, held = kept_or_held(reward)
+    if held is not None:
+        told = f"{rewards[0]!r} is a reward that no file defines, and every run is a process of its own, which must find it again"
+        raise UserError(f"{told}. Put it into a file: reward='my.py:score'.")
     tasks = (task,) if isinstance(task, str) else tuple(task)
-    return Question(tuple(map(str, what)), tasks, seeds, model, knobs or {}, grid or {}, settings, reward, test_data, take or {})
+    settings = with_system_text(settings)
+    return Question(tuple(map(str, what)), tasks, seeds, model, knobs or {}, grid or {}, settings, rewards, test_data, take or {})
 
 
 def _reported(run: Run) -> Run:

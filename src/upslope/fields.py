@@ -142,6 +142,8 @@ def _wanted(hint: Any) -> str:
     if choices := choices_of(hint):
         return f"one of {', '.join(choices)}"
     names = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
+    if typing.get_origin(hint) is tuple:
+        return f"a list with commas, each of it {names.get(typing.get_args(hint)[0], 'a value')}"
     options = [option for option in _options(hint) if option is not type(None)]
     return " or ".join(names.get(option, f"a {getattr(option, '__name__', option)}") for option in options)
 

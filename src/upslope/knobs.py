@@ -146,7 +146,7 @@ def _coerced(holder: object, name: str, asked: Setting) -> Any:
     try:
         found = _read(value, wanted)
     except (KeyError, ValueError, OverflowError, TypeError, SyntaxError, RecursionError, MemoryError):
-        kind_name = "whole number" if wanted is int else wanted.__name__
+        kind_name = {int: "whole number", tuple: "list with commas, as in 1,2"}.get(wanted, wanted.__name__)
         raise MethodError(f"{asked}: that knob is a {kind_name} (now {old!r}).") from None
     if wrong := problem(found, kind if wanted is tuple else wanted, all_ranges(type(holder)).get(name, "")):
         raise MethodError(f"{asked} (now {old!r}): {wrong}")

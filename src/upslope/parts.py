@@ -19,7 +19,7 @@ from upslope.types.part_index import KINDS, own_parts
 
 SLOT_NAMES = (
     *sorted(each.__name__ for each in KINDS.values()),
-    *("Branch", "DataContext", "Notes", "Part", "ProbeInputs", "State", "Stateful"),
+    *("Branch", "DataContext", "ModelView", "Network", "Notes", "Part", "ProbeInputs", "State", "Stateful"),
 )
 """The base class of each kind of parts, and what their calls take and return."""
 

@@ -33,6 +33,7 @@ from upslope.objective.controller.kl import TargetKL as TargetKL
 from upslope.objective.controller.phases import PhasedThreshold as PhasedThreshold
 from upslope.objective.controller.reincarnation import Reincarnation as Reincarnation
 from upslope.objective.controller.schedule import DownSampling as DownSampling
+from upslope.objective.controller.schedule import LinearSchedule as LinearSchedule
 from upslope.objective.controller.warm import ThenWhole as ThenWhole
 from upslope.objective.curriculum.uncertainty import ByUncertainty as ByUncertainty
 from upslope.objective.data.ground_truth import GroundTruth as GroundTruth
@@ -108,6 +109,7 @@ from upslope.objective.weight.difficulty import DifficultyWeight as DifficultyWe
 from upslope.objective.weight.downsample import TopAdvantageEntropy as TopAdvantageEntropy
 from upslope.objective.weight.selection import TopEntropy as TopEntropy
 from upslope.objective.weight.window import ThisWindow as ThisWindow
+from upslope.policies.control.networks import MLP as MLP
 from upslope.policies.views.layer import Layer as Layer
 from upslope.policies.views.routing import RoutingReplay as RoutingReplay
 from upslope.rollout.vine import Vine as Vine
@@ -125,8 +127,10 @@ from upslope.types import Memory as Memory
 from upslope.types import Mix as Mix
 from upslope.types import Model as Model
 from upslope.types import ModelView as ModelView
+from upslope.types import Network as Network
 from upslope.types import Notes as Notes
 from upslope.types import Part as Part
+from upslope.types import PolicyPart as PolicyPart
 from upslope.types import Probe as Probe
 from upslope.types import ProbeInputs as ProbeInputs
 from upslope.types import Ratio as Ratio

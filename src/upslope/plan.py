@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import platform
 import warnings
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from upslope.errors import Remark, UserError
 from upslope.plain_data import JsonDict
-from upslope.plugins import changed_versions, full_name
+from upslope.plugins import Plugin, changed_versions, full_name
 from upslope.rewards import plugin_of as reward_plugin
 from upslope.runtime import trust, user_code
+from upslope.runtime.data_files import DataFiles, file_digest
 from upslope.runtime.method_file import method_from_table, method_table, modern_table, packages_of
-from upslope.runtime.python_objects import PythonObjects, located
+from upslope.runtime.python_objects import IN_RUN, PythonObjects, located
+from upslope.runtime.reward_text import RewardText, reward_texts
 from upslope.runtime.run_folder import FORMAT, RunFolder
 from upslope.runtime.settings import Domain, Settings
 from upslope.tasks import plugin_of as task_plugin
-from upslope.tasks.kinds import domain_of, with_domain
+from upslope.tasks import task_domain
+from upslope.tasks.env_sources import beside_user
+from upslope.tasks.kinds import domain_of, kind_of, with_domain
 from upslope.types import Method
 
 KINDS = {
-    "task": str, "model": str, "reward": str, "test_data": str, "trackers": list, "unkept": list, "data": dict, "packages": dict,
+    "task": str, "model": str, "reward": list, "test_data": str, "trackers": list, "unkept": list, "data": dict, "packages": dict,
     "settings": dict, "method": dict,
 }  # fmt: skip
 """What must stand in a ``run.toml``."""
@@ -39,7 +43,8 @@ class Plan:
     task: str
     model: str = "tiny"
     settings: Settings = field(default_factory=Settings)
-    reward: str = ""
+    reward: tuple[str, ...] = ()
+    """The rewards, each as `RewardText` reads it."""
     test_data: str = ""
     trackers: tuple[str, ...] = ()
     objects: PythonObjects = field(default_factory=PythonObjects, repr=False, compare=False)
@@ -48,39 +53,81 @@ class Plan:
     """Whether the task is text or an environment."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "domain", getattr(self.objects.task, "domain", None) or domain_of(self.task))
+        object.__setattr__(self, "reward", reward_texts(self.reward))  # a single text is one reward, not its letters
+        object.__setattr__(self, "task", beside_user(self.task))
+        object.__setattr__(self, "domain", getattr(self.objects.task, "domain", None) or task_domain(self.task))
+        object.__setattr__(self, "model", absolute_model(self.model))
+
+    @property
+    def task_name(self) -> str:
+        """The task for people: of a file its name, wherever it is."""
+        return Path(self.task).name if self._task_kind() == "data" else self.task
+
+    def _task_kind(self) -> str:
+        return kind_of(self.task) if self.objects.task is None else "object"
+
+    @cached_property
+    def data_files(self) -> dict[str, DataFiles]:
+        """The files that task and test data are read from, by argument; what they held when they were first asked for."""
+        found = {"task": DataFiles.at(self.task)} if self._task_kind() == "data" else {}
+        if self.test_data and self.objects.test_data is None:
+            test = DataFiles.at(self.test_data)
+            taken = any(each.name == test.name and each.source != test.source for each in found.values())
+            found["test_data"] = DataFiles.at(self.test_data, "test-") if taken else test
+        return found
 
     def table(self) -> JsonDict:
         """As it stands in ``run.toml``."""
         from upslope import __version__
 
+        files, task = self.data_files, self._task_plugin()
+        names = {"task": full_name(self.task, task), "test_data": self.test_data} | {key: each.name for key, each in files.items()}
         return {
             "upslope": __version__,
             "format": FORMAT,
             "domain": self.domain,
-            "task": full_name(self.task, task_plugin(self.task)),
+            "task": names["task"],
             "model": self.model,
-            "reward": full_name(self.reward, reward_plugin(self.reward)),
-            "test_data": self.test_data,
+            "reward": [self._full_reward(text) for text in self.reward],
+            "test_data": names["test_data"],
             "trackers": list(self.trackers),
             "unkept": self.objects.unkept(),
             "packages": self._packages(),
             "build": {"python": platform.python_version(), "torch": torch.__version__},
-            "data": {path: _digest(Path(path)) for path in (self.task, self.test_data) if path.endswith(".jsonl")},
+            "data": {name: digest for each in files.values() for name, digest in each.digests.items()},
+            "sources": {each.name: str(each.source) for each in files.values() if each.copied},
             "settings": {key: value for key, value in dataclasses.asdict(self.settings).items() if value is not None},
             "method": method_table(self.method),
         }
 
+    def keep(self, folder: Path, table: JsonDict) -> JsonDict:
+        """Writes data and objects below the run's folder; the table as it stands in ``run.toml`` then."""
+        for each in self.data_files.values():
+            each.keep(folder)
+        names = self.objects.keep(folder)
+        written = {name: Path(located(name, folder)) for name in names.values() if name.startswith(f"{IN_RUN}/")}
+        data = {name: file_digest(path) for name, path in written.items() if path.is_file()}
+        return table | names | {"data": table["data"] | data}
+
+    def _task_plugin(self) -> Plugin | None:
+        return task_plugin(self.task) if self.objects.task is None else None
+
+    def _full_reward(self, text: str) -> str:
+        """A reward as ``run.toml`` names it; what is an object of Python's is only called something there."""
+        read = RewardText.parse(text)
+        return text if self.objects.reward else str(read.named(full_name(read.name, reward_plugin(text))))
+
     def _packages(self) -> dict[str, str]:
         """Versions of the installed packages whose parts, task or reward the run uses. A method stands in the file as a whole."""
-        used = [plugin for plugin in (task_plugin(self.task), reward_plugin(self.reward)) if plugin is not None]
+        found = (self._task_plugin(), *(() if self.objects.reward else map(reward_plugin, self.reward)))
+        used = [plugin for plugin in found if plugin is not None]
         return dict(sorted((packages_of(self.method) | {plugin.package: plugin.version for plugin in used}).items()))
 
     @classmethod
     def from_folder(cls, folder: RunFolder, trusted: bool = False, objects: PythonObjects | None = None) -> Plan:
         """The plan of an existing run, with the code of the user's own that it names: that is loaded, and so run.
 
-        Data that changed since are refused: the run could not be the same.
+        Data that changed since are refused: the run could not be the same. Of small files it reads its own copy.
 
         Args:
             trusted: code that this machine did not write may run (`upslope.runtime.trust`).
@@ -89,49 +136,78 @@ class Plan:
         table, code, objects = checked_table(folder), folder.path / "code", objects or PythonObjects()
         objects.check(table["unkept"], folder.path)
         table |= {key: located(table[key], folder.path) for key in ("task", "test_data", "model")}
-        for path, digest in table["data"].items():
-            if not Path(path).is_file():
-                where = f"no file {path!r} (looked for {Path(path).absolute()})"
+        for name, digest in table["data"].items():
+            file = Path(located(name, folder.path))
+            if not file.is_file():
+                where = f"no file {str(file)!r} (looked for {file.absolute()})"
                 raise UserError(f"{where}, which {folder.path} learns from. Go where the run was started, or put it back.")
-            if _digest(Path(path)) != digest:
-                raise UserError(f"{path} has changed since {folder.path} began; put the old file back to go on.")
+            if file_digest(file) != digest:
+                raise UserError(f"{file} has changed since {folder.path} began; put the old file back to go on.")
         for remark in changed_versions(table["packages"]):
             warnings.warn(Remark(remark), stacklevel=2)
         trust.check(table, code, trusted)
-        for key in ("task", "reward"):
-            if ".py:" in table[key]:
-                path, attribute, _ = user_code.locate(table[key], code)
-                table[key] = f"{path}:{attribute}"
-        return cls(
+        if ".py:" in table["task"]:
+            table["task"] = _located_code(table["task"], code)
+        rewards = [RewardText.parse(text) for text in table["reward"]]
+        rewards = [each.named(_located_code(each.name, code)) if each.is_code else each for each in rewards]
+        plan = cls(
             method=method_from_table(table["method"], code),
             task=table["task"],
             model=table["model"],
-            settings=Settings(**table["settings"]),
-            reward=table["reward"],
+            settings=Settings(**_own_columns(table)),
+            reward=tuple(map(str, rewards)),
             test_data=table["test_data"],
             trackers=tuple(table["trackers"]),
             objects=objects,
         )
+        if plan.domain != table["domain"]:
+            said = f"its domain is {table['domain']!r}, and {table['task']!r} is {plan.domain}"
+            raise UserError(f"{folder.path / 'run.toml'} is not as a run writes it: {said}. Put the old one back.")
+        return plan
+
+
+def _located_code(reference: str, code: Path) -> str:
+    path, attribute, _ = user_code.locate(reference, code)
+    return f"{path}:{attribute}"
 
 
 def checked_table(folder: RunFolder) -> JsonDict:
     """A run's ``run.toml`` with all that a plan needs, parts by today's names; whatever is not as a run writes it is refused."""
     table: JsonDict = {"packages": {}, "unkept": []} | folder.table()  # older runs have none
+    if isinstance(table.get("reward"), str):  # older runs have one at most
+        table["reward"] = list(reward_texts(table["reward"]))
     for key, kind in KINDS.items():
         if not isinstance(table.get(key), kind):
             what = f"{key} = {str(table[key])[:40]!r}" if key in table else f"no {key!r}"
             raise UserError(f"{folder.path / 'run.toml'} has {what}: it is not as a run writes it. Put the old one back.")
+    if strange := [text for text in table["reward"] if not isinstance(text, str)]:
+        told = f"has the reward {str(strange[0])[:40]!r}"
+        raise UserError(f"{folder.path / 'run.toml'} {told}: it is not as a run writes it. Put the old one back.")
     known = {f.name for f in dataclasses.fields(Settings)}
     if unknown := sorted(set(table["settings"]) - known):
         raise UserError(f"{folder.path / 'run.toml'} has settings that this version does not know: {', '.join(unknown)}.")
     try:
         table = with_domain(table)
-        if "task" not in table["unkept"] and table["domain"] != (own := domain_of(table["task"])):
+        # What a user's file has under a name is known only when it is loaded.
+        by_name = "task" not in table["unkept"] and ".py:" not in table["task"]
+        if by_name and table["domain"] != (own := domain_of(table["task"])):
             raise ValueError(f"its domain is {table['domain']!r}, and {table['task'][:40]!r} is {own}")
     except ValueError as problem:
         raise UserError(f"{folder.path / 'run.toml'} is not as a run writes it: {problem}. Put the old one back.") from None
     table["method"] = modern_table(table["method"])
     return table
+
+
+def _own_columns(table: JsonDict) -> JsonDict:
+    """A run's settings. One from before columns were recognised by name goes on with those that it has read: ours."""
+    literal = {"columns": "prompt=prompt,answer=answer"} if table["data"] and "columns" not in table["settings"] else {}
+    return {**table["settings"], **literal}
+
+
+def absolute_model(model: str) -> str:
+    """A model as a plan names it: a folder by its absolute path, so that a run finds it from anywhere."""
+    built_in = model.split(":")[0] in ("tiny", "smollm2")
+    return str(Path(model).expanduser().absolute()) if not built_in and Path(model).expanduser().is_dir() else model
 
 
 def base_digests(policy: object, settings: Settings) -> dict[str, str]:
@@ -140,20 +216,13 @@ def base_digests(policy: object, settings: Settings) -> dict[str, str]:
     if not settings.lora or folder is None:
         return {}
     weights = sorted(file for suffix in ("safetensors", "bin") for file in folder.glob(f"*.{suffix}"))
-    return {str(file): _digest(file) for file in (folder / "config.json", *weights)}
+    return {str(file): file_digest(file) for file in (folder / "config.json", *weights)}
 
 
 def check_base(folder: RunFolder, policy: object, settings: Settings) -> None:
     """Refuses a run with adapters whose model is not the one it began with."""
-    known = folder.table().get("base") or {}
+    # By name: all are in one folder, which older runs knew by a path relative to where they were started.
+    known = {Path(file).name: digest for file, digest in (folder.table().get("base") or {}).items()}
     for file, digest in base_digests(policy, settings).items():
-        if known and known.get(file) != digest:
+        if known and known.get(Path(file).name) != digest:
             raise UserError(f"{file} has changed since {folder.path} began, and its adapters belong to the old one. Put that back.")
-
-
-def _digest(path: Path) -> str:
-    """Of a file's bytes, in pieces: it may be larger than memory."""
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

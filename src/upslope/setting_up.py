@@ -6,27 +6,31 @@ The two kinds of task meet here and in nothing above: both give a `Components`, 
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 
-from upslope.errors import UserError
+from upslope.errors import Remark, UserError
 from upslope.learners.policy_gradient import POLICY_COLUMNS, PolicyGradient
 from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
-from upslope.rewards import load_reward
+from upslope.rewards import load_reward, load_rewards
 from upslope.runtime.checkpoint_files import CheckpointWriter
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.run_folder import RunFolder
-from upslope.runtime.seeding import mix
+from upslope.runtime.seeding import mix, numpy_generator, uniforms
 from upslope.runtime.settings import Device, Settings
 from upslope.runtime.statistics import bootstrap_interval
+from upslope.runtime.threads import torch_threads
 from upslope.tasks import load_task
-from upslope.types import Method
+from upslope.tasks.text import UndecidedReward
+from upslope.types import Method, Network
 
 if TYPE_CHECKING:
     from upslope.policies.given import GivenModel
@@ -73,6 +77,10 @@ class Components(ABC):
         """The policy as the run begins."""
         self.policy.save(files)
 
+    def settle_reward(self, given: tuple[str, ...]) -> tuple[str, ...]:
+        """The rewards of a run that begins: those given, or the one chosen for data that were given none."""
+        return given
+
     def give_heads(self) -> None:
         """What the method's learned models put on the policy."""
         for name, model in self.method.models:
@@ -102,7 +110,12 @@ class TextComponents(Components):
             settings = dataclasses.replace(settings, warm_start=settings.warm_start or 0.0)
         settings = settings.resolved("text", like, max_tokens=task.max_tokens)
         settings = dataclasses.replace(settings, device=pick_device(settings.device, like))
+        if settings.device == "cuda":  # its driver takes a second to wake, which the model's code takes to import
+            threading.Thread(target=torch.cuda.init, daemon=True).start()
         method = _settled(method, ("text",), knobs)
+        if isinstance(method.policy, Network):
+            raise UserError(f"{method.name} has policy={method.policy}, a network for control; {task.name} is answered in text. "
+                            "Leave it out: --model says what answers.")  # fmt: skip
         estimator.check(method, POLICY_COLUMNS | getattr(method.rollout, "provides", TextRollout.provides))
         super().__init__(method, settings)
         if settings.samples_per_task < 2 and "group" in method.needs():
@@ -115,6 +128,7 @@ class TextComponents(Components):
 
     def _load_policy(self, model: str | GivenModel, task: TextTask, checking: Progress | None) -> LanguageModel:
         """The model, checked, on its device, with adapters and heads; and the task with the prompts that fit it."""
+        from upslope.policies.tokenization import PromptFormat
         from upslope.rollout.parity_check import load_checked
         from upslope.rollout.prompt_lengths import fit_prompts
 
@@ -122,9 +136,10 @@ class TextComponents(Components):
         self.policy = policy = load_checked(model, settings.seed).to(settings.device)
         policy.plain |= settings.plain
         policy.precise, policy.recompute = settings.precision == "float32", settings.recompute
+        policy.prompt_format = PromptFormat.parse(settings.system, settings.template)
         fitted = fit_prompts(
             task, policy.tokenizer, policy.model.config, name=policy.name, max_tokens=self.tokens, long=settings.long,
-            progress=checking,
+            form=policy.prompt_format, progress=checking,
         )  # fmt: skip
         self.task, policy.prompt_limit, self.prompt_lengths = fitted.task, fitted.limit, fitted.lengths
         if settings.lora:
@@ -138,7 +153,7 @@ class TextComponents(Components):
         from upslope.types import Sampling
 
         settings = self.settings
-        sampling = Sampling(
+        self.sampling = sampling = Sampling(
             max_tokens=self.tokens,
             temperature=settings.temperature,
             top_k=settings.top_k,
@@ -156,6 +171,37 @@ class TextComponents(Components):
             seed=settings.seed,
             engine=make_engine(settings.engine, self.policy, sampling, self.method),
         )
+
+    def settle_reward(self, given: tuple[str, ...]) -> tuple[str, ...]:
+        """What is chosen, and what an audit finds, is said."""
+        from upslope.rewards.audit import audit
+
+        if isinstance(getattr(self.task, "reward", None), UndecidedReward):
+            given = (self._choose_reward(),)
+        if self.settings.audit == "on":
+            name = ", ".join(given) or f"of {self.task.name}"
+            for remark in audit(self.task).remarks(name):
+                warnings.warn(Remark(remark), stacklevel=2)
+        return given
+
+    def _choose_reward(self) -> str:
+        """Looks at some sampled answers and puts the task under the reward that suits them."""
+        from upslope.rewards import choosing
+        from upslope.rollout.engines.torch_engine import TorchEngine
+        from upslope.rollout.evaluation import answers_of
+
+        drawn = self.task.sample(choosing.SAMPLED, "train", numpy_generator(choosing.SEED, "problems"))
+        problems = list({problem.prompt: problem for problem in drawn}.values())
+        numbers = uniforms((len(problems), self.tokens), choosing.SEED, "answers")
+        engine = self.rollout.engine
+        self.rollout.sync()
+        answer = answers_of(engine if getattr(engine, "follows", True) else TorchEngine(self.policy), self.policy)
+        with torch_threads(self.settings.threads or 1):
+            responses, _ = answer([problem.prompt for problem in problems], 1, self.sampling, numbers)
+        chosen = choosing.choose(problems, responses)
+        warnings.warn(Remark(chosen.remark()), stacklevel=2)
+        self.task = self.rollout.task = self.task.rewarded(load_reward(chosen.reward))
+        return chosen.reward
 
     def check_memory(self) -> None:
         """Refuses settings whose steps would take more memory than is free, as far as that can be foreseen."""
@@ -221,8 +267,7 @@ class ControlComponents(Components):
 
     score_name = "mean return"
 
-    def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Knobs):
-        from upslope.policies.control.mlp import MLPPolicy
+    def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Knobs, for_training: bool = True):
         from upslope.rollout.environments import EnvRollout
 
         self.task = task
@@ -235,23 +280,23 @@ class ControlComponents(Components):
         settings = dataclasses.replace(settings, device="cpu").resolved("control", "mlp", continuous=task.continuous)
         method = _settled(method, ("control", f"control-{'continuous' if task.continuous else 'discrete'}"), knobs)
         estimator.check(method, POLICY_COLUMNS | EnvRollout.provides)
-        for slot in ("curriculum", "rollout", "data", "policy"):
+        for slot in ("curriculum", "rollout", "data", "view"):
             if getattr(method, slot):
                 raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")
         super().__init__(method, settings)
-        self.policy = MLPPolicy.for_task(task, seed=mix(settings.seed, "policy"))
+        self.policy = cast(Network, method.policy).build(task, mix(settings.seed, "policy"))
         self.policy.plain = settings.plain
         self.give_heads()
         self.rollout = EnvRollout(
             task,
             self.policy,
-            envs=settings.envs,
+            envs=settings.envs if for_training else 1,
             horizon=settings.horizon,
             seed=settings.seed,
             gamma=getattr(method.advantage, "gamma", 0.99),
             normalise_observations=bool(settings.normalise_observations),
             normalise_rewards=bool(settings.normalise_rewards),
-            workers=settings.env_workers,
+            workers=settings.env_workers if for_training else 1,
         )
 
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
@@ -289,7 +334,7 @@ def set_up(
     task: str,
     model: str,
     settings: Settings,
-    reward: str = "",
+    reward: Sequence[str] = (),
     test_data: str = "",
     knobs: Knobs | None = None,
     checking: Progress | None = None,
@@ -305,10 +350,15 @@ def set_up(
         objects: the task, reward or model themselves, where they are not given by name.
     """
     objects = objects or PythonObjects()
-    wanted = objects.reward or (load_reward(reward) if reward else None)
-    loaded = load_task(task if objects.task is None else objects.task, reward=wanted, test_data=test_data or None)
+    wanted = objects.reward or load_rewards(reward)
+    loaded = load_task(
+        task if objects.task is None else objects.task,
+        reward=wanted,
+        test_data=objects.test_data or test_data or None,
+        columns=settings.columns,
+    )
     if loaded.domain == "control":
-        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {})
+        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {}, for_training)
     components = TextComponents(method, cast("TextTask", loaded), objects.model or model, settings, knobs or {}, checking)
     if for_training:
         components.check_memory()
@@ -328,6 +378,6 @@ def pick_device(asked: Device, model: str) -> Device:
 
 
 def _settled(method: Method, domains: tuple[str, ...], knobs: Knobs) -> Method:
-    for domain in domains:
-        method = method.for_domain(domain)
-    return method.with_knobs(knobs).derive(on=())
+    from upslope.policies.control.networks import in_domains
+
+    return in_domains(method, *domains).with_knobs(knobs).derive(on=())

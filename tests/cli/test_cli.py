@@ -349,3 +349,23 @@ def test_a_reader_that_leaves_early_gets_no_complaint() -> None:
     assert child.stdout is not None and child.stderr is not None
     child.stdout.close()
     assert child.stderr.read() == b"" and child.wait() == 141
+
+
+def test_leaving_waits_for_threads_and_whatever_is_registered_for_the_end():
+    program = """if True:
+        import atexit, sys, threading, time
+        import upslope.cli
+        def late():
+            time.sleep(0.2)
+            print("a thread had work", flush=True)
+        def run(words):
+            threading.Thread(target=late).start()
+            print("the command", end=" ")  # waits in a buffer
+            return 5
+        atexit.register(lambda: print("the end"))
+        upslope.cli._run = run
+        upslope.cli.main()
+        print("taken apart")
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 5 and done.stdout == "the command a thread had work\nthe end\n" and not done.stderr

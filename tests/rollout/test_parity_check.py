@@ -9,6 +9,7 @@ import torch
 from model_families import small_config, small_model
 
 from upslope.errors import UserError
+from upslope.policies import load_language_model
 from upslope.policies.forward.architecture import architecture
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.tiny import character_tokenizer
@@ -278,3 +279,25 @@ def test_of_all_families_each_is_computed_rightly_or_refused():
     assert not {*CAN_BE_TRAINED} - {*found["own"], *found["plain"]}, "families that worked no longer do"
     assert {*CANNOT_BE_TRAINED} <= {*found["refused"]}
     assert len(found["not built"]) < 20, found["not built"]
+
+
+def test_a_model_that_was_found_right_is_not_looked_at_again_until_something_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("UPSLOPE_CACHE", str(tmp_path / "cache"))
+    looked: list[str] = []
+    whole = parity_check.check_policy
+    monkeypatch.setattr(parity_check, "check_policy", lambda policy: (looked.append(policy.name), whole(policy))[1])
+    made = load_language_model("tiny:layers=1,width=16", 0)
+    made.save(tmp_path / "model")
+    for _ in range(2):
+        parity_check.load_checked(str(tmp_path / "model"), 0)
+    assert len(looked) == 1
+    load_language_model("tiny:layers=1,width=16", 1).save(tmp_path / "model")
+    parity_check.load_checked(str(tmp_path / "model"), 0)
+    assert len(looked) == 2
+    # One that our own decoder gets wrong is told of every time.
+    monkeypatch.setattr(parity_check, "_own_gap", lambda policy, dtype: 1.0)
+    made.save(tmp_path / "other")
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="runs through transformers"):
+            assert parity_check.load_checked(str(tmp_path / "other"), 0).plain
+    assert len(looked) == 4

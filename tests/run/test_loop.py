@@ -217,6 +217,16 @@ def test_a_finished_run_leaves_one_checkpoint(tmp_path):
     assert max(seen) <= 2 and [path.name for path in run.folder.checkpoints()] == ["step-000005"]
 
 
+def test_what_a_kill_left_of_a_checkpoint_is_cleared_away(tmp_path):
+    run = up.train("grpo", **SMALL, steps=2, checkpoint_every=1, keep_checkpoints=9, out=tmp_path / "run")
+    (run.path / "summary.json").unlink()
+    draft = run.path / "checkpoints" / ".step-000001.tmp"
+    draft.mkdir()
+    (draft / "model.safetensors").write_bytes(b"half of")
+    up.resume(run.path)
+    assert not draft.exists()
+
+
 # -- what is probably not meant ----------------------------------------------------------------------------------------------
 
 

@@ -11,10 +11,13 @@ from scipy import stats
 from upslope.errors import UserError
 from upslope.runtime.statistics import (
     bootstrap_interval,
+    difference_interval,
     interquartile_mean,
     pass_at_k,
     pass_at_k_each,
+    share_interval,
     stratified_bootstrap_interval,
+    student_quantile,
     wilson_interval,
 )
 
@@ -91,3 +94,56 @@ def test_nothing_has_no_interval():
         bootstrap_interval([])
     with pytest.raises(ValueError):
         stratified_bootstrap_interval([[1.0], []])
+
+
+# -- shares over problems --------------------------------------------------------------------------------------------------
+
+
+def test_no_interval_of_a_share_has_width_zero():
+    assert share_interval([1.0] * 100) == wilson_interval(100, 100) == pytest.approx((0.963, 1.0), abs=5e-4)
+    assert share_interval([0.0] * 7) == wilson_interval(0, 7) and share_interval([0.0, 1.0, 1.0]) == wilson_interval(2, 3)
+    assert share_interval([0.5] * 100) == pytest.approx((0.4815, 0.5185), abs=5e-5)  # z^2 / 2 (100 + z^2) either way
+    nearly = share_interval([1.0] * 99 + [15 / 16])
+    assert nearly.low == pytest.approx(0.955, abs=5e-4) and nearly.high == 1.0
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        share_interval([1.2])
+
+
+@pytest.mark.parametrize(
+    ("shape", "problems", "samples", "k", "held", "bootstrap"),
+    [
+        ((0.5, 0.5), 100, 16, 8, 0.954, 0.926),
+        ((2.0, 2.0), 20, 16, 8, 0.960, 0.730),
+        ((8.0, 0.5), 100, 8, 1, 0.956, 0.952),
+        ((0.3, 8.0), 20, 8, 1, 0.978, 0.852),
+        ((20.0, 0.2), 100, 16, 4, 1.000, 0.282),
+    ],
+)
+def test_the_interval_of_pass_at_k_holds_the_truth(shape, problems, samples, k, held, bootstrap):
+    """Problems are solved with chances from a beta distribution; the truth is the mean over many of them."""
+    rng = np.random.default_rng(7)
+    truth = float((1 - (1 - rng.beta(*shape, 400_000)) ** k).mean())
+    chance = pass_at_k_each([samples] * (samples + 1), list(range(samples + 1)), k)
+    ours, theirs = [], []
+    for _ in range(500):
+        values = chance[rng.binomial(samples, rng.beta(*shape, problems))]
+        low, high = share_interval(values)
+        ours.append(low <= truth <= high)
+        drawn = values[rng.integers(0, problems, (200, problems))].mean(1)
+        below, above = np.quantile(drawn, [0.025, 0.975])
+        theirs.append(below <= truth <= above)
+    assert (np.mean(ours), np.mean(theirs)) == pytest.approx((held, bootstrap), abs=1e-9)
+    assert np.mean(ours) >= 0.94
+
+
+def test_the_quantile_of_student_is_scipys():
+    for degrees in (1, 2, 3, 4, 9, 30, 200):
+        assert student_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-5)
+
+
+def test_the_interval_of_a_difference_is_newcombes():
+    # Newcombe (1998), table II, 56/70 - 48/80: method 10 gives 0.0524 to 0.3339
+    before, after = wilson_interval(48, 80), wilson_interval(56, 70)
+    assert difference_interval(48 / 80, before, 56 / 70, after) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+    full = wilson_interval(10, 10)
+    assert difference_interval(1.0, full, 1.0, full).low < 0 < difference_interval(1.0, full, 1.0, full).high

@@ -206,7 +206,7 @@ def test_trust_is_remembered_for_exactly_this_code(strangers, capsys):
     assert main(["resume", str(strangers), "--quiet", "--trust"]) == 0 and ran(strangers)
     forget()
     (strangers.parent / "ran").unlink()
-    assert up.load(strangers).plan.reward.endswith("reward.py:score")
+    assert up.load(strangers).plan.reward[0].endswith("reward.py:score")
     _ = up.load(strangers).policy
     assert ran(strangers)
 

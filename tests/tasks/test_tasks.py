@@ -29,7 +29,7 @@ def rng(seed: int = 0) -> np.random.Generator:
         ("sort:length=", "'length=' in 'sort:length=' is not of the form knob=value."),
         ("sort:length=3,length=4", "'length' is given twice"),
         ("reasoning-gym", "lacks the name behind the colon"),
-        ("no/such.jsonl", "needs a reward"),
+        ("no/such.jsonl", "no file"),
     ],
 )
 def test_what_is_wrong_in_a_name_is_said(spec, told):
@@ -39,13 +39,13 @@ def test_what_is_wrong_in_a_name_is_said(spec, told):
 
 
 def test_data_for_a_task_that_takes_none_is_refused(tmp_path):
-    with pytest.raises(TaskError, match="goes with a JSONL file"):
+    with pytest.raises(TaskError, match="goes with a file of problems"):
         load_task("sort", test_data="test.jsonl")
     with pytest.raises(TaskError, match="pays its own reward"):
         load_task("gym:CartPole-v1", reward=load_reward("exact"))
-    (tmp_path / "data.json").write_text("{}")
-    with pytest.raises(TaskError, match=r"is not a \.jsonl file"):
-        load_task(str(tmp_path / "data.json"))
+    (tmp_path / "data.txt").write_text("{}")
+    with pytest.raises(TaskError, match=r"is no kind of file that problems are read from: \.jsonl, "):
+        load_task(str(tmp_path / "data.txt"))
 
 
 def test_another_reward_leaves_what_is_correct_to_the_task():

@@ -171,6 +171,7 @@ class Starter:
 def train_words(asked: JsonDict) -> list[str]:
     """What was asked as words of the command line, after the library's own checks."""
     from upslope.methods import compose, find
+    from upslope.policies.control.networks import in_domains
     from upslope.runtime.settings import Settings, check_names
     from upslope.tasks import domain_of
 
@@ -189,7 +190,7 @@ def train_words(asked: JsonDict) -> list[str]:
         if not isinstance(value, (bool, int, float, str)):
             raise UserError(f"{name} is {value!r}; it must be a number, a word, true or false.")
     Settings(**settings)
-    method.for_domain(domain_of(task)).with_knobs(knobs)
+    in_domains(method, domain_of(task)).with_knobs(knobs)
     words = ["train", spec, "--task", task]
     for path, value in knobs.items():
         words += ["--set", f"{path}={value}"]
@@ -204,9 +205,10 @@ _KIND_WORDS = {str: "text", int: "a whole number", dict: "an object"}
 
 def _check_task(task: str) -> None:
     from upslope.tasks import load_task, parse_spec
+    from upslope.tasks.kinds import kind_of
 
     # gym:MODULE:ENV would import the module.
-    if ".py" in task or task.endswith(".jsonl") or task.startswith("-") or parse_spec(task)[0].count(":") > 1:
+    if ".py" in task or kind_of(task) == "data" or task.startswith("-") or parse_spec(task)[0].count(":") > 1:
         raise UserError(f"{task!r} cannot be started from the page; give files and modules to 'upslope train --task'.")
     load_task(task)
 

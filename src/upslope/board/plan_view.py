@@ -15,7 +15,9 @@ from upslope.board.mathml import formula_mathml
 from upslope.board.plan_file import parse_plan
 from upslope.methods import catalogue
 from upslope.plain_data import JsonDict
+from upslope.policies.control.networks import in_domains
 from upslope.report.describe import read_docstring
+from upslope.runtime.data_files import shown_name
 from upslope.runtime.method_file import method_table, modern_table
 from upslope.runtime.settings import Settings
 from upslope.types import NAMED_SLOTS, SLOTS, Method
@@ -23,7 +25,7 @@ from upslope.types.part_index import class_name, own_parts
 
 NEUTRAL = frozenset(
     {"seed", "threads", "device", "eval_every", "eval_problems", "checkpoint_every", "keep_checkpoints", "samples_logged"}
-    | {"record", "watch_kl", "env_workers", "recompute"}
+    | {"record", "audit", "watch_kl", "env_workers", "recompute"}
 )
 """Settings in which two seeds of the same experiment may differ."""
 
@@ -73,9 +75,7 @@ def _slot_row(slot: str, table: JsonDict, was: JsonDict | None) -> JsonDict | No
 
 
 def _settled_table(method: Method, domains: tuple[str, ...]) -> JsonDict:
-    for domain in domains:
-        method = method.for_domain(domain)
-    return method_table(method)
+    return method_table(in_domains(method, *domains))
 
 
 def slot_text(slot: str, value: object) -> str:
@@ -162,7 +162,7 @@ def _flat(value: object, path: str = "") -> JsonDict:
 
 def experiment(plan: JsonDict) -> tuple[str, JsonDict]:
     """What a run tries, without its seed: the method's name, and all that sets it apart from other runs of that method."""
-    apart: JsonDict = {"task": plan.get("task"), "model": plan.get("model"), "reward": plan.get("reward")}
+    apart: JsonDict = {"task": shown_name(_text(plan.get("task"))), "model": plan.get("model"), "reward": ", ".join(_rewards(plan))}
     apart |= {name: value for name, value in plan["settings"].items() if name not in NEUTRAL}
     if _text(plan["method"].get("name")) in catalogue():
         apart |= changed_knobs(plan)
@@ -177,17 +177,18 @@ def experiment(plan: JsonDict) -> tuple[str, JsonDict]:
 def settings_view(plan: JsonDict) -> JsonDict:
     """Settings and surroundings of a run, and the command that would start it again."""
     kept = ("task", "model", "reward", "test_data", "build", "settings")
-    return {key: plan.get(key, "") for key in kept} | {"command": command(plan)}
+    names = {key: shown_name(_text(plan.get(key))) for key in ("task", "test_data")}
+    return {key: plan.get(key, "") for key in kept} | names | {"reward": ", ".join(_rewards(plan)), "command": command(plan)}
 
 
 def command(plan: JsonDict) -> str:
     """The run as one would type it: what it would be anyway is left out."""
-    words = ["upslope", "train", _text(plan["method"].get("name")), "--task", _text(plan.get("task"))]
+    words = ["upslope", "train", _text(plan["method"].get("name")), "--task", _source(plan, "task")]
     if plan["domain"] == "text" and plan.get("model") != "tiny":
         words += ["--model", _text(plan.get("model"))]
-    for flag, key in (("--reward", "reward"), ("--test-data", "test_data")):
-        if plan.get(key):
-            words += [flag, _text(plan[key])]
+    words += [word for text in _rewards(plan) for word in ("--reward", text)]
+    if plan.get("test_data"):
+        words += ["--test-data", _source(plan, "test_data")]
     for tracker in plan.get("trackers", []):
         words += ["--tracker", str(tracker)]
     for path, value in _settings_of_parts(plan):
@@ -197,6 +198,18 @@ def command(plan: JsonDict) -> str:
             flag = name.replace("_", "-")
             words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     return " ".join(map(shlex.quote, words))
+
+
+def _source(plan: JsonDict, key: str) -> str:
+    """A file as one would give it again: where the run's copy was made from."""
+    name, sources = _text(plan.get(key)), plan.get("sources")
+    return _text(sources.get(name, name)) if isinstance(sources, dict) else name
+
+
+def _rewards(plan: JsonDict) -> list[str]:
+    """A run's rewards; earlier versions wrote one as a text."""
+    given = plan.get("reward")
+    return [text for text in (given if isinstance(given, list) else [given]) if isinstance(text, str) and text]
 
 
 def _settings_of_parts(plan: JsonDict) -> list[tuple[str, str]]:

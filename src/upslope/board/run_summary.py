@@ -14,6 +14,7 @@ from upslope.board import safe_files
 from upslope.board.plan_file import parse_plan
 from upslope.plain_data import JsonDict
 from upslope.runtime import process_file
+from upslope.runtime.data_files import shown_name
 
 LATELY = 60.0
 """Seconds after its last line in which a run that does not name its process counts as under way."""
@@ -78,7 +79,7 @@ class RunSummary:
     def record(self, now: float) -> JsonDict:
         """As the list shows it; nothing in it that JSON cannot say."""
         plan, done, log = self.plan, self.summary, self.log
-        task, method = text(plan.get("task")), plan.get("method", {})
+        task, method = shown_name(text(plan.get("task"))), plan.get("method", {})
         domain = plan.get("domain", "text")
         low, high = pair(done.get("score_after_interval")) if done else (log.get("low"), log.get("high"))
         group, _, name = self.id.rpartition("/")

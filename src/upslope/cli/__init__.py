@@ -3,25 +3,48 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
 from upslope.cli.codes import BROKEN, BROKEN_PIPE, FAILED, INTERRUPTED
 from upslope.errors import Remark, UserError, did_you_mean
 from upslope.runtime.environment import ALLOCATOR
+from upslope.runtime.synonyms import meant
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; the exit code: 0 done, 1 a fault of ours, 2 something to mend, 130 interrupted."""
-    if argv is None:  # the process is ours, with those it starts
-        for name, value in ALLOCATOR.items():
-            os.environ.setdefault(name, value)
-    words = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        return _run(list(argv))
+    for name, value in ALLOCATOR.items():  # the process is ours, with those it starts
+        os.environ.setdefault(name, value)
+    code = _run(sys.argv[1:])
+    if sys.gettrace() is None and sys.getprofile() is None:  # whoever measures wants to see the end
+        _leave(code)
+    return code
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process without taking it apart: torch and a GPU's driver need a second or two to free piece by piece what the
+    system takes back at once. Threads that have work, and whatever is registered for the end, come first."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
+
+
+def _run(words: list[str]) -> int:
     debug = "--debug" in words
     try:
         with warnings.catch_warnings():
@@ -79,16 +102,34 @@ def _dispatch(argv: list[str]) -> int:
     except SystemExit as asked:  # --help and --version have printed what they had to say
         return int(asked.code or 0)
     if unknown:
-        _refuse(unknown, commands[flags.command] if flags.command else parser)
+        _refuse(unknown, flags, commands)
     run: Callable[[argparse.Namespace], int] = flags.run
     return run(flags)
 
 
-def _refuse(unknown: list[str], parser: argparse.ArgumentParser) -> NoReturn:
+def _refuse(unknown: list[str], flags: argparse.Namespace, commands: Mapping[str, argparse.ArgumentParser]) -> NoReturn:
+    parser = commands[flags.command]
     first = next((word for word in unknown if word.startswith("-")), unknown[0])
     if not first.startswith("-"):
         parser.error(f"{first!r} is one word too many")
     flag = first.partition("=")[0]
     known = [name for action in parser._actions for name in action.option_strings]
-    near = did_you_mean(flag, known)
+    trained = [name for action in commands["train"]._actions for name in action.option_strings]
+    if flags.command in ("resume", "eval", "try") and (flag in trained or meant(flag, (), flags=True)):
+        own = "goes on with" if flags.command == "resume" else "takes"
+        near = f" It {own} the run's own plan; 'upslope train' begins another run with other settings.{did_you_mean(flag, known)}"
+    else:
+        near = meant(flag, known, _parts_at_hand(flags), flags=True)
     raise UserError(f"{parser.prog.partition(' ')[2]}: no flag {flag!r}.{near} '{parser.prog} --help' lists all.")
+
+
+def _parts_at_hand(flags: argparse.Namespace) -> Sequence[tuple[str, Any]]:
+    """Of the method that was named, so that a knob can be shown with its path; none if it cannot be found."""
+    named = getattr(flags, "method", None) or next(iter(getattr(flags, "what", ())), None)
+    if not named or ".py" in named:  # code of the user's own is not run for a message
+        return ()
+    from upslope.api import method
+
+    with suppress(UserError):
+        return method(named).parts()
+    return ()

@@ -8,10 +8,15 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from upslope.cli.codes import FAILED
 from upslope.cli.training import knobs_set, taken
 from upslope.errors import UserError
+
+if TYPE_CHECKING:
+    from upslope.run import Run
 
 # -- a run -----------------------------------------------------------------------------------------------------------------
 
@@ -48,11 +53,12 @@ def try_out(flags: argparse.Namespace) -> int:
     if checkup.is_control(run):
         for name, given in (("--prompt", flags.prompt), ("--temperature", flags.temperature)):
             if given:
-                raise UserError(f"{name} goes with text; {run.table['task']} is an environment. Try --render or --seed.")
-        print(checkup.episode(run, flags.seed, flags.render))
+                raise UserError(f"{name} goes with text; {run.table['task']} is an environment. Try --video, --render or --seed.")
+        _show_episode(run, flags)
         return 0
-    if flags.render:
-        raise UserError(f"--render goes with environments; {run.table['task']} is text.")
+    for name, given in (("--render", flags.render), ("--video", flags.video)):
+        if given:
+            raise UserError(f"{name} goes with environments; {run.table['task']} is text.")
     speaker = checkup.Speaker(run, flags.temperature, flags.seed)
     for prompt in flags.prompt:
         for line in sys.stdin if prompt == "-" else [prompt]:
@@ -62,6 +68,19 @@ def try_out(flags: argparse.Namespace) -> int:
         if sys.stdin.isatty():
             _talk(speaker.answer)
     return 0
+
+
+def _show_episode(run: Run, flags: argparse.Namespace) -> None:
+    from upslope.report.checkup import episode, watch_episode
+    from upslope.report.video import film
+
+    if flags.video and flags.render:
+        raise UserError("--video writes the episode to a file and --render shows it in a window. Leave one out.")
+    if flags.video:
+        print(film(run, Path(flags.video), flags.seed))
+        print(flags.video)
+        return
+    print((watch_episode if flags.render else episode)(run, flags.seed))
 
 
 def _talk(answer: Callable[[str], str]) -> None:
@@ -109,7 +128,12 @@ def check_method(flags: argparse.Namespace) -> int:
 
 
 def list_tasks(flags: argparse.Namespace) -> int:
-    """Lists what can be trained on."""
+    """Lists what can be trained on, or shows problems of one."""
+    if flags.task:
+        return _show_task(flags)
+    for name in ("show", "model", "test_data", "columns", "system", "template"):
+        if getattr(flags, name):
+            raise UserError(f"--{name.replace('_', '-')} goes with a task: upslope tasks problems.jsonl --show 3.")
     from upslope.tasks import list_tasks
 
     found = list_tasks(flags.all)
@@ -118,6 +142,16 @@ def list_tasks(flags: argparse.Namespace) -> int:
         return 0
     room = max(len(each.name) for each in found)
     _print("\n".join(f"{each.name:<{room}}  {each.domain:<7}  {each.description}" for each in found))
+    return 0
+
+
+def _show_task(flags: argparse.Namespace) -> int:
+    from upslope.report.show_task import SHOWN, ShowRequest, task_record, task_text
+    from upslope.runtime.system_text import with_system_text
+
+    given = {name: getattr(flags, name) for name in ("task", "model", "test_data", "columns", "system", "template")}
+    found = task_record(ShowRequest(**with_system_text(given), count=flags.show or SHOWN))
+    _print(found if flags.json else task_text(found))
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from upslope import __version__
-from upslope.cli import looking, training
+from upslope.cli import exporting, looking, training
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 
@@ -19,6 +19,7 @@ EXAMPLES = """examples:
   upslope train ppo --task gym:CartPole-v1
   upslope train my_method.py --task problems.jsonl --reward my_reward.py:score --model smollm2
   upslope compare grpo dapo --task reverse            which is better, with five seeds each and error bars
+  upslope tasks problems.csv --show 3 --model DIR     what a model would read of one's own problems
   upslope board                                       runs, curves and rollouts in a browser, live
   upslope show dhpo                                   what a method changes, its formula, its paper
   upslope eval runs/dhpo-reverse-0 --k 16             pass@k with intervals
@@ -30,6 +31,13 @@ SET: JsonDict = {
     "default": [],
     "metavar": "PATH=VALUE",
     "help": "a knob of a part, as in surrogate.high=0.3, or a whole part, as in aggregate=TokenMean; repeatable",
+}
+REWARD: JsonDict = {
+    "action": "append",
+    "default": [],
+    "metavar": "NAME[*WEIGHT]",
+    "help": "exact, contains, number, boxed, choice, math-verify, json, regex:PATTERN, format:TAGS, length:max=N, repetition, one "
+    "of an installed package, or file.py:function; repeatable, each with a weight behind a *",
 }
 TAKE: JsonDict = {
     "action": "append",
@@ -85,11 +93,23 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     show.add_argument("--flat", action="store_true", help="all its parts, from sampling to the loss, with when each runs")
     check = command("check-method", looking.check_method, "make the checks that every method must pass")
     _add_check_method_flags(check)
-    tasks = command("tasks", looking.list_tasks, "list what can be trained on")
-    tasks.add_argument("--all", action="store_true", help="with every dataset of reasoning-gym, which takes seconds")
+    tasks = command("tasks", looking.list_tasks, "list what can be trained on, or show some problems of a task")
+    _add_tasks_flags(tasks)
     for each in (methods, show, check, tasks):
         each.add_argument("--json", action="store_true", help="the same as JSON")
     return parser, dict(below.choices)
+
+
+def _add_tasks_flags(tasks: argparse.ArgumentParser) -> None:
+    from upslope.runtime.settings_flags import whole
+
+    add = tasks.add_argument
+    add("task", metavar="TASK", nargs="?", help="one of them, or a file of problems: shows some of its problems")
+    add("--all", action="store_true", help="with every dataset of reasoning-gym, which takes seconds")
+    add("--show", type=whole(1), metavar="N", help="goes with TASK: how many problems (3)")
+    add("--model", default="", help="goes with TASK: whose chat template and tokens to show, as for train")
+    for flag, metavar in (("--test-data", "FILE"), ("--columns", "TEXT"), ("--system", "TEXT"), ("--template", "TEXT")):
+        add(flag, default="", metavar=metavar, help="goes with TASK, as for train")
 
 
 def _add_check_method_flags(check: argparse.ArgumentParser) -> None:
@@ -117,16 +137,17 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     add(
         "method",
         metavar="METHOD",
-        help="a name ('upslope methods'), a composition (dhpo+high-entropy), file.py or file.py:name",
+        help="a name ('upslope methods'), file.py or file.py:name, or a composition (dhpo+high-entropy, dhpo+file.py)",
     )
     add("task_word", metavar="TASK", nargs="?", help="the same as --task")
-    add("--task", help="a name ('upslope tasks'), gym:ID, reasoning-gym:NAME, a .jsonl file, or file.py:Class (reverse)")
+    add("--task", help="a name ('upslope tasks'), gym:ID, reasoning-gym:NAME, a file of problems, or file.py:Class (reverse)")
     add("--model", default="tiny", help="tiny, smollm2, a folder that transformers can load, or a run; control needs none (tiny)")
     add("--out", help="folder of the run (runs/METHOD-TASK-SEED)")
     add("--set", **SET)
     add("--take", **TAKE)
-    add("--reward", default="", help="exact, math-verify, one of an installed package, or a function of yours as file.py:function")
-    add("--test-data", default="", metavar="FILE", help="a second .jsonl to evaluate on")
+    add("--reward", **REWARD)
+    add("--test-data", default="", metavar="FILE", help="a second file of problems, to evaluate on")
+    add("--preset", default="", metavar="NAME", help="rl-zoo: an environment's settings as rl-baselines3-zoo has them; flags win")
     add(
         "--tracker",
         action="append",
@@ -155,8 +176,12 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     attempt.add_argument("--temperature", type=number(0), default=0.0, metavar="X", help="text: above 0 samples (0: the likeliest)")
     attempt.add_argument("--seed", type=whole(0), default=0, metavar="N", help="another one shows other problems or episodes (0)")
     attempt.add_argument("--render", action="store_true", help="control: watch the episode in a window")
+    attempt.add_argument("--video", default="", metavar="FILE", help="control: the episode as a film, .mp4 or .gif")
     serve.add_flags(
         command("serve", serve.run, "answer requests in OpenAI's protocol with a run's result or a model, until interrupted")
+    )
+    exporting.add_flags(
+        command("export", exporting.export, "write what was trained as a file for use elsewhere, once it is checked")
     )
     resume = command("resume", training.resume, "go on with a run that was stopped or killed")
     resume.add_argument("--steps", type=whole(1), metavar="N", help="go on to so many steps in all, with a finished run too")

@@ -50,6 +50,7 @@ def train(flags: argparse.Namespace) -> int:
             out=flags.out,
             trackers=tuple(flags.tracker),
             take=take,
+            preset=flags.preset,
             watcher=watcher,
             **given_settings(flags),
         )

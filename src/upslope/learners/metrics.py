@@ -79,8 +79,9 @@ def sampling_metrics(everything: Trajectories, rows: Trajectories) -> Metrics:
 
 
 def component_metrics(rows: Trajectories) -> Metrics:
-    """Mean of each part of the reward but the task's own."""
-    return {f"reward_{name}": float(values.mean()) for name, values in rows.components.items() if name != "task"}
+    """Mean of each part of the reward but the task's own, over the rows it applies to; one that applies to none is left out."""
+    means = {name: float(values[~values.isnan()].mean()) for name, values in rows.components.items() if name != "task"}
+    return {f"reward_{name}": mean for name, mean in means.items() if mean == mean}
 
 
 def add_slice_metrics(sums: MetricSums, piece: Trajectories, losses: Tensor, notes: dict[str, Tensor], grad: Tensor | None) -> None:

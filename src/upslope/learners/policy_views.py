@@ -34,7 +34,7 @@ class PolicyViews:
     def options(method: Method, needs: frozenset[str]) -> JsonDict:
         """Further arguments of `Policy.evaluate` for this method: mostly none."""
         probes = [probe for _, part in method.parts() for probe in part.probes() if probe.name in needs]
-        found: JsonDict = {"view": method.policy} if method.policy is not None else {}
+        found: JsonDict = {"view": method.view} if method.view is not None else {}
         return found | ({"probes": tuple(dict.fromkeys(probes))} if probes else {})
 
     def columns(
@@ -57,8 +57,8 @@ class PolicyViews:
         Args:
             moves: whether the policy will have moved away from the proximal one by the last update.
         """
-        if method.policy is not None:
-            rows = method.policy.annotate(self.policy, rows)
+        if method.view is not None:
+            rows = method.view.annotate(self.policy, rows)
         needs = method.needs()
         early = frozenset(need.split(".")[1] for need in needs if need.startswith("proximal."))
         known = {} if rows.proximal is None else rows.proximal.columns()
@@ -90,7 +90,7 @@ class PolicyViews:
         if "source" in rows.label:  # older rows and reference answers say nothing about it
             rows = rows.take_rows(rows.fresh())
         first = self.references.start
-        if START in rows.reference and method.policy is None:
+        if START in rows.reference and method.view is None:
             watched, start = rows, rows.reference[START]
         elif self.watch_kl and first is not None:
             watched = rows.take_rows(torch.linspace(0, rows.rows - 1, min(rows.rows, WATCHED_ROWS)).long().unique())

@@ -13,8 +13,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 
 from upslope.errors import MethodError, Remark, UserError, did_you_mean
@@ -122,24 +123,31 @@ def check_own_name(method: Method) -> None:
                           "Give it a name of its own: derive(name=...).")  # fmt: skip
 
 
-def compose(names: list[str], take: dict[str, str] | None = None) -> Method:
+def composed_of(spec: str) -> list[str]:
+    """The words of a composition such as ``dhpo+mine.py:name``. The path of a file may have a plus in it."""
+    path, name = (spec, "") if spec.endswith(".py") else spec.rpartition(":")[::2]
+    return [spec] if "+" not in name and Path(path).is_file() else spec.split("+")
+
+
+def compose(names: Sequence[str | Method], take: Mapping[str, str] | None = None) -> Method:
     """The first method with what each other changes against its own parent.
 
     Slots that stack take additions and removals, ``models`` merges by name, the rest hold one part: two different changes of
     such a slot collide.
 
     Args:
-        names: as in ``"dhpo+high-entropy".split("+")``.
+        names: as in ``"dhpo+high-entropy".split("+")``; a method of one's own as it is.
         take: which method wins a slot that collides, as in ``{"surrogate": "dapo"}``.
     """
-    base, *others = [find(name) for name in names]
+    base, *others = found = [each if isinstance(each, Method) else find(each) for each in names]
+    called = [each.name for each in found]
     take = dict(take or {})
-    _check_take(take, names)
-    method, changed_by = base, {slot: base.name for slot in (base.diff(find(base.parent)) if base.parent else SLOTS)}
+    _check_take(take, called)
+    method, changed_by = base, {slot: base.name for slot in (base.diff(_parent(base, found)) if base.parent else SLOTS)}
     for other in others:
         if not other.parent:
             raise MethodError(f"{other.name} has no parent, so it is no change that could be added to {base.name}.")
-        parent = find(other.parent)
+        parent = _parent(other, found)
         for slot in other.diff(parent):
             if slot in STACKED_SLOTS or slot in NAMED_SLOTS:
                 merged = _merge(getattr(method, slot), getattr(other, slot), getattr(parent, slot), named=slot in NAMED_SLOTS)
@@ -152,7 +160,21 @@ def compose(names: list[str], take: dict[str, str] | None = None) -> Method:
             if take.get(slot, other.name) == other.name:
                 method = method.derive(**{slot: theirs})
                 changed_by[slot] = other.name
-    return method.derive(name="+".join(names), parent=base.name, differs=f"with the changes of {', '.join(names[1:])}")
+    return method.derive(name="+".join(called), parent=base.name, differs=f"with the changes of {', '.join(called[1:])}")
+
+
+def _parent(method: Method, beside: Sequence[Method]) -> Method:
+    """What a method derives from: one of those it is composed with, or of the catalogue."""
+    for other in beside:
+        if other.name == method.parent:
+            return other
+    try:
+        return find(method.parent)
+    except MethodError:
+        raise MethodError(
+            f"{method.name} derives from {method.parent!r}, which is not in the catalogue, so what it changes is not known. "
+            "Derive it from a method of the catalogue to compose it."
+        ) from None
 
 
 def _check_take(take: dict[str, str], names: list[str]) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from upslope.errors import UserError, did_you_mean
 from upslope.policies.language_model import LanguageModel
-from upslope.policies.loading import from_folder
+from upslope.policies.loading import from_folder, tokenizer_in
 from upslope.policies.smollm2 import load_smollm2
 from upslope.policies.text_inputs import TextInputs
 from upslope.policies.tiny import tiny_from_spec
 from upslope.policies.trained import is_run, trained_weights
 
-__all__ = ["LanguageModel", "TextInputs", "load_language_model"]
+__all__ = ["LanguageModel", "TextInputs", "load_language_model", "load_tokenizer"]
 
 BUILT_IN = ("tiny", "smollm2")
 
@@ -33,12 +34,23 @@ def load_language_model(spec: str, seed: int) -> LanguageModel:
         return tiny_from_spec(options, seed)
     if spec == "smollm2":
         return load_smollm2()
+    return from_folder(_model_folder(spec), Path(spec).expanduser().resolve().name)
+
+
+def load_tokenizer(spec: str) -> Any:
+    """The tokenizer of the model a user named; of a folder it is all that is read."""
+    if spec == "smollm2" or spec.partition(":")[0] == "tiny":
+        return load_language_model(spec, 0).tokenizer
+    return tokenizer_in(_model_folder(spec))
+
+
+def _model_folder(spec: str) -> Path:
     folder = trained_weights(spec) if is_run(spec) else Path(spec).expanduser()
     if not folder.is_dir():
         raise UserError(_not_found(spec, folder))
     if not (folder / "config.json").is_file():
         raise UserError(f"the folder '{folder}' has no config.json: give the one that was written by save_pretrained.")
-    return from_folder(folder, Path(spec).expanduser().resolve().name)
+    return folder
 
 
 def _not_found(spec: str, folder: Path) -> str:

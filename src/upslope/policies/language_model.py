@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from upslope.errors import UserError
+from upslope.plain_data import Prompt
 from upslope.policies.adapters import adapters, add_adapters, folded
 from upslope.policies.forward.activation_cache import ActivationCache
 from upslope.policies.forward.architecture import Architecture, architecture
@@ -26,7 +27,7 @@ from upslope.policies.forward.plain import extent_of, padded_columns
 from upslope.policies.heads import make_head
 from upslope.policies.model_files import ModelFiles, read_model
 from upslope.policies.text_inputs import TextInputs
-from upslope.policies.tokenization import PromptLimit, decoded, fitting, stop_ids
+from upslope.policies.tokenization import PromptFormat, PromptLimit, decoded, fitting, stop_ids
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
 from upslope.runtime.seeding import mix
 from upslope.types import Head, ModelView, Probe, Trajectories, View
@@ -69,6 +70,7 @@ class LanguageModel:
         _switch_off_dropout(model)
         model.eval()
         self.prompt_limit: PromptLimit | None = None
+        self.prompt_format = PromptFormat()
         """How long a prompt may be, if anything limits it."""
         self.source: Path | None = None
         """The folder it was loaded from."""
@@ -99,14 +101,14 @@ class LanguageModel:
 
     # -- text ----------------------------------------------------------------------------------------------------------
 
-    def encode(self, prompt: str) -> list[int]:
+    def encode(self, prompt: Prompt) -> list[int]:
         """The ids to continue from; never empty, as the first token needs something to follow."""
         return self.encode_all([prompt])[0]
 
-    def encode_all(self, prompts: Sequence[str]) -> list[list[int]]:
+    def encode_all(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         start = self.tokenizer.bos_token_id
         first = start if start is not None else min(self.stop_ids, default=self.pad_id)
-        return [list(ids) or [first] for ids in fitting(self.tokenizer, prompts, self.prompt_limit)]
+        return [list(ids) or [first] for ids in fitting(self.tokenizer, prompts, self.prompt_limit, self.prompt_format)]
 
     def decode(self, ids: Sequence[int] | Tensor) -> str:
         """The text of these ids, without special tokens."""

@@ -35,14 +35,24 @@ def from_folder(folder: Path, name: str = "") -> LanguageModel:
         _check_json(folder / file)
     with one_line(f"the folder '{folder}' holds no causal language model that transformers can load"):
         model = _whole_model(folder)
-    with one_line(f"the tokenizer in '{folder}' cannot be loaded"):
-        tokenizer = load_tokenizer(folder)
-        if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what is made of a family's name alone
-            raise UserError(f"'{folder}' has no tokenizer: its files (tokenizer.json or the like) are missing. Copy them there.")
+    tokenizer = tokenizer_in(folder)
     with one_line(f"the model in '{folder}' cannot be used with its tokenizer"):
         policy = LanguageModel(model, tokenizer, name or folder.resolve().name)
     policy.source = folder
     return policy
+
+
+def tokenizer_in(folder: Path) -> Any:
+    """The tokenizer in a folder, looked at.
+
+    Raises:
+        UserError: if there is none that can be loaded.
+    """
+    with one_line(f"the tokenizer in '{folder}' cannot be loaded"):
+        tokenizer = load_tokenizer(folder)
+        if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what is made of a family's name alone
+            raise UserError(f"'{folder}' has no tokenizer: its files (tokenizer.json or the like) are missing. Copy them there.")
+    return tokenizer
 
 
 def load_tokenizer(folder: Path) -> Any:

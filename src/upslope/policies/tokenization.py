@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import inspect
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from upslope.errors import UserError
+from upslope.errors import UserError, did_you_mean
+from upslope.plain_data import Message, Prompt
 
 Long = Literal["refuse", "cut", "skip"]
 
@@ -20,13 +24,69 @@ class PromptLimit:
     """``"cut"`` keeps its end; whatever else still meets one when it is encoded refuses it."""
 
 
-def fitting(tokenizer: object, prompts: Sequence[str], limit: PromptLimit | None) -> list[list[int]]:
+@dataclass(frozen=True)
+class PromptFormat:
+    """How a prompt is put to a model with a chat template."""
+
+    system: str = ""
+    """A system message before every prompt that does not begin with its own."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of the chat template, such as ``enable_thinking``."""
+
+    @classmethod
+    def parse(cls, system: str, template: str) -> PromptFormat:
+        """The format that ``--system`` and ``--template`` ask for."""
+        return cls(system, parse_template(template))
+
+    def messages(self, prompt: Prompt) -> list[Message]:
+        """The prompt as the messages of a conversation; a text is a user's."""
+        said: list[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        own = said[0]["role"] in ("system", "developer")
+        return [{"role": "system", "content": self.system}, *said] if self.system and not own else said
+
+    def check(self, tokenizer: Any, name: str) -> None:
+        """Refuses what the model's chat template would ignore.
+
+        Args:
+            name: of the model, for messages.
+        """
+        template = getattr(tokenizer, "chat_template", None)
+        for flag, given in (("--system", self.system), ("--template", self.template)):
+            if given and not template:
+                raise UserError(f"{flag}: {name!r} has no chat template to take it. Leave it out, or write it into the prompts.")
+        ours = inspect.signature(tokenizer.apply_chat_template).parameters if self.template else ()
+        for word in self.template:
+            if word in ours or not re.search(rf"\b{re.escape(word)}\b", str(template)):
+                near = did_you_mean(word, set(re.findall(r"\b[a-z]+_[a-z_]+\b", str(template))) - set(ours))
+                raise UserError(f"--template {word}=...: the chat template of {name!r} reads no {word!r}.{near}")
+
+
+PLAIN = PromptFormat()
+
+
+def parse_template(text: str) -> dict[str, Any]:
+    """``enable_thinking=false,level=2`` as the arguments of a chat template: JSON where it is JSON, else text."""
+    found: dict[str, Any] = {}
+    for item in filter(None, (each.strip() for each in text.split(","))):
+        name, equals, value = (word.strip() for word in item.partition("="))
+        if not name.isidentifier() or not equals or not value:
+            raise UserError(f"--template {text!r}: {item!r} is not of the form NAME=VALUE, as in enable_thinking=false.")
+        if name in found:
+            raise UserError(f"--template {text!r} gives {name!r} twice. Leave one out.")
+        try:
+            found[name] = json.loads(value.lower() if value.lower() in ("true", "false") else value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def fitting(tokenizer: object, prompts: Sequence[Prompt], limit: PromptLimit | None, form: PromptFormat = PLAIN) -> list[list[int]]:
     """The ids of each prompt as `encoded` gives them, none longer than the limit.
 
     A prompt is cut as text, from the front, and then encoded like any other: what a tokenizer or a chat template puts around it
     stays whole. How much is cut depends on the prompt alone.
     """
-    found = encoded(tokenizer, prompts)
+    found = encoded(tokenizer, prompts, form)
     if limit is None:
         return found
     for number, (prompt, ids) in enumerate(zip(prompts, found, strict=True)):
@@ -34,22 +94,25 @@ def fitting(tokenizer: object, prompts: Sequence[str], limit: PromptLimit | None
             continue
         if limit.long != "cut":
             raise UserError(
-                f"a prompt has {len(ids)} tokens where {limit.tokens} leave room for the answer; it begins {prompt[:60]!r}. Give a "
-                "smaller --max-tokens, or --long cut to read only the ends of such prompts."
+                f"a prompt has {len(ids)} tokens where {limit.tokens} leave room for the answer; it begins {_last(prompt)[:60]!r}. "
+                "Give a smaller --max-tokens, or --long cut to read only the ends of such prompts."
             )
-        found[number] = encoded(tokenizer, [cut_to(tokenizer, prompt, limit.tokens)])[0]
+        found[number] = encoded(tokenizer, [cut_to(tokenizer, prompt, limit.tokens, form)], form)[0]
     return found
 
 
-def cut_to(tokenizer: object, prompt: str, tokens: int) -> str:
-    """The longest end of a prompt that has at most so many tokens, by bisection over its characters."""
+def cut_to(tokenizer: object, prompt: Prompt, tokens: int, form: PromptFormat = PLAIN) -> Prompt:
+    """The longest end of a prompt that has at most so many tokens, by bisection over its characters.
+
+    Of a conversation the last message is cut, and all before it stays.
+    """
 
     def fits(start: int) -> bool:
-        return len(encoded(tokenizer, [prompt[start:]])[0]) <= tokens
+        return len(encoded(tokenizer, [_from_character(prompt, start)], form)[0]) <= tokens
 
     if fits(0):
         return prompt
-    low, high = 0, len(prompt)  # what begins at low is too long, what begins at high fits
+    low, high = 0, len(_last(prompt))  # what begins at low is too long, what begins at high fits
     if not fits(high):
         raise UserError(
             f"{tokens} tokens are not even enough for what the chat template or the tokenizer puts around a prompt: "
@@ -58,17 +121,57 @@ def cut_to(tokenizer: object, prompt: str, tokens: int) -> str:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if fits(middle) else (middle, high)
-    return prompt[high:]
+    return _from_character(prompt, high)
 
 
-def encoded(tokenizer: Any, prompts: Sequence[str]) -> list[list[int]]:
+def _last(prompt: Prompt) -> str:
+    """A prompt's text, or that of its last message."""
+    return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
+
+
+def _from_character(prompt: Prompt, start: int) -> Prompt:
+    if isinstance(prompt, str):
+        return prompt[start:]
+    return [*prompt[:-1], {**prompt[-1], "content": _last(prompt)[start:]}]
+
+
+def encoded(tokenizer: Any, prompts: Sequence[Prompt], form: PromptFormat = PLAIN) -> list[list[int]]:
     """The ids of each prompt; one of a chat model becomes a user's message."""
     if not getattr(tokenizer, "chat_template", None):
-        return tokenizer(list(prompts)).input_ids if prompts else []
-    said = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        return tokenizer([plain_text(prompt) for prompt in prompts]).input_ids if prompts else []
     # As text first: templates write their special tokens themselves, so none may be added when it becomes ids.
-    texts = [tokenizer.apply_chat_template(each, add_generation_prompt=True, tokenize=False) for each in said]
+    texts = [chat_text(tokenizer, form.messages(prompt), form) for prompt in prompts]
     return tokenizer(texts, add_special_tokens=False).input_ids if texts else []
+
+
+def chat_text(tokenizer: Any, messages: Sequence[Message], form: PromptFormat = PLAIN) -> str:
+    """What the chat template makes of messages, up to where the answer begins.
+
+    Raises:
+        UserError: if it refuses them.
+    """
+    try:
+        return str(tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False, **form.template))
+    except Exception as wrong:  # a template is a program that came with the model, and may fail in any way
+        said = " ".join(str(wrong).split())[:200]
+        raise UserError(f"the model's chat template refuses a prompt: {said}. It begins {_last(messages)[:60]!r}.") from wrong
+
+
+def plain_text(prompt: Prompt) -> str:
+    """A prompt for a model without a chat template.
+
+    Raises:
+        UserError: for a conversation. A text made up of its turns would be in a form that no model has learned.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    if len(prompt) == 1 and prompt[0]["role"] == "user":
+        return str(prompt[0]["content"])
+    roles = ", ".join(str(message["role"]) for message in prompt)
+    raise UserError(
+        f"a prompt is a conversation ({roles}), and the model has no chat template to put it in; it ends {_last(prompt)[-60:]!r}. "
+        "Take a model that has one, or write each prompt as one text."
+    )
 
 
 def decoded(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:

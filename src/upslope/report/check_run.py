@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,6 +15,8 @@ from upslope.plan import checked_table
 from upslope.report.words import in_bytes
 from upslope.runtime import trust
 from upslope.runtime.checkpoint_files import Damaged
+from upslope.runtime.data_files import file_digest, shown_name
+from upslope.runtime.python_objects import located
 from upslope.runtime.run_folder import LOGS, RunFolder, damaged_lines
 from upslope.runtime.settings import Settings
 
@@ -55,7 +56,7 @@ def _plan(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
         yield Finding("run.toml", False, str(problem))
         return
     further = [f"model {table['model']}", f"engine {settings.engine}", *(f"reports to {name}" for name in table["trackers"])]
-    yield Finding("run.toml", True, f"{table['method'].get('name')} on {table['task']}, {', '.join(further)}")
+    yield Finding("run.toml", True, f"{table['method'].get('name')} on {shown_name(table['task'])}, {', '.join(further)}")
 
 
 def _table(folder: RunFolder) -> JsonDict:
@@ -79,13 +80,15 @@ def _code(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
 
 def _data(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
     for name, digest in _table(folder).get("data", {}).items():
-        file = Path(name)
+        file = Path(located(name, folder.path))
         if not file.is_file():
-            yield Finding("data", False, f"no file {name!r} (looked for {file.absolute()}); the run cannot go on without it.")
+            yield Finding(
+                "data", False, f"no file {shown_name(name)!r} (looked for {file.absolute()}); the run cannot go on without it."
+            )
             continue
         progress(name)
-        same = hashlib.sha256(file.read_bytes()).hexdigest()[:16] == digest
-        yield Finding("data", same, f"{name}{'' if same else ' has changed since the run began'}")
+        same = file_digest(file) == digest
+        yield Finding("data", same, f"{shown_name(name)}{'' if same else ' has changed since the run began'}")
 
 
 def _logs(folder: RunFolder, progress: Progress) -> Iterator[Finding]:

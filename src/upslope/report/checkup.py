@@ -22,6 +22,7 @@ from upslope.setting_up import Components
 
 if TYPE_CHECKING:
     from upslope.rollout.evaluation import Answerer
+    from upslope.tasks.gym import GymTask
 
 EPISODE_SEED = 20_000
 
@@ -54,7 +55,12 @@ def evaluate(run: Run, asked: EvaluationRequest) -> JsonDict:
                 raise UserError(f"--{name} goes with text; {run.table['task']} is an environment, which has a return.")
     elif asked.samples is not None and asked.samples < (asked.k or 1):
         raise UserError(f"--samples is {asked.samples}, and pass@{asked.k} needs at least {asked.k} answers per problem.")
-    about = {"run": str(run.path), "checkpoint": run.folder.latest().name, "method": run.plan.method.name, "task": run.plan.task}
+    about = {
+        "run": str(run.path),
+        "checkpoint": run.folder.latest().name,
+        "method": run.plan.method.name,
+        "task": run.plan.task_name,
+    }
     with _progress() as progress:
         if asked.engine is not None:
             return about | {"engine": asked.engine} | _measure_served(run, asked, progress)
@@ -76,20 +82,27 @@ def _measure_served(run: Run, asked: EvaluationRequest, progress: Callable[..., 
     """What a server answers to the run's problems. Nothing of the run is loaded but its task and how it puts a problem."""
     from transformers import AutoConfig, AutoTokenizer
 
-    from upslope.rewards import load_reward
+    from upslope.policies.tokenization import PromptFormat
+    from upslope.rewards import load_rewards
     from upslope.rollout.engines.server_answers import ServerAnswers
     from upslope.rollout.prompt_lengths import cut_prompts, fit_prompts
     from upslope.tasks import load_task
 
-    plan = run.plan
-    task: Any = load_task(plan.task, reward=load_reward(plan.reward) if plan.reward else None, test_data=plan.test_data or None)
+    plan, form = run.plan, PromptFormat.parse(run.plan.settings.system, run.plan.settings.template)
+    given = plan.objects
+    task: Any = load_task(
+        plan.task if given.task is None else given.task,
+        reward=given.reward or load_rewards(plan.reward),
+        test_data=plan.test_data or None,
+        columns=plan.settings.columns,
+    )
     tokenizer = AutoTokenizer.from_pretrained(run.folder.latest(), local_files_only=True)
     config, settings = AutoConfig.from_pretrained(run.folder.latest(), local_files_only=True), plan.settings
     fitted = fit_prompts(
-        task, tokenizer, config, name=plan.model, max_tokens=settings.max_tokens or task.max_tokens, long=settings.long
+        task, tokenizer, config, name=plan.model, max_tokens=settings.max_tokens or task.max_tokens, long=settings.long, form=form
     )
-    answer = ServerAnswers(asked.engine or "", chat=bool(tokenizer.chat_template))
-    return _measure_text(fitted.task, cut_prompts(answer, tokenizer, fitted.limit), settings, asked, progress)
+    answer = ServerAnswers(asked.engine or "", chat=bool(tokenizer.chat_template), form=form)
+    return _measure_text(fitted.task, cut_prompts(answer, tokenizer, fitted.limit, form), settings, asked, progress)
 
 
 def _measure_text(
@@ -205,18 +218,28 @@ class Speaker:
         return int(self.components.settings.max_tokens or self.components.task.max_tokens)
 
 
-def episode(run: Run, seed: int = 0, render: bool = False) -> str:
-    """Plays an episode and says how it went; ``render`` shows it in a window."""
+def episode(run: Run, seed: int = 0, task: GymTask | None = None, watch: Callable[[Any], None] | None = None) -> str:
+    """Plays an episode and says how it went.
+
+    Args:
+        task: The run's own, made to be looked at.
+        watch: As in `upslope.rollout.recorded_episode.play`.
+    """
     from upslope.rollout.recorded_episode import play
     from upslope.runtime.seeding import mix
-    from upslope.tasks.gym import GymTask
 
     with _loaded(run) as components:
-        task = GymTask(components.task.env_id, **components.task.options, render_mode="human") if render else components.task
-        played = play(task, components.policy, components.rollout.observations, mix(EPISODE_SEED, "try", seed) >> 32)
+        start = mix(EPISODE_SEED, "try", seed) >> 32
+        played = play(task or components.task, components.policy, components.rollout.observations, start, watch)
     rewards, ends = played.rewards, {"terminated": "ended", "truncated": "reached its time limit", "unfinished": "was still going"}
     total = f"return {sum(rewards):.1f} in {len(rewards)} steps; the episode {ends[played.ended]}"
     return f"{total}\nreward  {sparkline(rewards, 60)}  from {min(rewards):.3g} to {max(rewards):.3g}"
+
+
+def watch_episode(run: Run, seed: int = 0) -> str:
+    """The same in a window."""
+    with _loaded(run) as components:
+        return episode(run, seed, components.task.shown("human"))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from importlib import resources
 
 from upslope.methods import catalogue
 from upslope.plain_data import JsonDict
+from upslope.policies.control.networks import in_domains
 from upslope.report.math_words import plain_math
 from upslope.report.places import method_source, part_source
 from upslope.types import SLOTS, Method, Part
@@ -109,8 +110,10 @@ def show_text(method: Method, flat: bool = False, width: int = 100) -> str:
         blocks.append(_flat(method, width))
     else:
         blocks.append(_composition(method))
-    if method.on:
-        rows = [(domain, f"{path} = {_knob(value)}") for domain, knobs in method.on for path, value in knobs]
+    rows = [(domain, f"{path} = {_knob(value)}") for domain, knobs in method.on for path, value in knobs]
+    if method.family == "control" and method.policy is None:
+        rows.append(("control", f"policy = {in_domains(method, 'control').policy}"))
+    if rows:
         blocks.append("by kind of task\n" + table(rows[1:], rows[0]))
     if method.use_when:
         blocks.append(textwrap.fill(f"use it when {method.use_when}", width))

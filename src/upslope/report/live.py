@@ -264,7 +264,7 @@ def headline(run: Run, components: Components) -> str:
     model = plan.model if components.score_name == "accuracy" else "a network"
     threads = plan.settings.threads or 1
     return (
-        f"{plan.method.name} on {plan.task}, {model} ({amount(parameters)} parameters), {getattr(policy, 'device', 'cpu')}, "
+        f"{plan.method.name} on {plan.task_name}, {model} ({amount(parameters)} parameters), {getattr(policy, 'device', 'cpu')}, "
         f"{threads} thread{'s' if threads != 1 else ''}, seed {plan.settings.seed}"
     )
 
@@ -277,6 +277,7 @@ def closing(run: Run, summary: Mapping[str, Any]) -> list[str]:
     path, upslope = quote(str(run.path)), program()
     lines = [
         f"{summary['score']} {measured(before)} -> {measured(after)} on {counted(after)} it {verb}, in {clock(summary['seconds'])}",
+        *([f"ended early: {summary['ended_early']}"] if "ended_early" in summary else []),
         f"report  {run.path / 'report.html'}",
         f"next    {upslope} try {path}",
         f"        {upslope} eval {path}" + (" --k 8" if "problems" in after else ""),

@@ -63,7 +63,7 @@ def write_report(run: Run) -> Path:
 def page(run: Run) -> str:
     """The report as HTML text."""
     steps, evaluations = run.metrics, run.evaluations
-    title = f"{run.plan.method.name} on {run.plan.task}"
+    title = f"{run.plan.method.name} on {run.plan.task_name}"
     sections = [
         _header(run, steps, title),
         _headline(run, steps, evaluations),
@@ -194,10 +194,16 @@ def _sample(sample: JsonDict) -> str:
     return (
         f'<article class="{tone}"><dl><dt>prompt</dt><dd class="said">{_long(sample.get("prompt", ""))}</dd>'
         f'<dt>response</dt><dd class="said strong">{_long(sample["response"])}</dd>{answer}</dl>'
-        f'<p><span class="chip">reward {_number(reward)}</span>'
+        f'<p><span class="chip">reward {_number(reward)}</span>{_components(sample.get("components"))}'
         f'<span class="chip {tone}">advantage {_number(advantage)}</span>{cut}</p>'
         "</article>"
     )
+
+
+def _components(found: object) -> str:
+    """The rewards that make up a sample's reward."""
+    values = found if isinstance(found, dict) else {}
+    return "".join(f'<span class="chip">{_text(str(name))} {_number(value)}</span>' for name, value in values.items())
 
 
 def _episodes(returns: list[float]) -> str:
@@ -237,7 +243,7 @@ def _paper(paper: Any) -> str:
 
 def _settings(run: Run) -> str:
     plan = run.plan
-    values = {"task": plan.task, "model": plan.model, "reward": plan.reward, "test_data": plan.test_data}
+    values = {"task": plan.task_name, "model": plan.model, "reward": ", ".join(plan.reward), "test_data": plan.test_data}
     values = {key: value for key, value in values.items() if value} | {
         key: value for key, value in dataclasses.asdict(plan.settings).items() if value is not None
     }

@@ -15,17 +15,14 @@ from typing import Any
 
 from upslope.errors import Remark, UserError, did_you_mean
 from upslope.fields import can_be_written, shown
+from upslope.rewards.conventions import Ours, convention_of
+from upslope.rewards.errors import RewardError
 from upslope.rewards.surroundings import Surroundings
 from upslope.runtime import user_code
-from upslope.tasks.text import takes_infos
+from upslope.tasks.text import RewardRows
 
-SIGNATURE = "def {name}(prompts, responses, answers)"
 LARGEST = 1e18
 """A larger reward is refused: its square does not fit float32, and an advantage divided by such a spread would be zero."""
-
-
-class RewardError(UserError):
-    """A reward function that cannot be loaded, that raised, or that returned something other than a number for each response."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +30,8 @@ class UserReward:
     """A user's function with its results checked.
 
     The function gets lists of equal length and returns a number for each response, or a mapping of named lists with ``"reward"``
-    among them. It may be ``async``, and may have a parameter ``infos`` for the further keys of each problem.
+    among them. It may be ``async``, and may have a parameter ``infos`` for the further keys of each problem. One that was written
+    for TRL or verl is called as they do (`upslope.rewards.conventions`).
     """
 
     function: Callable[..., Any]
@@ -49,12 +47,16 @@ class UserReward:
             signature = inspect.signature(self.function)
         except (TypeError, ValueError):
             return  # some callables written in C have none
-        further: dict[str, list] = {"infos": []} if takes_infos(self.function) else {}
-        try:
-            signature.bind([], [], [], **further)
-        except TypeError:
-            wanted = SIGNATURE.format(name=self._short_name)
-            raise RewardError(f"{self.name}{signature} cannot be called with three lists. Write it as {wanted}.") from None
+        self.convention.check(self.name, self.function, signature)
+
+    @property
+    def convention(self) -> Ours:
+        return convention_of(self.function)
+
+    @property
+    def needs_answer(self) -> bool:
+        """Whether it says of itself, by an attribute of this name, that it compares with the answer."""
+        return bool(getattr(self.function, "needs_answer", False))
 
     @property
     def _short_name(self) -> str:
@@ -70,12 +72,18 @@ class UserReward:
         responses: Sequence[str],
         answers: Sequence[str],
         infos: Sequence[Mapping[str, Any]] | None = None,
+        messages: Sequence[Any] | None = None,
+        task_name: str = "",
     ) -> list[float] | dict[str, list[float]]:
         if not responses:
             return []
-        batch = _Rows(list(prompts), list(responses), list(answers), list(infos) if infos is not None else [{} for _ in responses])
+        further = [{} for _ in responses] if infos is None else list(infos)
+        as_messages = [None] * len(responses) if messages is None else list(messages)
+        batch = RewardRows(list(prompts), list(responses), list(answers), further, as_messages, task_name)
         try:
             returned = self._run(batch)
+        except RewardError:
+            raise
         except Exception as error:
             raise self._blame(batch, error) from error
         if not isinstance(returned, Mapping):
@@ -87,12 +95,10 @@ class UserReward:
                 raise RewardError(f"{self.name} returned values under the name {key!r}, which cannot be written as UTF-8.")
         return {str(key): self._numbers(column, f"values of {key!r}", batch) for key, column in returned.items()}
 
-    def _run(self, rows: _Rows) -> Any:
-        further = {"infos": rows.infos} if takes_infos(self.function) else {}
+    def _run(self, rows: RewardRows) -> Any:
         found = Surroundings.now()
         try:
-            returned = self.function(rows.prompts, rows.responses, rows.answers, **further)
-            return _wait(returned) if inspect.isawaitable(returned) else returned
+            return self.convention.call(self.name, self.function, rows, _finished)
         finally:
             for change in found.put_back():
                 what = change.partition(" to ")[0]
@@ -101,17 +107,17 @@ class UserReward:
                     remark = f"{self.name} changed {change}. It is put back after each call; a reward should leave it alone."
                     warnings.warn(Remark(remark), stacklevel=2)
 
-    def _blame(self, batch: _Rows, error: Exception) -> RewardError:
+    def _blame(self, batch: RewardRows, error: Exception) -> RewardError:
         """The error to raise when the function did: rows are tried one by one to find the one to name."""
         for row in range(len(batch.responses)):
             try:
                 self._run(batch.only(row))
             except Exception as alone:
-                return RewardError(f"{self.name} raised {user_code.in_words(alone, self.source)} on {batch.show(row)}")
+                return RewardError(f"{self.name} raised {user_code.in_words(alone, self.source)} on {_shown_row(batch, row)}")
         told = f"{self.name} raised {user_code.in_words(error, self.source)} on {len(batch.responses)} responses"
         return RewardError(f"{told}, though not on any of them alone.")
 
-    def _numbers(self, returned: Any, what: str, batch: _Rows) -> list[float]:
+    def _numbers(self, returned: Any, what: str, batch: RewardRows) -> list[float]:
         returned = returned.tolist() if hasattr(returned, "tolist") else returned  # numpy and torch
         if isinstance(returned, str) or not isinstance(returned, Sequence):
             wanted = f"a list of {len(batch.responses)} numbers"
@@ -120,33 +126,24 @@ class UserReward:
             raise RewardError(f"{self.name} returned {len(returned)} {what} for {len(batch.responses)} responses.")
         numbers = []
         for row, value in enumerate(returned):
+            if value is None and self.convention.none_applies:
+                numbers.append(math.nan)
+                continue
             try:
                 number = float(value) if not isinstance(value, str) else math.nan
             except (TypeError, ValueError, OverflowError):
                 number = math.nan
             if not math.isfinite(number):
-                raise RewardError(f"{self.name} returned {shown(value)}, which is no finite number, for {batch.show(row)}")
+                raise RewardError(f"{self.name} returned {shown(value)}, which is no finite number, for {_shown_row(batch, row)}")
             if abs(number) > LARGEST:
                 told = f"{self.name} returned {shown(value)}, which is beyond {LARGEST:g}: float32 cannot compare such rewards"
-                raise RewardError(f"{told}. Scale them, for {batch.show(row)}")
+                raise RewardError(f"{told}. Scale them, for {_shown_row(batch, row)}")
             numbers.append(number)
         return numbers
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The arguments of a call."""
-
-    prompts: list[str]
-    responses: list[str]
-    answers: list[str]
-    infos: list[Mapping[str, Any]]
-
-    def only(self, row: int) -> _Rows:
-        return _Rows([self.prompts[row]], [self.responses[row]], [self.answers[row]], [self.infos[row]])
-
-    def show(self, row: int) -> str:
-        return f"row {row}:\n  prompt:   {shown(self.prompts[row])}\n  response: {shown(self.responses[row])}"
+def _shown_row(rows: RewardRows, row: int) -> str:
+    return f"row {row}:\n  prompt:   {shown(rows.prompts[row])}\n  response: {shown(rows.responses[row])}"
 
 
 def load_user_reward(file: str, function: str) -> UserReward:
@@ -166,6 +163,11 @@ def load_user_reward(file: str, function: str) -> UserReward:
         reason = f"no function {function!r} in {file!r}" if candidate is None else f"{function!r} in {file!r} is not a function"
         raise RewardError(f"{reason}.{did_you_mean(function, functions)} It has: {', '.join(functions) or 'none'}.")
     return UserReward(candidate, str(path), digest)
+
+
+def _finished(returned: Any) -> Any:
+    """What a function returned, waited for where it is asynchronous."""
+    return _wait(returned) if inspect.isawaitable(returned) else returned
 
 
 def _wait(returned: Any) -> Any:

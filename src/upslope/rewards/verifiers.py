@@ -1,4 +1,4 @@
-"""Rewards that compare a response with the known answer."""
+"""The reward that compares formulas: math-verify, with limits to what a response may cost."""
 
 from __future__ import annotations
 
@@ -9,19 +9,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from upslope.errors import MissingExtra, install_extra
-from upslope.plain_data import JsonDict
-
-
-@dataclass(frozen=True)
-class ExactMatch:
-    """1 where response and answer read the same, blanks at the ends aside."""
-
-    name: ClassVar[str] = "exact"
-    needs_answer: ClassVar[bool] = True
-
-    def __call__(self, prompts: list[str], responses: list[str], answers: list[str]) -> list[float]:
-        return [float(response.strip() == answer.strip()) for response, answer in zip(responses, answers, strict=True)]
-
 
 # What takes sympy longer than a step may: factorials, powers in exponents, exponents of four digits.
 _HEAVY = re.compile(
@@ -54,7 +41,7 @@ class MathVerify:
         return [float(self._equal(library, *pair)) for pair in zip(responses, answers, strict=True)]
 
     def _equal(self, library: Any, response: str, answer: str) -> bool:
-        response, answer = response.strip()[-self.longest :], answer.strip()
+        response, answer = response.strip()[-self.longest :], _expected(answer)
         if response == answer:
             return True
         limited = threading.current_thread() is threading.main_thread()
@@ -74,8 +61,9 @@ class MathVerify:
             return False
 
 
-VERIFIERS: JsonDict = {verifier.name: verifier for verifier in (ExactMatch, MathVerify)}
-"""The verifiers by name."""
+def _expected(answer: str) -> str:
+    """The expected answer; of one that GSM8K's ``####`` follows, what stands behind it. What is boxed the library finds itself."""
+    return answer.rpartition("####")[2].strip()
 
 
 def _as_formula(text: str) -> str:

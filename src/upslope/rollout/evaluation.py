@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from upslope.plain_data import Prompt
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.rollout.text import sampled_ids
 from upslope.runtime.seeding import numpy_generator, uniforms
-from upslope.runtime.statistics import bootstrap_interval, pass_at_k, wilson_interval
+from upslope.runtime.statistics import pass_at_k, share_interval
 from upslope.tasks.text import Problem, Split, TextTask
 from upslope.types import Engine, Sampling
 
@@ -20,7 +21,7 @@ EVALUATION_SEED = 20_000
 
 PROBLEMS_AT_ONCE = 128
 
-Answerer = Callable[[Sequence[str], int, Sampling, Tensor], tuple[list[str], int]]
+Answerer = Callable[[Sequence[Prompt], int, Sampling, Tensor], tuple[list[str], int]]
 """Answers prompts, so many samples of each side by side, drawn with numbers ``[rows, max_tokens]``; and the tokens that took."""
 
 
@@ -41,14 +42,12 @@ class TextEvaluation:
 
     def interval(self) -> tuple[float, float]:
         """95% interval of the accuracy over problems."""
-        if len(self.correct[0]) == 1:
-            return wilson_interval(sum(map(sum, self.correct)), len(self.correct))
-        return bootstrap_interval([sum(row) / len(row) for row in self.correct])
+        return share_interval([sum(row) / len(row) for row in self.correct])
 
     def pass_at(self, k: int) -> tuple[float, tuple[float, float]]:
         """Unbiased chance that one of k answers is right, with a 95% interval over problems."""
         chances = [pass_at_k(len(row), sum(row), k) for row in self.correct]
-        return sum(chances) / len(chances), bootstrap_interval(chances)
+        return sum(chances) / len(chances), share_interval(chances)
 
 
 def evaluate_text(
@@ -75,7 +74,7 @@ def evaluate_text(
 def answers_of(engine: Engine, policy: LanguageModel) -> Answerer:
     """The answers of a policy through an engine."""
 
-    def answer(prompts: Sequence[str], samples: int, sampling: Sampling, numbers: Tensor) -> tuple[list[str], int]:
+    def answer(prompts: Sequence[Prompt], samples: int, sampling: Sampling, numbers: Tensor) -> tuple[list[str], int]:
         completions = engine.generate(policy.encode_all(prompts), samples, sampling, numbers)
         return policy.decode_all(sampled_ids(completions)), int(completions.sampled.sum())
 
@@ -108,7 +107,7 @@ def evaluate_answers(
     for begin in range(0, len(chosen), PROBLEMS_AT_ONCE):
         some = chosen[begin : begin + PROBLEMS_AT_ONCE]
         numbers = uniforms((len(some) * samples, max_tokens), seed, "answers", split, begin)
-        said, written = answer([problem.prompt for problem in some], samples, sampling, numbers)
+        said, written = answer([problem.model_input for problem in some], samples, sampling, numbers)
         tokens += written
         scores = task.score([problem for problem in some for _ in range(samples)], said)
         for start in range(0, len(said), samples):

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import math
+import platform
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 
 from upslope.errors import UserError
 from upslope.policies import load_language_model
 from upslope.policies.given import GivenModel
 from upslope.policies.language_model import LanguageModel
+from upslope.policies.smollm2 import cache_folder
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.rollout.text import left_padded
 from upslope.types import Trajectories, View
@@ -42,12 +47,42 @@ LARGE = 1_000_000_000
 def load_checked(spec: str | GivenModel, seed: int) -> LanguageModel:
     """As `upslope.policies.load_language_model`, and looked at; of a model given as an object a copy.
 
-    ``tiny`` is not: it was made a moment ago, of the same few lines as ever, and is to begin at once.
+    ``tiny`` is not: it was made a moment ago, of the same few lines as ever, and is to begin at once. What was found right once is
+    not looked at again until the model's files, this code or torch have changed.
     """
     if isinstance(spec, GivenModel):
         return check_policy(spec.policy())
     policy = load_language_model(spec, seed)
-    return policy if spec.partition(":")[0] == "tiny" else check_policy(policy)
+    if spec.partition(":")[0] == "tiny":
+        return policy
+    mark = _mark_of(policy.source)
+    if mark is not None and mark.exists():
+        return policy
+    policy = check_policy(policy)
+    if mark is not None and not policy.plain:
+        with contextlib.suppress(OSError):  # it is looked at again next time
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+    return policy
+
+
+def _mark_of(folder: Path | None) -> Path | None:
+    """The file that says of this very model, computed by this very code, that it was found right."""
+    if folder is None:
+        return None
+    found = hashlib.sha256(
+        f"{platform.machine()} {platform.python_version()} {torch.__version__} {transformers.__version__}".encode()
+    )
+    try:
+        for file in sorted(path for path in folder.iterdir() if path.is_file()):
+            known = file.stat()
+            found.update(f"{file.name} {known.st_size} {known.st_mtime_ns}".encode())
+        for part in ("policies", "rollout"):
+            for file in sorted((Path(__file__).parents[1] / part).rglob("*.py")):
+                found.update(file.read_bytes())
+    except OSError:
+        return None
+    return cache_folder() / "found-right" / found.hexdigest()
 
 
 def check_policy(policy: LanguageModel) -> LanguageModel:

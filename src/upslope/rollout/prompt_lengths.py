@@ -11,10 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from upslope.errors import TaskError, UserError
-from upslope.policies.tokenization import Long, PromptLimit, cut_to, encoded
+from upslope.plain_data import Prompt
+from upslope.policies.tokenization import PLAIN, Long, PromptFormat, PromptLimit, cut_to, encoded
 from upslope.rollout.evaluation import Answerer
+from upslope.tasks.data_task import DataTask
 from upslope.tasks.fitting import OnlyFitting
-from upslope.tasks.jsonl import JsonlTask
 from upslope.tasks.text import TextTask
 from upslope.types import Sampling
 
@@ -42,35 +43,46 @@ def positions(config: Any) -> int | None:
 
 
 def fit_prompts(
-    task: TextTask, tokenizer: object, config: object, *, name: str, max_tokens: int, long: Long, progress: Progress | None = None
-) -> Fitted:
+    task: TextTask, tokenizer: object, config: object, *, name: str, max_tokens: int, long: Long, form: PromptFormat = PLAIN,
+    progress: Progress | None = None,
+) -> Fitted:  # fmt: skip
     """The task with prompts that leave room for an answer, as ``long`` says.
 
     Args:
         config: of the model, whose positions are the limit.
         name: of the model, for messages.
         max_tokens: the longest answer.
+        form: how prompts are put to the model.
         progress: told how many of how many prompts are done; None says so itself if it takes seconds.
 
     Raises:
         UserError: if a prompt is too long and ``long`` is ``"refuse"``, or nothing fits.
     """
+    form.check(tokenizer, name)
     room = positions(config)
     if room is not None and room <= max_tokens:
         raise UserError(f"--max-tokens {max_tokens} leaves no room for a prompt: {name!r} has {room} positions. Give less.")
     limit = None if room is None else PromptLimit(room - max_tokens, long)
-    if isinstance(task, JsonlTask):
-        return _fit_file(task, tokenizer, limit, f"--max-tokens {max_tokens} leaves of the {room} positions of {name!r}", progress)
+    if isinstance(task, DataTask):
+        measured = measured_prompts(task, tokenizer, form, progress)
+        return _fit_file(task, measured, limit, f"--max-tokens {max_tokens} leaves of the {room} positions of {name!r}")
     if limit is not None and long == "skip":
-        return Fitted(OnlyFitting(task, lambda prompts: [n <= limit.tokens for n in prompt_lengths(tokenizer, prompts)]), limit)
+
+        def fits(prompts: Sequence[Prompt]) -> list[bool]:
+            return [count <= limit.tokens for count in prompt_lengths(tokenizer, prompts, form)]
+
+        return Fitted(OnlyFitting(task, fits), limit)
     return Fitted(task, limit)
 
 
-def _fit_file(task: JsonlTask, tokenizer: object, limit: PromptLimit | None, room: str, progress: Progress | None) -> Fitted:
+def measured_prompts(task: DataTask, tokenizer: object, form: PromptFormat, progress: Progress | None) -> dict[str, int]:
+    """Tokens of each prompt that may be asked, by its text."""
+    asked = {problem.prompt: problem.model_input for problems in task.division.problems.values() for problem in problems}
+    return dict(zip(asked, prompt_lengths(tokenizer, list(asked.values()), form, progress), strict=True))
+
+
+def _fit_file(task: DataTask, lengths: dict[str, int], limit: PromptLimit | None, room: str) -> Fitted:
     """The problems of a file, every one of which is known."""
-    asked = {problem.prompt for problems in task.division.problems.values() for problem in problems}
-    prompts = list(asked)
-    lengths = dict(zip(prompts, prompt_lengths(tokenizer, prompts, progress), strict=True))
     if limit is None:
         return Fitted(task, None, list(lengths.values()))
     long = {prompt for prompt, length in lengths.items() if length > limit.tokens}
@@ -79,37 +91,39 @@ def _fit_file(task: JsonlTask, tokenizer: object, limit: PromptLimit | None, roo
     fitting = [length for length in lengths.values() if length <= limit.tokens]
     if limit.long == "skip":
         return Fitted(task.without(long, f"prompts of over {limit.tokens} tokens, all that {room}"), limit, fitting)
-    where = [(path, line, prompt) for path, line, prompt in task.places() if prompt in long]
+    where = [(path, place, prompt) for path, place, prompt in task.places() if prompt in long]
     if limit.long == "cut":
         cut = task.remarking(f"{_lines(len(where))} with prompts of over {limit.tokens} tokens: only their ends are read.")
         return Fitted(cut, limit, [*fitting, *[limit.tokens] * len(long)])
-    path, line, prompt = where[0]
+    path, place, prompt = where[0]
     others = len(where) - 1
     more = f" {others} more line{' has' if others == 1 else 's have'} too many." if others else ""
     raise TaskError(
-        f"{path}, line {line}: the prompt has {lengths[prompt]} tokens, and {room} only {limit.tokens}.{more} "
+        f"{path}, {place}: the prompt has {lengths[prompt]} tokens, and {room} only {limit.tokens}.{more} "
         "Give --long cut to read only the ends of such prompts, --long skip to leave the problems out, or a smaller --max-tokens."
     )
 
 
-def prompt_lengths(tokenizer: object, prompts: Sequence[str], progress: Progress | None = None) -> list[int]:
+def prompt_lengths(
+    tokenizer: object, prompts: Sequence[Prompt], form: PromptFormat = PLAIN, progress: Progress | None = None
+) -> list[int]:
     """Tokens of each prompt, as a run would encode it."""
     found: list[int] = []
     told = progress or _Saying(len(prompts))
     for begin in range(0, len(prompts), AT_ONCE):
-        found += [max(1, len(ids)) for ids in encoded(tokenizer, prompts[begin : begin + AT_ONCE])]
+        found += [max(1, len(ids)) for ids in encoded(tokenizer, prompts[begin : begin + AT_ONCE], form)]
         told(len(found), len(prompts))
     return found
 
 
-def cut_prompts(answer: Answerer, tokenizer: object, limit: PromptLimit | None) -> Answerer:
+def cut_prompts(answer: Answerer, tokenizer: object, limit: PromptLimit | None, form: PromptFormat = PLAIN) -> Answerer:
     """Somebody who answers texts, given what a run would read of each."""
     if limit is None or limit.long != "cut":
         return answer
     tokens = limit.tokens
 
-    def shortened(prompts: Sequence[str], samples: int, sampling: Sampling, numbers: Tensor) -> tuple[list[str], int]:
-        return answer([cut_to(tokenizer, prompt, tokens) for prompt in prompts], samples, sampling, numbers)
+    def shortened(prompts: Sequence[Prompt], samples: int, sampling: Sampling, numbers: Tensor) -> tuple[list[str], int]:
+        return answer([cut_to(tokenizer, prompt, tokens, form) for prompt in prompts], samples, sampling, numbers)
 
     return shortened
 

@@ -19,7 +19,7 @@ from upslope.policies.language_model import LanguageModel
 from upslope.policies.text_inputs import TextInputs
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime.seeding import numpy_generator, stable_hash, uniforms
-from upslope.tasks.text import Problem, TextTask
+from upslope.tasks.text import Problem, Scores, TextTask
 from upslope.types import Completions, Ended, Engine, Metrics, Sampling, Source, Trajectories, View
 
 ENDS = {"stop": Ended.TERMINATED, "length": Ended.TRUNCATED, "paused": Ended.PAUSED}
@@ -71,7 +71,7 @@ class TextRollout:
     def answers(self, problems: list[Problem], step: int, attempt: int) -> Trajectories:
         """A group of sampled and scored answers to each of these problems."""
         self.asked |= {problem.id: problem for problem in problems}
-        prompts = self.policy.encode_all([problem.prompt for problem in problems])
+        prompts = self.policy.encode_all([problem.model_input for problem in problems])
         numbers = uniforms((len(prompts) * self.samples, self.sampling.max_tokens), self.seed, "tokens", step, attempt)
         completions = self.engine.generate(prompts, self.samples, self.sampling, numbers, keep=True)
         repeated = [problem for problem in problems for _ in range(self.samples)]
@@ -99,7 +99,7 @@ class TextRollout:
             task=torch.tensor([problem.id for problem in problems], dtype=torch.int64),
             label={"answer": self._answer_classes(problems, responses)},
             segment={**rows.segment, "item": self.items(rows, answers)},
-            info=row_notes(problems, responses, scores.reward, finish),
+            info=row_notes(problems, responses, scores, finish),
         )
         return pay_items(rows, scores.items).to(self.policy.device)
 
@@ -139,7 +139,7 @@ class TextRollout:
             label={"source": source, "answer": self._answer_classes(problems, answers).to(device)},
             segment={"item": item_numbers(self.policy, taught.action, self.task.separator)},
             horizon=rows.horizon,
-            info=row_notes(problems, answers, scores.reward, ["reference"] * len(problems)),
+            info=row_notes(problems, answers, scores, ["reference"] * len(problems)),
         )
         return pay_items(taught, scores.items)
 
@@ -202,14 +202,16 @@ def pay_items(rows: Trajectories, items: list[list[float]]) -> Trajectories:
     return rows.replace(step_reward=paid, label={**rows.label, "items": asked})
 
 
-def row_notes(
-    problems: Sequence[Problem], responses: Sequence[str], rewards: Sequence[float], finish: Sequence[str]
-) -> list[JsonDict]:
-    """What people want to know of each row."""
-    return [
+def row_notes(problems: Sequence[Problem], responses: Sequence[str], scores: Scores, finish: Sequence[str]) -> list[JsonDict]:
+    """What people want to know of each row. A component that does not apply to it is none there."""
+    notes: list[JsonDict] = [
         {"prompt": problem.prompt, "answer": problem.answer, "response": response, "reward": reward, "finish": how}
-        for problem, response, reward, how in zip(problems, responses, rewards, finish, strict=True)
+        for problem, response, reward, how in zip(problems, responses, scores.reward, finish, strict=True)
     ]
+    for row, note in enumerate(notes if scores.components else ()):
+        values = {name: column[row] for name, column in scores.components.items()}
+        note["components"] = {name: value if value == value else None for name, value in values.items()}
+    return notes
 
 
 def left_padded(prompts: Sequence[list[int]], pad: int) -> TextInputs:
@@ -248,7 +250,7 @@ def sampled_rows(
 
 def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajectories:
     """The reference answers as if they had been sampled, for supervised learning; nobody sampled them, so `behavior` is NaN."""
-    prompts = policy.encode_all([problem.prompt for problem in problems])
+    prompts = policy.encode_all([problem.model_input for problem in problems])
     stop = min(policy.stop_ids)
     answers = [[*policy.tokenizer(problem.answer, add_special_tokens=False).input_ids, stop] for problem in problems]
     width = max(map(len, answers))

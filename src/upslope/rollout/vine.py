@@ -50,7 +50,7 @@ class VineRollout(TextRollout):
         """The first answers, then the branches, problem by problem and point by point."""
         self.asked |= {problem.id: problem for problem in problems}
         limit, count = self.sampling.max_tokens, len(problems)
-        prompts = self.policy.encode_all([problem.prompt for problem in problems])
+        prompts = self.policy.encode_all([problem.model_input for problem in problems])
         numbers = uniforms((count, limit), self.seed, "tokens", step, attempt)
         stems = self.engine.generate(prompts, 1, self.sampling, numbers)
         written = sampled_ids(stems)

@@ -18,7 +18,7 @@ from upslope.errors import MethodError, UserError
 from upslope.objective.base import RolloutPlan, State
 from upslope.rollout.text import TextRollout, join_text, row_notes, sampled_rows
 from upslope.runtime.seeding import numpy_generator, uniforms
-from upslope.tasks.text import Problem
+from upslope.tasks.text import Problem, Scores
 from upslope.types import Completions, Finish, Metrics, Trajectories
 
 
@@ -96,7 +96,7 @@ class WindowRollout(TextRollout):
         answers = self._filled(step)
         problems = [self._problem(live) for live in answers]
         self.asked = {problem.id: problem for problem in problems}
-        prompts = self.policy.encode_all([problem.prompt for problem in problems])
+        prompts = self.policy.encode_all([problem.model_input for problem in problems])
         self._extend(answers, prompts, step)
         rows = self._rows(answers, problems, prompts)
         names = sorted({(live.step, live.number) for live in answers})
@@ -168,7 +168,7 @@ class WindowRollout(TextRollout):
             task=torch.tensor([problem.id for problem in problems], dtype=torch.int64),
             label={"answer": torch.zeros(rows.rows, dtype=torch.int64)},
             segment={**rows.segment, "item": self.items(rows, answers)},
-            info=row_notes(problems, responses, [0.0] * rows.rows, ["paused"] * rows.rows),
+            info=row_notes(problems, responses, Scores([0.0] * rows.rows, [False] * rows.rows), ["paused"] * rows.rows),
         ).to(self.policy.device)
 
     def _tell(self, answers: list[LiveAnswer], rows: Trajectories) -> None:
@@ -176,7 +176,8 @@ class WindowRollout(TextRollout):
         ended = torch.tensor([live.finish != "paused" for live in answers], device=rows.reward.device)
         written = [len(live.tokens) - live.begun for live in answers]
         if bool(ended.any()):
-            further = {f"reward_{name}": float(of[ended].mean()) for name, of in rows.components.items() if name != "task"}
+            applies = {name: of[ended & ~of.isnan()] for name, of in rows.components.items() if name != "task"}
+            further = {f"reward_{name}": float(of.mean()) for name, of in applies.items() if len(of)}
             lengths = [len(live.tokens) for live in answers if live.finish != "paused"]
             self.told = {"reward": float(rows.reward[ended].mean()), "length": sum(lengths) / len(lengths), **further}
         self.told |= {"tokens": float(sum(written)), "longest": float(max(written)), "ended": float(ended.float().mean())}

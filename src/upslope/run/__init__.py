@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
@@ -26,15 +26,20 @@ from upslope.run.loop import train
 from upslope.run.watcher import Stopped, Watcher
 from upslope.runtime import trust, user_code
 from upslope.runtime.checkpoint_files import CheckpointReader
+from upslope.runtime.code_bundle import Bundle
 from upslope.runtime.files import load_state, write_text
 from upslope.runtime.memory import explain_out_of_memory
 from upslope.runtime.method_file import check_can_be_found_again, user_bundles
 from upslope.runtime.python_objects import PythonObjects
+from upslope.runtime.reward_text import RewardText
 from upslope.runtime.run_folder import RunFolder, check_new
 from upslope.runtime.run_lock import owned
 from upslope.runtime.settings import Settings, check_domain, remarks_on
 from upslope.runtime.trackers import check_trackers
 from upslope.setting_up import Components, set_up
+
+if TYPE_CHECKING:
+    from upslope.rollout.deployed import DeployedPolicy
 
 __all__ = ["Run", "Stopped", "Watcher", "load_components", "resume", "set_up_plan", "start"]
 
@@ -79,6 +84,46 @@ class Run:
             self.components = load_components(self)
         return self.components.policy
 
+    @cached_property
+    def controller(self) -> DeployedPolicy:
+        """The policy of an environment ready for use: raw observations in, actions for the environment out."""
+        from upslope.rollout.deployed import DeployedPolicy
+
+        if self.table["domain"] != "control":
+            raise UserError(
+                f"{self.table['task']} is answered in text and has no observations. 'upslope serve {self.path}' answers; its "
+                "checkpoint is a folder for transformers."
+            )
+        self.policy  # noqa: B018  (loads what is needed)
+        assert self.components is not None
+        made = self.components
+        return DeployedPolicy(made.task, made.policy, made.rollout.observations, made.settings.seed)
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[Any, Any]:
+        """Actions for an observation or a batch, and the state: what Stable-Baselines3's models answer to `predict`.
+
+        Args:
+            observation: As the environment gives it; the run's own normalisation is applied here.
+            state, episode_start: For recurrent policies elsewhere; ours have no memory.
+            deterministic: The likeliest action, otherwise one is drawn.
+
+        Raises:
+            UserError: if the run's task is text, or the observation is not of the environment's shape.
+        """
+        return self.controller.predict(observation, state, episode_start, deterministic)
+
+    def export(self, to: str | Path) -> JsonDict:
+        """Writes the policy of an environment as ``.onnx`` or ``.pt`` (TorchScript), once it agrees with `predict`.
+
+        Returns:
+            What was written and how it was checked.
+        """
+        from upslope.rollout.export_control import export_control
+
+        return export_control(self.controller, Path(to))
+
     @property
     def lengthened_at(self) -> set[int]:
         """Steps at which it was asked to go on for longer than planned."""
@@ -119,14 +164,13 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
     check_can_be_found_again(plan.method)
     components = set_up_plan(plan, knobs)
     check_domain(plan.settings, plan.domain, plan.task, plan.model)
-    plan = dataclasses.replace(plan, settings=components.settings, method=components.method)
+    settled = components.settle_reward(plan.reward)
+    plan = dataclasses.replace(plan, settings=components.settings, method=components.method, reward=settled)
     table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)
-    for key in ("task", "reward"):
-        if ".py:" in table[key]:
-            path, _, name = table[key].rpartition(":")
-            module = user_code.load_file(path).__name__
-            bundles.add(user_code.bundle_of(module))
-            table[key] = user_code.reference(module, name)
+    if ".py:" in table["task"]:
+        table["task"] = _kept_code(table["task"], bundles)
+    rewards = [RewardText.parse(text) for text in table["reward"]]
+    table["reward"] = [str(each.named(_kept_code(each.name, bundles)) if each.is_code else each) for each in rewards]
     user_code.check_bundles_agree(bundles)
     taken = [what_was_taken(plan.model)] if plan.domain == "text" and is_run(plan.model) else []
     for remark in taken + remarks_on(plan.settings):
@@ -139,9 +183,17 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
         with owned(folder.path):
             user_code.keep(bundles, folder.path / "code")
             listening = watcher.table() if isinstance(watcher, Listeners) else {}
-            write_text(folder.path / "run.toml", tomli_w.dumps(table | plan.objects.keep(folder.path) | listening))
+            write_text(folder.path / "run.toml", tomli_w.dumps(plan.keep(folder.path, table) | listening))
             trust.remember(trust.code_of(table, folder.path / "code"))
             return train(Run(folder, plan, components), watcher or Watcher())
+
+
+def _kept_code(spec: str, bundles: set[Bundle]) -> str:
+    """``file.py:name`` as ``run.toml`` has it; the file goes among those that the run keeps."""
+    path, _, name = spec.rpartition(":")
+    module = user_code.load_file(path).__name__
+    bundles.add(user_code.bundle_of(module))
+    return user_code.reference(module, name)
 
 
 def set_up_plan(plan: Plan, knobs: Knobs | None = None, for_training: bool = True) -> Components:

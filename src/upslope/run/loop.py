@@ -11,6 +11,7 @@ import torch
 from upslope.errors import Remark
 from upslope.learners.nonfinite import NonFinite
 from upslope.learners.policy_gradient import PolicyGradient
+from upslope.learners.signal import SignalWatch
 from upslope.plain_data import JsonDict
 from upslope.run.listeners import Listeners
 from upslope.run.stopping import StopRule
@@ -67,6 +68,7 @@ class TrainingLoop:
         self.folder, self.settings = run.folder, run.plan.settings
         self.progress: JsonDict = {"step": 0, "tokens": 0.0, "seconds": 0.0}
         self.stop_rule = StopRule(self.settings, {})
+        self.signal = SignalWatch(run.plan.method, run.plan.reward, self.settings.samples_per_task)
         self.clock = _Clock(0.0)
         self.evaluated_at = -1
         self.keeps_start = PolicyGradient.needs_start(run.plan.method, self.settings)
@@ -104,6 +106,7 @@ class TrainingLoop:
 
     def begin_or_restore(self) -> None:
         """The learner at the last whole checkpoint, or at the beginning: warm-started, evaluated, saved."""
+        self.folder.drop_unfinished()
         if self.folder.checkpoints():
             self._restore()
         else:
@@ -171,11 +174,8 @@ class TrainingLoop:
         """Of a large model, how often it is saved; smaller ones are saved every two minutes or more often."""
         parameters = self.components.policy.parameter_count()
         if self.settings.checkpoint_every == "auto" and parameters > LARGE:
-            self.saver.wait()
-            minutes = auto_interval(3 * self.saver.seconds, parameters) / 60  # Adam's moments are twice the weights
-            told = (
-                f"a checkpoint takes about {3 * self.saver.seconds:.0f} s to write: there will be one every {minutes:.0f} minutes"
-            )
+            minutes = auto_interval(self.saver.seconds, parameters) / 60
+            told = f"a checkpoint takes about {self.saver.seconds:.0f} s to write: there will be one every {minutes:.0f} minutes"
             warnings.warn(Remark(f"{told}, and a kill loses the steps since the last. --checkpoint-every N sets it."), stacklevel=2)
 
     # -- a step --------------------------------------------------------------------------------------------------------
@@ -187,6 +187,7 @@ class TrainingLoop:
         self.progress |= {"step": step, "tokens": self.progress["tokens"] + metrics["tokens"]}
         self.folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics, "memory": peak_memory()})
         self._log_samples(step)
+        self.signal.say(step, self.folder)
         self.components.record_step(self.folder, self.learner, step, metrics["seconds"])
         self.watcher.stepped(step, metrics)
         if settings.eval_every and step % settings.eval_every == 0 and step < (settings.steps or 0):
@@ -275,7 +276,7 @@ class TrainingLoop:
         after = self.progress["evaluated"] if "ended_early" in self.progress else self._evaluate()
         summary = {
             "method": plan.method.name,
-            "task": plan.task,
+            "task": plan.task_name,
             "model": plan.model,
             "seed": plan.settings.seed,
             "steps": step,

@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -23,11 +24,48 @@ from upslope.runtime.tensor_files import read_tensors, write_tensors
 
 DIGESTS = "digests.json"
 CHUNK = 1 << 20
+MOST_WAITING = 8
+MANY = 1 << 22
+"""Bytes at once from which on a second thread pays."""
 Found = TypeVar("Found")
 
 
 class Damaged(UserError):
     """A file of a checkpoint that is missing, or not what was written."""
+
+
+class Hashing:
+    """SHA-256 of bytes that are handed over one after the other, taken beside the writing of them where they are many.
+
+    What is handed over must stay as it is until the block ends.
+    """
+
+    def __init__(self) -> None:
+        self.digest = hashlib.sha256()
+        self.thread: ThreadPoolExecutor | None = None
+        self.waiting: list[Future[None]] = []
+
+    def __enter__(self) -> Hashing:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self.thread is not None:
+            self.thread.shutdown()
+            for each in self.waiting:
+                each.result()
+
+    def update(self, data: Any) -> None:
+        if self.thread is None and len(data) >= MANY:
+            self.thread = ThreadPoolExecutor(1, thread_name_prefix="digest")
+        if self.thread is None:
+            self.digest.update(data)
+        else:
+            self.waiting.append(self.thread.submit(self.digest.update, data))
+            if len(self.waiting) > MOST_WAITING:  # what waits is held in memory
+                self.waiting.pop(0).result()
+
+    def hexdigest(self) -> str:
+        return self.digest.hexdigest()
 
 
 class CheckpointWriter:
@@ -92,8 +130,8 @@ class CheckpointWriter:
     def _open(self, name: str) -> Iterator[Callable[[Any], None]]:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        digest, size = hashlib.sha256(), 0
-        with path.open("wb") as file:
+        size = 0
+        with path.open("wb") as file, Hashing() as digest:
 
             def write(data: Any) -> None:
                 nonlocal size

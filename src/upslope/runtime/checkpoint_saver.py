@@ -28,6 +28,10 @@ WRITING_SHARE = 0.05
 LEAST_SECONDS, MOST_SECONDS = 10.0, 120.0
 """Between two such checkpoints. The second bound is for models up to `LARGE` parameters; larger ones would write all the time."""
 LARGE = 1_000_000_000
+FILES_AT_ONCE = 2
+"""That are written side by side: weights, and the optimiser's moments."""
+DISK = 1e9
+"""Bytes a second that are expected of a disk before any were written to it."""
 MEMORY_SHARE = 4
 """A checkpoint is copied before it is written if that takes no more than one part in so many of the free memory."""
 
@@ -65,8 +69,9 @@ class Snapshot(CheckpointWriter):
         """Writes all of it."""
         if self.copied is not None:
             self.copied.synchronize()
-        for write in self.writes:
-            write(files)
+        with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="file") as threads:
+            for done in [threads.submit(write, files) for write in self.writes]:
+                done.result()
 
     def _copy(self, place: tuple[str, str], tensor: Tensor) -> Tensor:
         room = self.rooms.get(place)
@@ -90,8 +95,8 @@ class CheckpointSaver:
 
     def __init__(self, folder: RunFolder, keep: int, size: int = 0):
         self.folder, self.keep, self.size = folder, keep, size
-        self.seconds = 0.0
-        """What the last one took to write."""
+        self.seconds = size / DISK
+        """What a whole checkpoint takes to write."""
         self.asked = time.perf_counter()
         """When the last one was asked for."""
         self.written: deque[Path] = deque()
@@ -144,7 +149,8 @@ class CheckpointSaver:
         if another:
             self.folder.prune(self.keep)
             self.written.append(path)
-        self.seconds = time.perf_counter() - began
+        if another and path.name != self.folder.checkpoint(0).name:  # the first is mostly links
+            self.seconds = time.perf_counter() - began
 
 
 def auto_interval(seconds: float, parameters: int) -> float:

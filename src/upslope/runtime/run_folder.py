@@ -244,6 +244,11 @@ class RunFolder:
                 shutil.rmtree(target, ignore_errors=True)  # an earlier one of the same step
                 path.rename(target)
 
+    def drop_unfinished(self) -> None:
+        """Deletes what a kill left of checkpoints that were being written."""
+        for draft in (self.path / "checkpoints").glob(".*.tmp"):
+            shutil.rmtree(draft, ignore_errors=True)
+
     def prune(self, keep: int) -> None:
         """Deletes all but the last ``keep`` checkpoints."""
         for old in self.checkpoints()[:-keep]:

@@ -92,10 +92,20 @@ class Settings:
     """Text: sample only tokens at least this likely relative to the likeliest."""
     stop: str = text_only("")
     """Text: an answer ends where it has said this, such as a line end or a closing tag."""
+    columns: str = text_only("")
+    """Text: of a file of problems, the columns of the prompt, the answer, the split and a system message, as in
+    prompt=question,answer=solution; those left out are recognised by name. answer= says that there is none."""
+    system: str = text_only("")
+    """Text: a system message before every prompt that has none of its own; @FILE reads it from a file."""
+    template: str = text_only("")
+    """Text: further arguments of the model's chat template, as in enable_thinking=false."""
     long: Literal["refuse", "cut", "skip"] = text_only("refuse")
     """Text: what becomes of a prompt that leaves too little room for an answer of `max_tokens`. `refuse` names it before the run
     begins; `cut` reads only its end, in training and evaluation alike, while the reward is given all of it; `skip` leaves the
     problem out, and where a task makes its problems on the spot another is drawn in its place."""
+    audit: Literal["on", "off"] = text_only("on")
+    """Text: before the first rollout the reward is tried on the expected answer, an empty one, nonsense and another problem's, of
+    twenty problems; what is odd is said."""
     warm_start: float | None = text_only(None)
     """Text, `tiny` only: train on solutions until this greedy accuracy before RL begins; 0 is none. (0.4)"""
     normalise_observations: bool | None = control_only(None)
@@ -142,6 +152,8 @@ class Settings:
     """Rollouts written to ``samples.jsonl`` each step."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.audit, bool):  # as one would say it in Python
+            object.__setattr__(self, "audit", "on" if self.audit else "off")
         kinds = hints(Settings)
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
@@ -196,12 +208,18 @@ ONLY_FOR: dict[Domain, tuple[str, ...]] = {
 """Settings that mean something in one kind of task only."""
 
 
-def check_names(given: Iterable[str], but: tuple[str, ...] = (), where: str = "") -> None:
-    """Refuses names that no setting has, or, ``where`` they may not be given, those in ``but``."""
+def check_names(given: Iterable[str], but: tuple[str, ...] = (), where: str = "", parts: Iterable[tuple[str, Any]] = ()) -> None:
+    """Refuses names that no setting has, or, ``where`` they may not be given, those in ``but``.
+
+    Args:
+        parts: of the method at hand, whose knobs may be meant.
+    """
+    from upslope.runtime.synonyms import meant
+
     known = [f.name for f in dataclasses.fields(Settings) if f.name not in but]
     for name in given:
         if name not in known:
-            raise UserError(f"no setting named {name!r}{where}.{did_you_mean(name, known)}")
+            raise UserError(f"no setting named {name!r}{where}.{meant(name, known, parts)}")
 
 
 def check_domain(settings: Settings, domain: Domain, task: str, model: str = "tiny") -> None:

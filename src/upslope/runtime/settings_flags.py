@@ -35,6 +35,20 @@ def given_settings(flags: argparse.Namespace) -> JsonDict:
     return {f.name: getattr(flags, f.name) for f in dataclasses.fields(Settings) if hasattr(flags, f.name)}
 
 
+def read_setting(name: str, text: str) -> Any:
+    """The value of a setting given as text, as its flag would read it; switches are ``on`` or ``off``."""
+    options = _options(typing.get_type_hints(Settings)[name], "", None)
+    if "action" in options:
+        known = {"on": True, "true": True, "off": False, "false": False}
+        if text.lower() not in known:
+            raise UserError(f"{_flag(name)} is {text!r}; it must be on or off.")
+        return known[text.lower()]
+    try:
+        return options.get("type", str)(text)
+    except argparse.ArgumentTypeError as problem:
+        raise UserError(f"{_flag(name)}: {problem}.") from None
+
+
 def whole(least: float = -math.inf) -> Callable[[str], int]:
     """Reads a whole number."""
 

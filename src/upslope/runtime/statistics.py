@@ -69,6 +69,53 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
     return Interval(low, 1.0 if successes == n else min(1.0, centre + half))
 
 
+def share_interval(values: ArrayLike, level: float = 0.95) -> Interval:
+    r"""An interval for the mean of shares over problems, such as pass@k: it has width wherever they lie, at 0 and at 1 too.
+
+    Where every problem has 0 or 1 it is `wilson_interval`. Otherwise the problems are joined by :math:`z^2` more, half of them 0
+    and half 1, as Agresti and Coull (1998) do for rates, and the normal interval of the mean of all of them is taken:
+
+    .. math::  \tilde m \pm z \sqrt{\tilde v / (P + z^2)}
+
+    A bootstrap over problems has no width where all are alike, and next to none where all but a few are.
+
+    Args:
+        values: ``[P]``, each from 0 to 1.
+    """
+    given = np.asarray(values, dtype=np.float64).ravel()
+    if ((given < 0) | (given > 1)).any():
+        raise ValueError("shares are from 0 to 1")
+    if np.isin(given, (0.0, 1.0)).all():
+        return wilson_interval(int(given.sum()), len(given), level)
+    z = _normal_quantile(level)
+    more, count = z * z, len(given) + z * z
+    mean = (float(given.sum()) + more / 2) / count
+    variance = (float(((given - mean) ** 2).sum()) + more / 2 * (mean**2 + (1 - mean) ** 2)) / count
+    half = z * math.sqrt(variance / count)
+    return Interval(max(0.0, min(mean - half, float(given.mean()))), min(1.0, max(mean + half, float(given.mean()))))
+
+
+def difference_interval(before: float, first: Interval, after: float, second: Interval) -> Interval:
+    """Of ``after - before``, from an interval of each (Newcombe 1998, method 10, for any two estimates): it has width if they have.
+
+    That both are of the same problems is not used, which makes it too wide rather than too narrow.
+    """
+    change = after - before
+    low = change - math.hypot(after - second.low, first.high - before)
+    return Interval(low, change + math.hypot(second.high - after, before - first.low))
+
+
+def student_quantile(degrees: int, level: float = 0.95) -> float:
+    r"""Half the width, in standard errors, of an interval of a mean with so many degrees of freedom.
+
+    With :math:`t = \sqrt{\nu} \tan\theta` Student's density becomes :math:`\cos^{\nu - 1}\theta`, which is easily summed.
+    """
+    angles = np.linspace(0.0, math.pi / 2, 20_001)
+    density = np.cos(angles) ** (degrees - 1)
+    area = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return math.sqrt(degrees) * math.tan(float(np.interp(level, area / area[-1], angles)))
+
+
 def interquartile_mean(values: ArrayLike) -> float:
     """Mean of the middle half of all values, of any shape: a quarter of them, rounded down, is cut at each end."""
     ordered = np.sort(np.asarray(values, dtype=np.float64), axis=None)

@@ -15,6 +15,7 @@ from pathlib import Path
 from upslope.errors import Remark, UserError
 from upslope.runtime import user_code
 from upslope.runtime.code_bundle import digest_of
+from upslope.runtime.reward_text import RewardText
 
 
 class Untrusted(UserError):
@@ -96,16 +97,18 @@ def check(table: Mapping[str, object], code: Path, trust: bool) -> None:
 
 
 def _references(value: object, key: str = "") -> Iterator[str]:
-    """All names of users' code in a plan: its task, its reward, and parts wherever they stand."""
+    """All names of users' code in a plan: its task, its rewards, and parts wherever they stand."""
     if isinstance(value, str):
-        if key in ("task", "reward", "part") and ".py:" in value:
+        if key == "reward" and (reward := RewardText.parse(value)).is_code:
+            yield reward.name
+        elif key in ("task", "part") and ".py:" in value:
             yield value
     elif isinstance(value, Mapping):
         for name, item in value.items():
             yield from _references(item, name)
     elif isinstance(value, list):
         for item in value:
-            yield from _references(item)
+            yield from _references(item, key)
 
 
 def _gym_module(task: str) -> str:

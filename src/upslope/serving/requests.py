@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
+from upslope.policies.tokenization import chat_text
 from upslope.runtime.seeding import generator
 from upslope.serving.body import BadRequest, Fields, kind, quoted
 from upslope.types import Sampling
@@ -77,10 +78,10 @@ def read_completion(body: object, policy: LanguageModel, name: str) -> Completio
 
 def read_chat(body: object, policy: LanguageModel, name: str) -> CompletionRequest:
     """A request to ``/v1/chat/completions``."""
-    fields = Fields(body, SHARED | {"messages", "max_completion_tokens"}, name)
+    fields = Fields(body, SHARED | {"messages", "max_completion_tokens", "chat_template_kwargs"}, name)
     limit = fields.whole("max_completion_tokens", None, 1) or fields.whole("max_tokens", None, 1)
     _refuse_amount(1, fields.whole("n", 1, 1) or 1, limit or 1)
-    prompt = _conversation(fields.get("messages"), policy)
+    prompt = _conversation(fields.get("messages"), policy, fields.get("chat_template_kwargs"))
     room = positions(policy)
     if limit is None:
         limit = max(min(CHAT_TOKENS, room - len(prompt) if room else CHAT_TOKENS), 1)
@@ -232,8 +233,14 @@ def _drawn(seed: int, rows: int, limit: int) -> Iterator[Tensor]:
         yield torch.rand(limit, generator=source)
 
 
-def _conversation(given: object, policy: LanguageModel) -> list[int]:
-    """Messages as ids, through the tokenizer's chat template."""
+def _conversation(given: object, policy: LanguageModel, template: object) -> list[int]:
+    """Messages as ids, through the tokenizer's chat template, as the run put its prompts.
+
+    Args:
+        template: arguments of the template that the request gives, over those of the run.
+    """
+    if template is not None and not isinstance(template, dict):
+        raise BadRequest(f"chat_template_kwargs is {kind(template)}; it must be an object.", "chat_template_kwargs")
     if not isinstance(given, list) or not given:
         raise BadRequest(f"messages is {kind(given)}; it must be a list of messages with role and content.", "messages")
     messages = []
@@ -243,10 +250,16 @@ def _conversation(given: object, policy: LanguageModel) -> list[int]:
         messages.append({"role": message["role"], "content": _content(message.get("content"))})
     if not getattr(policy.tokenizer, "chat_template", None):
         raise BadRequest("this model has no chat template; ask /v1/completions.", "messages")
+    own = policy.prompt_format
+    form = replace(own, template={**own.template, **template}) if template else own
     try:
-        text = policy.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    except Exception as wrong:  # a template is a program that came with the model, and may fail in any way
-        raise BadRequest(f"the model's chat template refuses these messages: {wrong}", "messages") from None
+        form.check(policy.tokenizer, policy.name)
+    except UserError as wrong:
+        raise BadRequest(str(wrong), "chat_template_kwargs") from None
+    try:
+        text = chat_text(policy.tokenizer, form.messages(messages), form)
+    except UserError as wrong:
+        raise BadRequest(str(wrong), "messages") from None
     ids = text_ids(text, policy, "messages", add_special_tokens=False)
     if not ids:
         raise BadRequest("these messages have no tokens.", "messages")

@@ -23,12 +23,14 @@ from upslope.tasks import packages
 from upslope.tasks.copying import Copy
 from upslope.tasks.embedded import FAMILY as SMALL
 from upslope.tasks.embedded import EmbeddedTask
+from upslope.tasks.env_sources import EnvSource, InFile, beside_user, environments_in, is_environment
 from upslope.tasks.grounding import Grounding
 from upslope.tasks.interval import IntervalGrounding
-from upslope.tasks.kinds import Kind, domain_of, kind_of
+from upslope.tasks.kinds import DATA_SUFFIXES, Kind, domain_of, kind_of
 from upslope.tasks.own import make_own
 from upslope.tasks.recommend import Recommend
-from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, WithReward, split_of
+from upslope.tasks.table_files import Table
+from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, UndecidedReward, WithReward, split_of
 
 if TYPE_CHECKING:
     from upslope.tasks.gym import GymTask
@@ -39,6 +41,9 @@ __all__ = [
 
 FAMILY: dict[str, type[EmbeddedTask]] = {**SMALL, **{task.kind: task for task in (Copy, Grounding, IntervalGrounding, Recommend)}}
 """The tasks that are made on the spot, by name."""
+
+HUB = re.compile(r"(?:hf://|https?://huggingface\.co/)(?:datasets/)?(?P<name>[\w.-]+(?:/[\w.-]+)?)")
+"""An address on the Hugging Face hub, and the name of the dataset in it."""
 
 
 @dataclass(frozen=True)
@@ -60,45 +65,70 @@ def list_tasks(all: bool = False) -> list[TaskInfo]:
     else:
         found["reasoning-gym:NAME"] = "A dataset of reasoning-gym, about a hundred: 'upslope tasks --all'."
     found |= packages.descriptions(FAMILY)
-    found["FILE.jsonl"] = 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Needs a reward.'
-    found["FILE.py:CLASS"] = "A TextTask of your own: a sampler and a scorer."
-    found["gym:ID"] = "Any environment gymnasium knows, such as gym:CartPole-v1 or gym:HalfCheetah-v5."
+    found["FILE.jsonl"] = 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Also CSV, Parquet, ...'
+    found["FILE.py:CLASS"] = "A TextTask of your own, a sampler and a scorer; or a gymnasium.Env, or a function that makes one."
+    found["gym:ID"] = "Any environment gymnasium knows, such as gym:CartPole-v1; gym:MODULE:ID imports MODULE first."
     return [TaskInfo(name, domain_of(name), about) for name, about in found.items()]
 
 
-def load_task(spec: str | TextTask | GymTask, *, reward: Reward | None = None, test_data: str | None = None) -> TextTask | GymTask:
+def load_task(
+    spec: str | Table | TextTask | GymTask,
+    *,
+    reward: Reward | None = None,
+    test_data: str | Table | None = None,
+    columns: str = "",
+) -> TextTask | GymTask:
     """The task a text stands for, ready to sample from; a task itself is taken as it is.
 
     Args:
         spec: A name with knobs, as in ``sort``, ``sort:length=6``, ``reasoning-gym:chain_sum:max_terms=3,max_digits=2`` or
-            ``gym:CartPole-v1``; the name of a task of an installed package, ``maze`` or ``acme-rl/maze``; or the path of a
-            ``.jsonl`` file.
-        reward: ``reward(prompts, responses, answers)``; a JSONL file needs one, other text tasks may get one instead of their own.
-        test_data: A JSONL file of test problems, beside a JSONL file.
+            ``gym:CartPole-v1``; the name of a task of an installed package, ``maze`` or ``acme-rl/maze``; or a table of problems:
+            the path of a ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet`` file or of a folder of `datasets`.
+        reward: ``reward(prompts, responses, answers)``; other text tasks may get one instead of their own; a table without one can
+            be sampled from but not scored.
+        test_data: A table of test problems, beside a table.
+        columns: Of a table, ``"prompt=question,answer=solution"``; what is left out is recognised by name.
 
     Raises:
         TaskError: if there is no such task, knob or file, or its content cannot be used.
     """
+    if isinstance(spec, str) and (hub := HUB.match(spec)):
+        raise TaskError(f"{spec!r} is on the Hugging Face hub, and nothing is downloaded here. {how_to_fetch(hub['name'])}")
+    if isinstance(spec, Table) or (isinstance(spec, str) and kind_of(spec) == "data"):
+        return _load_data(spec, reward, test_data, columns)
+    for flag, given in (("--test-data", test_data), ("--columns", columns)):
+        if given:
+            name = spec if isinstance(spec, str) else spec.name
+            raise TaskError(f"{flag} {given!r} goes with a file of problems; {name!r} makes its own.")
     if not isinstance(spec, str):
         return spec if reward is None else WithReward(spec, reward)  # type: ignore[arg-type]
+    spec = beside_user(spec)
     kind = kind_of(spec)
-    if kind == "jsonl":
-        return _load_jsonl(spec, reward, test_data)
-    if test_data is not None:
-        raise TaskError(f"test data ({test_data!r}) goes with a JSONL file; {spec!r} makes its own test problems.")
     if kind == "file":
+        if task_domain(spec) == "control":
+            return _load_environment(InFile(*spec.rsplit(":", 1)), {}, spec, reward)
         task = _from_file(spec)
         return task if reward is None else WithReward(task, reward)
     name, options = parse_spec(spec)
     rest = name.partition(":")[2]
     if kind == "gym" and rest:
-        if reward is not None:
-            raise TaskError(f"{spec!r} pays its own reward; another one can only be given to text tasks.")
-        from upslope.tasks.gym import GymTask
-
-        return GymTask(rest, **options)
+        return _load_environment(rest, options, spec, reward)
     task = _load_text(spec, kind, name, options)
     return task if reward is None else WithReward(task, reward)
+
+
+def task_domain(spec: str) -> Domain:
+    """The domain of a task, also where its name does not say it: what a user's file has under a name is looked at, and so run."""
+    file, _, name = spec.rpartition(":")
+    return "control" if kind_of(spec) == "file" and Path(file).is_file() and is_environment(file, name) else domain_of(spec)
+
+
+def _load_environment(source: str | EnvSource, options: JsonDict, spec: str, reward: Reward | None) -> GymTask:
+    if reward is not None:
+        raise TaskError(f"{spec!r} pays its own reward; another one can only be given to text tasks.")
+    from upslope.tasks.gym import GymTask
+
+    return GymTask(source, **options)
 
 
 def _from_file(spec: str) -> TextTask:
@@ -106,7 +136,8 @@ def _from_file(spec: str) -> TextTask:
     file, _, name = spec.rpartition(":")
     tasks = {key: value for key, value in vars(user_code.load_file(file)).items() if _is_task_class(value)}
     if name not in tasks:
-        raise TaskError(f"{file!r} has no task {name!r}.{did_you_mean(name, tasks)} It has: {', '.join(tasks) or 'none'}.")
+        known = [*tasks, *environments_in(file)]
+        raise TaskError(f"{file!r} has no task {name!r}.{did_you_mean(name, known)} It has: {', '.join(known) or 'none'}.")
     return make_own(tasks[name], file)
 
 
@@ -153,23 +184,35 @@ def _load_text(spec: str, kind: Kind, name: str, options: JsonDict) -> TextTask:
     raise TaskError(_unknown(spec, name))
 
 
-def _load_jsonl(spec: str, reward: Reward | None, test_data: str | None) -> TextTask:
-    if reward is None:
-        raise TaskError(f"{spec!r} needs a reward: 'exact', 'math-verify' or a function of yours as my.py:score.")
-    from upslope.tasks.jsonl import JsonlTask
+def how_to_fetch(name: str) -> str:
+    """The commands that bring a dataset of the hub onto this machine, and what to give then."""
+    folder = name.rpartition("/")[2]
+    code = f"from datasets import load_dataset; load_dataset({name!r}).save_to_disk({folder!r})"
+    return (
+        f"Fetch it: hf download {name} --repo-type dataset --local-dir {folder}, then give one of its files, "
+        f"--task {folder}/FILE.parquet; "
+        f'or python -c "{code}", then --task ./{folder}.'
+    )
 
-    return JsonlTask(spec, reward, test_data)
+
+def _load_data(data: str | Table, reward: Reward | None, test_data: str | Table | None, columns: str) -> TextTask:
+    from upslope.tasks.data_task import DataTask
+
+    return DataTask(data, UndecidedReward() if reward is None else reward, test_data, columns=columns)
 
 
 def _unknown(spec: str, name: str) -> str:
     if Path(spec).is_file():
-        return f"{spec!r} is not a .jsonl file. Problems are read from files with a JSON object on each line; name it so."
+        return f"{spec!r} is no kind of file that problems are read from: {', '.join(DATA_SUFFIXES)}. Name it by what is in it."
+    if Path(spec).is_dir():
+        return f"no task named {spec!r}, but a folder. One that save_to_disk of datasets wrote is given as ./{Path(spec)}."
     if name.partition(":")[0] in ("gym", "reasoning-gym"):
         return f"{spec!r} lacks the name behind the colon, as in gym:CartPole-v1 or reasoning-gym:chain_sum."
     if re.fullmatch(r"[\w/]+-v\d+", name):
         return f"no task named {name!r}. An environment of gymnasium is written gym:{name}."
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        return str(missing(name.partition("/")[0], TASKS, f"{name!r} is a task of a package"))
+        package = missing(name.partition("/")[0], TASKS, f"{name!r} is a task of a package")
+        return f"{package} If it is a dataset on the Hugging Face hub: {how_to_fetch(name)}"
     infos = list_tasks()
     known = [*FAMILY, *(plugin.name for plugin in plugins(TASKS)), "reasoning-gym:", "gym:"]
     return f"no task named {name!r}.{did_you_mean(name, known)} 'upslope tasks' lists all {len(infos)}."

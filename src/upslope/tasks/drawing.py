@@ -11,13 +11,13 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from upslope.errors import TaskError, UserError
+from upslope.errors import UserError
 from upslope.plain_data import JsonDict
-from upslope.tasks.gym import GymTask
+from upslope.tasks.gym import Environments, GymTask
+from upslope.tasks.rendering import drawn, picture, use_no_display
 
 MOST_FRAMES, COLUMNS, WIDTH = 60, 8, 240
 
@@ -42,31 +42,22 @@ def draw(task: GymTask, record: JsonDict, path: Path) -> JsonDict:
 
 def _frames(task: GymTask, record: JsonDict, every: int) -> list[np.ndarray]:
     """The pictures before every so many steps, and the last one."""
-    place = GymTask(task.env_id, **task.options, render_mode="rgb_array").make(1)
+    place = Environments(drawn(task, WIDTH), 1)
     try:
         place.reset(0, record["seed"])
         frames = []
         for number, action in enumerate(record["actions"]):
             if number % every == 0:
-                frames.append(_picture(place))
+                frames.append(picture(place))
             place.step(np.array([action], dtype=np.float32 if task.continuous else np.int64), [0])
-        return [*frames, _picture(place)]
+        return [*frames, picture(place)]
     finally:
         place.close()
 
 
-def _picture(place: Any) -> np.ndarray:
-    frame = place.render(0)
-    if not isinstance(frame, np.ndarray) or frame.ndim != 3:
-        raise TaskError(f"{place.task.name} gives no picture in the mode rgb_array.")
-    return frame
-
-
 def main(arguments: list[str]) -> int:
     """Draws, prints the layout; or says in one line why it cannot be done, and gives 1."""
-    if not os.environ.get("DISPLAY"):
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        os.environ.setdefault("MUJOCO_GL", "egl")
+    use_no_display()
     from upslope.tasks import load_task
 
     name, episode, sheet = arguments

@@ -92,14 +92,14 @@ class _Worker:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=surroundings)
         self._finalizer = weakref.finalize(self, _end, self.process)
         self.ask(*sys.path)  # before anything whose module must be found
-        self.ask(task.env_id, task.options, task.registered(), count)
+        self.ask(task.source, task.options, count)
 
     def ask(self, *message: Any) -> None:
         try:
             packed = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise TaskError(f"{self.task.name} cannot be told to another process ({error}). Register it with a class at the top "
-                            "of a module, or use --env-workers 1.") from error  # fmt: skip
+            raise TaskError(f"{self.task.name} cannot be told to another process ({error}). Define it at the top of a module "
+                            "of its own, or use --env-workers 1.") from error  # fmt: skip
         try:
             _send(self.process.stdin, packed)  # type: ignore[arg-type]
         except OSError:
@@ -153,8 +153,8 @@ def serve() -> None:
             message = _receive(told)
             try:
                 if envs is None:
-                    env_id, options, spec, count = pickle.loads(message)
-                    envs, found = Environments(GymTask.again(env_id, options, spec), count), None
+                    source, options, count = pickle.loads(message)
+                    envs, found = Environments(GymTask(source, **options), count), None
                 else:
                     action, *arguments = pickle.loads(message)
                     found = getattr(envs, action)(*arguments)

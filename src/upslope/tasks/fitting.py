@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from upslope.errors import TaskError
+from upslope.plain_data import Prompt
 from upslope.tasks.text import Problem, Split, WrappedTask
 
 MOST_DRAWS = 20
@@ -23,7 +24,7 @@ class OnlyFitting(WrappedTask):
     ever, and a draw that holds no long one is that of the task itself.
     """
 
-    fits: Callable[[Sequence[str]], list[bool]] = field(compare=False)
+    fits: Callable[[Sequence[Prompt]], list[bool]] = field(compare=False)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -36,7 +37,7 @@ class OnlyFitting(WrappedTask):
         found: list[Problem] = []
         for _ in range(MOST_DRAWS):
             drawn = self.task.sample(count - len(found), split, rng)
-            found += [problem for problem, good in zip(drawn, self.fits([each.prompt for each in drawn]), strict=True) if good]
+            found += [problem for problem, good in zip(drawn, self.fits([each.model_input for each in drawn]), strict=True) if good]
             if len(found) >= count or not drawn:
                 return found
         raise TaskError(

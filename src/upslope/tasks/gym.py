@@ -9,18 +9,18 @@ the next side by side, so that nobody can bootstrap from the wrong one. Simulato
 
 from __future__ import annotations
 
-import re
 import sys
 import traceback
-import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from upslope.errors import MissingExtra, TaskError, did_you_mean, install_extra
-from upslope.plain_data import JsonDict
+from upslope.errors import TaskError
+from upslope.tasks.env_sources import ById, EnvSource
+from upslope.tasks.rendering import simplify
+from upslope.tasks.spaces import action_size, actions_taken, observation_size
 
 if TYPE_CHECKING:
     from upslope.tasks.env_workers import SpreadEnvironments
@@ -42,11 +42,12 @@ class Stepped(NamedTuple):
 
 
 class GymTask:
-    """A gymnasium environment by id. It is looked at once, when the task is made: what cannot be used is refused there.
+    """A gymnasium environment. It is looked at once, when the task is made: what cannot be used is refused there.
 
     Args:
-        env_id: As gymnasium knows it, ``"CartPole-v1"``; ``"package.module:MyEnv-v0"`` imports the module first.
-        make_options: Handed to ``gymnasium.make``: an environment's own settings, or ``max_episode_steps``.
+        env: Its id as gymnasium knows it, ``"CartPole-v1"`` (``"package.module:MyEnv-v0"`` imports the module first), or where else
+            it comes from (`upslope.tasks.env_sources`).
+        make_options: Handed to whatever makes it: an environment's own settings, or ``max_episode_steps``.
 
     Attributes:
         name: ``"gym:CartPole-v1"``.
@@ -61,28 +62,37 @@ class GymTask:
 
     domain = "control"
 
-    def __init__(self, env_id: str, **make_options: Any) -> None:
-        self.env_id, self.options = env_id, make_options
-        env = self.make_one()
+    def __init__(self, env: str | EnvSource, /, **make_options: Any) -> None:
+        self.source: EnvSource = ById(env) if isinstance(env, str) else env
+        self.options = make_options
+        made = self.make_one()
         try:
-            self.env_id = env_id if ":" in env_id else env.spec.id  # an id without a version stands for the newest one
-            self.name = f"gym:{self.env_id}"
-            self.observation_space, self.action_space = env.observation_space, env.action_space
-            limit = env.spec.max_episode_steps
+            self.source = self.source.settled(made)
+            self.name = self.source.name
+            self.observation_space, self.action_space = made.observation_space, made.action_space
+            limit = getattr(made.spec, "max_episode_steps", None)
             self.max_episode_steps: int | None = limit if limit is not None and limit > 0 else None  # -1 takes a limit away
-            self.solved: float | None = env.spec.reward_threshold
+            self.solved: float | None = getattr(made.spec, "reward_threshold", None)
         finally:
-            env.close()
-        self.observation_size = _observation_size(self.name, self.observation_space)
-        self.continuous, self.action_size = _action_size(self.name, self.action_space)
+            made.close()
+        self.observation_size = observation_size(self.name, self.observation_space)
+        self.continuous, self.action_size = action_size(self.name, self.action_space)
         self.remarks: tuple[str, ...] = () if self.max_episode_steps else (
             f"{self.name} has no time limit. An episode of an evaluation is cut after {MOST_WATCHED:,} steps; "
-            f"gym:{self.env_id}:max_episode_steps=500 sets a limit for training and evaluation.",
+            f"{self.source.how_to_limit} sets a limit for training and evaluation.",
         )  # fmt: skip
 
     def make_one(self, **options: Any) -> Any:
         """One plain ``gymnasium.Env``; ``render_mode="human"`` to watch it."""
-        return _make(self.env_id, {**self.options, **options})
+        asked = {**self.options, **options}
+        env = self.source.make(asked)
+        if asked.get("render_mode") == "rgb_array":
+            simplify(env)
+        return env
+
+    def shown(self, render_mode: str, **options: Any) -> GymTask:
+        """The same task to be looked at."""
+        return GymTask(self.source, **self.options, **options, render_mode=render_mode)
 
     def make(self, envs: int, workers: int = 1) -> Environments | SpreadEnvironments:
         """That many environments, stepped together: in this process, or spread over ``workers`` of which it is one."""
@@ -92,19 +102,8 @@ class GymTask:
 
         return SpreadEnvironments(self, envs, min(workers, envs))
 
-    def registered(self) -> Any:
-        """What gymnasium knows under its id, for a process that does not know it yet."""
-        return _gymnasium().registry.get(self.env_id)
-
-    @classmethod
-    def again(cls, env_id: str, options: JsonDict, registered: object) -> GymTask:
-        """The same task in another process."""
-        if registered is not None:
-            _gymnasium().registry.setdefault(env_id, registered)
-        return cls(env_id, **options)
-
     def __repr__(self) -> str:
-        return f"GymTask({', '.join([repr(self.env_id), *(f'{key}={value!r}' for key, value in self.options.items())])})"
+        return f"GymTask({', '.join([repr(self.source.text), *(f'{key}={value!r}' for key, value in self.options.items())])})"
 
 
 class Environments:
@@ -200,15 +199,18 @@ class Environments:
         """What an environment shows of itself, in the mode it was made with."""
         return self._envs[which].render()
 
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the environment says of itself, such as ``render_fps``."""
+        return self._envs[0].metadata or {}
+
     def close(self) -> None:
         for env in self._envs:
             env.close()
 
     def _as_taken(self, actions: np.ndarray) -> Any:
-        space = self.task.action_space
-        if not self.task.continuous:
-            return (actions + int(space.start)).tolist()
-        return np.clip(actions.reshape(-1, *space.shape), space.low, space.high).astype(space.dtype, copy=False)
+        taken = actions_taken(self.task.action_space, actions)
+        return taken if self.task.continuous else taken.tolist()
 
     def _write(self, flat: np.ndarray, observation: Any) -> None:
         if self._one_hot:
@@ -242,78 +244,3 @@ def _in_words(error: BaseException, env: object) -> str:
 def _short(value: object) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _gymnasium() -> Any:
-    try:
-        import gymnasium
-    except ImportError:
-        raise MissingExtra("gymnasium is", install_extra("control")) from None
-    return gymnasium
-
-
-def _make(env_id: str, options: JsonDict) -> Any:
-    """``gymnasium.make``, its errors turned into ones that say what to type."""
-    gymnasium = _gymnasium()
-    known = gymnasium.registry.get(env_id)
-    if known is not None and "mujoco" in str(known.entry_point):
-        _hear_mujoco()
-    try:
-        return gymnasium.make(env_id, **options)
-    except gymnasium.error.DependencyNotInstalled as error:
-        if "mujoco" in str(error).lower():
-            raise MissingExtra("mujoco is", install_extra("control")) from error
-        raise TaskError(f"gym:{env_id} needs a package that is not installed: {error}") from error
-    except (gymnasium.error.Error, ImportError) as error:
-        # A removed version fails on import, a wrong name in the registry: to the user both are an id that is not there.
-        near = did_you_mean(env_id, _newest_ids(gymnasium.registry))
-        raise TaskError(f"no usable gymnasium environment {env_id!r}.{near} Gymnasium says: {error}") from error
-    except (Exception, SystemExit) as error:  # of its module or its making, which may do anything
-        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
-        told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise TaskError(f"gym:{env_id} could not be made{f' with {given}' if given else ''}: {told}") from error
-
-
-def _hear_mujoco() -> None:
-    """Send MuJoCo's warnings through Python's, which say a thing once.
-
-    Left alone it repeats them for every environment and writes a log file into whatever folder the user stands in.
-    """
-    try:
-        import mujoco
-    except ImportError:
-        return  # gymnasium is about to say so
-    if mujoco.get_mju_user_warning() is None:
-        mujoco.set_mju_user_warning(lambda message: warnings.warn(f"MuJoCo: {message}", stacklevel=2))
-
-
-def _newest_ids(registry: JsonDict) -> list[str]:
-    """The newest version of each environment: older ones are mostly there to say that they have moved."""
-    newest: dict[str, tuple[int, str]] = {}
-    for known in registry:
-        match = re.fullmatch(r"(.+?)(?:-v(\d+))?", known)
-        family, version = (match[1], int(match[2] or 0)) if match else (known, 0)
-        newest[family] = max(newest.get(family, (-1, "")), (version, known))
-    return [known for _, known in newest.values()]
-
-
-def _observation_size(name: str, space: object) -> int:
-    spaces = _gymnasium().spaces
-    if isinstance(space, spaces.Discrete):
-        return int(space.n)
-    if not isinstance(space, spaces.Box):
-        raise TaskError(f"{name} has observations {space}; only Box and Discrete can be used. "
-                        "Register it with gymnasium's FlattenObservation wrapper around it.")  # fmt: skip
-    if len(space.shape) >= 2 and space.dtype == np.uint8:
-        raise TaskError(f"{name} has images as observations, {space}; a policy for vectors cannot use them. "
-                        "Use an environment that reports its state as numbers.")  # fmt: skip
-    return int(np.prod(space.shape))
-
-
-def _action_size(name: str, space: object) -> tuple[bool, int]:
-    spaces = _gymnasium().spaces
-    if isinstance(space, spaces.Discrete):
-        return False, int(space.n)
-    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        return True, int(np.prod(space.shape))
-    raise TaskError(f"{name} has actions {space}; only Discrete and a Box of floats can be used.")

@@ -6,21 +6,36 @@ No torch here, and nothing that a task names is loaded. Everybody else reads the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal, cast, get_args
 
 from upslope.plain_data import JsonDict
 from upslope.runtime.settings import Domain
 
 DOMAINS: tuple[Domain, ...] = get_args(Domain)
-Kind = Literal["jsonl", "file", "gym", "reasoning-gym", "embedded"]
+Kind = Literal["data", "file", "gym", "reasoning-gym", "embedded"]
 ENVIRONMENTS: frozenset[Kind] = frozenset({"gym"})
 """Kinds whose tasks are acted in; those of all others are answered in text."""
+
+DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".jsonl.gz", ".json.gz", ".csv.gz", ".tsv.gz", ".parquet")
+"""How files of problems end."""
+DATASET_FILES = ("dataset_dict.json", "state.json")
+"""What the library `datasets` writes into a folder (``save_to_disk``) of several splits, or of one."""
+
+
+def is_data_folder(spec: str) -> bool:
+    """Whether a text is the path of a folder that `datasets` wrote. It must look like a path: a bare name is that of a task."""
+    looks = "/" in spec or spec.startswith((".", "~"))
+    try:
+        return looks and any((Path(spec).expanduser() / name).is_file() for name in DATASET_FILES)
+    except (OSError, ValueError, RuntimeError):  # a null character, a name too long, nobody's home
+        return False
 
 
 def kind_of(spec: str) -> Kind:
     """How a task's name is to be read; names that stand for nothing count as embedded, where they are refused."""
-    if spec.endswith(".jsonl"):
-        return "jsonl"
+    if spec.lower().endswith(DATA_SUFFIXES) or is_data_folder(spec):
+        return "data"
     if ".py:" in spec:
         return "file"
     family, colon, _ = spec.partition(":")

@@ -6,6 +6,7 @@ This module imports no torch: the command line lists tasks without waiting for i
 from __future__ import annotations
 
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from upslope.errors import TaskError
+from upslope.plain_data import Message, Prompt
 
 Split = Literal["train", "tune", "test"]
 """``train`` is learned from, ``tune`` decides during training (when to stop a warm start), ``test`` is never seen by either."""
@@ -37,6 +39,13 @@ class Problem:
     """A right answer, not always the only one. Empty where none is known."""
     info: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What else the task needs to score it."""
+    messages: tuple[Message, ...] = field(default=(), hash=False)
+    """The prompt as the turns of a conversation, where it was given so; `prompt` is then the same to read."""
+
+    @property
+    def model_input(self) -> Prompt:
+        """What the model is given: the messages, or the prompt as text."""
+        return self.messages or self.prompt
 
     @property
     def id(self) -> int:
@@ -51,7 +60,7 @@ class Scores:
     reward: list[float]
     correct: list[bool]
     components: dict[str, list[float]] = field(default_factory=dict)
-    """Named parts of the reward, for the metrics."""
+    """Named parts of the reward, for the metrics; NaN where a part does not apply."""
     items: list[list[float]] = field(default_factory=list)
     """What each item of an answer is worth, where the task asks for a list: as many numbers as it asks for items."""
 
@@ -140,7 +149,7 @@ class WithReward(WrappedTask):
 
     def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
         own = self.task.score(problems, responses)
-        reward, components = call_reward(self.reward, problems, responses)
+        reward, components = call_reward(self.reward, problems, responses, self.name)
         return Scores(reward, own.correct, {**own.components, **components})
 
     def describe(self) -> str:
@@ -156,31 +165,85 @@ def split_of(prompt: str) -> Split:
     return "test" if share < 2 else "tune" if share < 3 else "train"
 
 
+@dataclass(frozen=True)
+class RewardRows:
+    """What a reward is called with; all lists are as long as the responses."""
+
+    prompts: list[str]
+    responses: list[str]
+    answers: list[str]
+    infos: Sequence[Mapping[str, Any]]
+    """Every further column of each problem."""
+    messages: list[Any]
+    """The prompt of each problem as a list of messages, where it is one; else nothing."""
+    task_name: str = ""
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem], responses: Sequence[str], task_name: str = "") -> RewardRows:
+        prompts, answers = [problem.prompt for problem in problems], [problem.answer for problem in problems]
+        infos = [dict(problem.info) for problem in problems]
+        return cls(prompts, list(responses), answers, infos, [getattr(each, "messages", None) for each in problems], task_name)
+
+    def only(self, row: int) -> RewardRows:
+        prompt, response, answer = self.prompts[row], self.responses[row], self.answers[row]
+        return RewardRows([prompt], [response], [answer], [self.infos[row]], [self.messages[row]], self.task_name)
+
+    def pay(self, reward: Reward) -> tuple[list[float], dict[str, list[float]]]:
+        """What a reward gives each response, NaN where it does not apply, and its named components."""
+        further = {name: getattr(self, name) for name in ("infos", "messages", "task_name") if takes(reward, name)}
+        returned = reward(self.prompts, self.responses, self.answers, **further)
+        if isinstance(returned, Mapping):
+            components = {name: [float(value) for value in column] for name, column in returned.items()}
+            rewards = components.pop("reward", None)
+            if rewards is None:
+                raise TaskError(f"{reward_name(reward)} returned {sorted(returned)}, but no 'reward' among them. Add that key.")
+        else:
+            rewards, components = [float(value) for value in returned], {}
+        if len(rewards) != len(self.responses):
+            raise TaskError(f"{reward_name(reward)} returned {len(rewards)} rewards for {len(self.responses)} responses.")
+        return rewards, components
+
+
 def call_reward(
-    reward: Reward, problems: Sequence[Problem], responses: Sequence[str]
+    reward: Reward, problems: Sequence[Problem], responses: Sequence[str], task_name: str = ""
 ) -> tuple[list[float], dict[str, list[float]]]:
-    """The rewards of some responses, and their named components."""
-    further = {"infos": [dict(problem.info) for problem in problems]} if takes_infos(reward) else {}
-    prompts, answers = [problem.prompt for problem in problems], [problem.answer for problem in problems]
-    returned = reward(prompts, list(responses), answers, **further)
-    if isinstance(returned, Mapping):
-        components = {name: [float(value) for value in column] for name, column in returned.items()}
-        rewards = components.pop("reward", None)
-        if rewards is None:
-            raise TaskError(f"{reward_name(reward)} returned {sorted(returned)}, but no 'reward' among them. Add that key.")
-    else:
-        rewards, components = [float(value) for value in returned], {}
-    if len(rewards) != len(responses):
-        raise TaskError(f"{reward_name(reward)} returned {len(rewards)} rewards for {len(responses)} responses.")
+    """The rewards of some responses, and their named components. What a reward does not apply to earns nothing."""
+    rewards, components = RewardRows.of(problems, responses, task_name).pay(reward)
+    if any(math.isnan(value) for value in rewards):
+        components = {**components, short_name(reward): rewards}
+        rewards = [0.0 if math.isnan(value) else value for value in rewards]
     return rewards, components
 
 
-def takes_infos(reward: Reward) -> bool:
-    """Whether a reward has a parameter ``infos``; it is recognised by name, since a fourth one may be the user's own knob."""
+def correct_ones(rewards: Sequence[float], components: Mapping[str, Sequence[float]]) -> list[bool]:
+    """Which responses are right: the component ``correct`` says so (a half or more); without one, those with full marks are."""
+    if "correct" in components:
+        return [value >= 0.5 for value in components["correct"]]
+    return [value >= FULL_MARKS for value in rewards]
+
+
+def takes(reward: Reward, name: str) -> bool:
+    """Whether a reward has a parameter of this name, such as ``infos``: a fourth one may be the user's own knob."""
     try:
-        return "infos" in inspect.signature(reward).parameters
+        return name in inspect.signature(reward).parameters
     except (TypeError, ValueError):
         return False
+
+
+def short_name(reward: Reward) -> str:
+    """What the metric of a reward is called: its name without the file and without options."""
+    return reward_name(getattr(reward, "function", reward)).partition(":")[0]
+
+
+@dataclass(frozen=True)
+class UndecidedReward:
+    """Stands where data with answers were given no reward: the run looks at some sampled answers and chooses one."""
+
+    name: ClassVar[str] = "a reward that is chosen when the run begins"
+    needs_answer: ClassVar[bool] = True
+
+    def __call__(self, prompts: list[str], responses: list[str], answers: list[str]) -> list[float]:
+        raise TaskError("no reward was chosen yet. Give one, such as 'exact', 'number' or a function of yours as my.py:score.")
 
 
 def reward_name(reward: Reward) -> str:

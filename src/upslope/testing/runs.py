@@ -17,6 +17,7 @@ from torch import Tensor
 from upslope.errors import Remark
 from upslope.plan import Plan
 from upslope.run import Watcher, resume, start
+from upslope.runtime.reward_text import reward_texts
 from upslope.runtime.settings import Settings
 from upslope.tasks import domain_of
 from upslope.testing.checks import expect
@@ -54,7 +55,7 @@ class Ground:
             task, reward = str(folder / "data.jsonl"), f"{folder / 'letters.py'}:score"
         control = domain_of(task) == "control"
         given = Settings(**{**(CONTROL if control else TEXT), **settings, **self.settings})
-        return Plan(method, task, "tiny" if control else MODEL, given, reward)
+        return Plan(method, task, "tiny" if control else MODEL, given, reward_texts(reward))
 
 
 class Breaks(Watcher):

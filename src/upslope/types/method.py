@@ -26,6 +26,7 @@ from upslope.types.slots import (
     Memory,
     Model,
     ModelView,
+    PolicyPart,
     Ratio,
     Reference,
     Regularizer,
@@ -75,7 +76,7 @@ class Method:
     filter: Stack[Filter] = Stack()
     advantage: Advantage | None = None
     shape: Stack[Shape] = Stack()
-    policy: ModelView | None = None
+    policy: PolicyPart | None = None
     ratio: Ratio | None = None
     surrogate: Surrogate | None = None
     weight: Stack[Weight] = Stack()
@@ -111,6 +112,11 @@ class Method:
         if slot in SINGLE_SLOTS + OPTIONAL_SLOTS:
             return [] if value is None else [(slot, value)]
         return [(f"{slot}.{place}", part) for place, part in (value if slot in NAMED_SLOTS else enumerate(value))]
+
+    @property
+    def view(self) -> ModelView | None:
+        """Which view of a language model is trained; none where the policy is a network of a controller."""
+        return self.policy if isinstance(self.policy, ModelView) else None
 
     # -- looking at it -------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from upslope.types.part import Part
 
 HOMES = (
     "upslope.objective",
+    "upslope.policies.control.networks",
     "upslope.policies.views",
     "upslope.rollout.vine",
     "upslope.rollout.windows",
@@ -42,7 +43,7 @@ KINDS: Mapping[str, type[Part]] = MappingProxyType(
         "filter": slots.Filter,
         "advantage": slots.Advantage,
         "shape": slots.Shape,
-        "policy": slots.ModelView,
+        "policy": slots.PolicyPart,
         "ratio": slots.Ratio,
         "mix": slots.Mix,
         "surrogate": slots.Surrogate,

@@ -1,7 +1,7 @@
 """Slot classes: what the parts of each slot take and return.
 
 A slot's own parts are in the package or module of its name below `upslope.objective`; those of ``policy`` in
-`upslope.policies.views`, those of ``rollout`` in `upslope.rollout`.
+`upslope.policies.views` and `upslope.policies.control.networks`, those of ``rollout`` in `upslope.rollout`.
 """
 
 from __future__ import annotations
@@ -132,7 +132,11 @@ class Reference(Part):
         return rows
 
 
-class ModelView(Part):
+class PolicyPart(Part):
+    """What a method says of its policy, under ``policy``: a `ModelView` of a language model, or the `Network` of a controller."""
+
+
+class ModelView(PolicyPart):
     """Which view of a language model is trained: a method's ``policy``. Sampling does not know it."""
 
     def annotate(self, policy: object, rows: Trajectories) -> Trajectories:
@@ -141,6 +145,14 @@ class ModelView(Part):
 
     def applied(self, model: object, experts: Tensor | None = None) -> AbstractContextManager[None]:
         """While the context lasts, ``model`` gives the logits to learn from; ``experts`` are those noted for its tokens."""
+        raise NotImplementedError
+
+
+class Network(PolicyPart):
+    """The network that acts in control: a method's ``policy`` there. It builds the policy of a task."""
+
+    def build(self, task: object, seed: int) -> object:
+        """The policy for a task's observations and actions, untrained, with weights drawn from the seed."""
         raise NotImplementedError
 
 

@@ -211,7 +211,9 @@ def test_a_learner_makes_no_forward_pass_before_its_first_update(updates, expect
         policy, task = tiny(0, width=32), load_task("reverse:length=2")
         monkeypatch.setattr(type(task), "score", lambda _, problems, texts: by_letters(texts))
         rollout = TextRollout(task, policy, tasks=4, samples=4, sampling=Sampling(5), seed=1)
-        chosen = Settings(steps=3, lr=0.01, tasks_per_step=4, samples_per_task=4, updates_per_step=updates, watch_kl=False)
+        chosen = Settings(
+            steps=3, lr=0.01, warmup=10, tasks_per_step=4, samples_per_task=4, updates_per_step=updates, watch_kl=False
+        )
         settings = chosen.resolved("text", "tiny", max_tokens=5)
         learner = PolicyGradient(find("grpo").derive(regularize=None), policy, rollout, settings)
         for step in (1, 2):

@@ -93,7 +93,8 @@ def test_markdown_and_text_say_what_the_comparison_says(found: Comparison) -> No
             assert sentence in told
         assert f"{found.standings[0].score.value:.3f} [" in told
     rows = [line for line in markdown(found).splitlines() if line.startswith("| dhpo |")]
-    assert len(rows) == 2 and rows[0].count("|") == 5 and "5 of 5" in rows[0]
+    assert len(rows) == 3 and rows[0].count("|") == 5 and "5 of 5" in rows[0]
+    assert rows[1] == "| dhpo | 0.4 | 0.92 | +0.520 [+0.483, +0.552] | 5 of 5 | learned |"
     assert re.search(r"dhpo over grpo +1\.00 +0\.54 to 1\.00 .* 5 of 5 +0\.024 +dhpo wins", text(found))
 
 

@@ -57,7 +57,8 @@ class BetaNormalised(Advantage):
         return frozenset({"group"})
 
     def __call__(self, batch: Batch) -> Tensor:
-        components = [value for name, value in sorted(batch.components.items()) if name != "task"]
+        # A reward that does not apply to a row is NaN there; it earned nothing.
+        components = [value.nan_to_num(nan=0.0) for name, value in sorted(batch.components.items()) if name != "task"]
         rewards = components if self.by_component and components else [batch.reward]
         return batch.per_decision(torch.stack([self._normalised(batch, reward) for reward in rewards]).sum(0))
 

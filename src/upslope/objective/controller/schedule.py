@@ -9,6 +9,27 @@ from upslope.objective.base import Controller, State
 
 
 @dataclass(frozen=True)
+class LinearSchedule(Controller):
+    r"""Knobs moved linearly with the run's progress p, as in :math:`k(p) = (1-p)\,start + p\,end`: a clip that narrows, say.
+
+    Fields:
+        moves: the knobs, by path.
+        start, end: their value before the first step and after the last.
+    """
+
+    moves: tuple[str, ...] = ("surrogate.low", "surrogate.high")
+    start: float = 0.2
+    end: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.moves:
+            raise MethodError("LinearSchedule.moves is empty; name the knobs to move, as in surrogate.low.")
+
+    def knobs(self, state: State, progress: float) -> dict[str, float]:
+        return dict.fromkeys(self.moves, (1 - progress) * self.start + progress * self.end)
+
+
+@dataclass(frozen=True)
 class DownSampling(Controller):
     r"""Shares of rows and of tokens that learn, moved linearly with the run's progress p (D3S).
 

@@ -80,11 +80,12 @@ class MLPPolicy(nn.Module):
 
     Initialisation is orthogonal: gain sqrt(2) inside, 1 for the critic's head, and 0.01 for the actor's, so that every policy
     starts near uniform (or near zero mean) whatever its first weights. The Gaussian's standard deviation does not depend on the
-    observation and starts at 1. Actions are drawn at temperature one.
+    observation and starts at ``exp(log_std)``. Actions are drawn at temperature one.
 
     Args:
         observation_size: Numbers in an observation.
         actions: Choices, or dimensions if ``continuous``.
+        log_std: Of a Gaussian policy, where it starts; later it is learned.
         seed: Of the initial weights. The global generator is not touched.
     """
 
@@ -93,7 +94,7 @@ class MLPPolicy(nn.Module):
     pads = True
 
     def __init__(self, observation_size: int, actions: int, continuous: bool, *, hidden: Sequence[int] = (64, 64),
-                 activation: str = "tanh", seed: int = 0) -> None:  # fmt: skip
+                 activation: str = "tanh", log_std: float = 0.0, seed: int = 0) -> None:  # fmt: skip
         super().__init__()
         self.sizes = MLPSizes(observation_size, actions, continuous, tuple(hidden), activation)
         self.plain = False
@@ -101,11 +102,13 @@ class MLPPolicy(nn.Module):
         self.flat = nn.ParameterDict()
         """The weights of each stack as one vector: ``policy`` (``log_std`` at its end), ``value`` and further heads by name."""
         self._add_stack("policy", 0.01, generator(seed, "policy"))
+        if self.log_std is not None:
+            self.log_std.fill_(log_std)
 
     @classmethod
-    def for_task(cls, task: Any, *, hidden: Sequence[int] = (64, 64), activation: str = "tanh", seed: int = 0) -> MLPPolicy:
-        """A policy that fits a control task's observations and actions."""
-        return cls(task.observation_size, task.action_size, task.continuous, hidden=hidden, activation=activation, seed=seed)
+    def for_task(cls, task: Any, **options: Any) -> MLPPolicy:
+        """A policy that fits a control task's observations and actions; the options are those of the class."""
+        return cls(task.observation_size, task.action_size, task.continuous, **options)
 
     # -- the critic ----------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,17 +13,21 @@ from typing import Any
 import tomli_w
 
 from upslope.errors import UserError, did_you_mean
+from upslope.methods import composed_of
 from upslope.plain_data import JsonDict, Knobs
-from upslope.plan import checked_table
+from upslope.plan import absolute_model, checked_table
 from upslope.plugins import full_name
 from upslope.policies.trained import is_run
+from upslope.report.compare.variants import Grid, path_of, read_grid, variants, varied_settings
+from upslope.runtime.data_files import DataFiles
 from upslope.runtime.files import write_text
 from upslope.runtime.method_file import method_table
 from upslope.runtime.run_folder import RunFolder
-from upslope.runtime.settings import Settings, check_names
+from upslope.runtime.settings import Settings, check_domain, check_names
 from upslope.runtime.toml_files import parse_toml
 from upslope.setting_up import set_up
-from upslope.tasks import plugin_of
+from upslope.tasks import domain_of, plugin_of
+from upslope.tasks.kinds import kind_of
 from upslope.types import Method
 from upslope.types.part_text import as_text
 
@@ -45,11 +48,11 @@ class Question:
     model: str = "tiny"
     knobs: Knobs = field(default_factory=dict)
     """By path, for every method; ``method:path`` is for that one only."""
-    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """By path as in ``knobs``, the values to try; each makes a contender of its own."""
+    grid: Grid = field(default_factory=dict)
+    """By path as in ``knobs``, or by setting, the values to try; each makes a contender of its own."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """As for a run. ``seed`` is the first of the seeds."""
-    reward: str = ""
+    reward: tuple[str, ...] = ()
     test_data: str = ""
     take: Mapping[str, str] = field(default_factory=dict)
 
@@ -64,17 +67,21 @@ class Question:
             raise UserError(f"--seeds is {self.seeds!r}; it must be a whole number, at least 1. Five tell something, ten more.")
         check_names(self.settings)
         Settings(**self.settings)
+        object.__setattr__(self, "grid", read_grid(self.grid))
         for path in (*self.knobs, *self.grid):
             owner = path.rpartition(":")[0]
             if owner and owner not in self.methods:
                 raise UserError(
                     f"--set or --grid {path!r} is for {owner!r}, which is not compared.{did_you_mean(owner, self.methods)}"
                 )
-        for path, values in self.grid.items():
-            if len(values) < 1 or len({str(value) for value in values}) < len(values):
-                raise UserError(f"--grid {path} has the values {', '.join(map(str, values))}; give each once.")
+        for path in self.grid:
             if path in self.knobs:
                 raise UserError(f"{path!r} is in --set and in --grid; leave one out.")
+            if path_of(path) in self.settings:
+                name = path_of(path)
+                raise UserError(
+                    f"--{name.replace('_', '-')} {self.settings[name]} is for all runs, and --grid varies it too; leave one out."
+                )
 
     def cells(self) -> list[Cell]:
         """Every run; seed by seed, so that an early stop leaves a comparison with fewer seeds rather than with fewer methods."""
@@ -84,19 +91,9 @@ class Question:
         for seed in range(first, first + self.seeds):
             for task in self.tasks:
                 for method in self.methods:
-                    for knobs, label in self._variants(method):
-                        made.append(Cell(label, method, task, seed, knobs, settings, self))
+                    for each in variants(method, _plain_name(method), self.knobs, self.grid):
+                        made.append(Cell(each.label, method, task, seed, each.knobs, {**settings, **each.settings}, self))
         return made
-
-    def _variants(self, method: str) -> list[tuple[JsonDict, str]]:
-        fixed = {_path(key): value for key, value in self.knobs.items() if _is_for(key, method)}
-        paths = {_path(key): values for key, values in self.grid.items() if _is_for(key, method)}
-        found = []
-        for choice in itertools.product(*paths.values()):
-            chosen = dict(zip(paths, choice, strict=True))
-            label = " ".join([_plain_name(method), *(f"{path}={as_text(value)}" for path, value in chosen.items())])
-            found.append(({**fixed, **chosen}, label))
-        return found
 
     def default_folder(self) -> Path:
         names = "-".join(_slug(_plain_name(name)) for name in self.methods)
@@ -126,7 +123,7 @@ class Cell:
         words = ["train", self.method, "--task", self.task, "--model", asked.model, "--out", str(out), "--quiet"]
         words += [word for path, value in self.knobs.items() for word in ("--set", f"{path}={as_text(value)}")]
         words += [word for slot, name in asked.take.items() for word in ("--take", f"{slot}={name}")]
-        words += ["--reward", asked.reward] if asked.reward else []
+        words += [word for text in asked.reward for word in ("--reward", text)]
         words += ["--test-data", asked.test_data] if asked.test_data else []
         return words + setting_flags({**self.settings, "seed": self.seed})
 
@@ -140,8 +137,8 @@ class Checked:
     """What checking found out of a question: its cells with the settings that were open, and how they will be seen."""
 
     cells: list[Cell]
-    steps: dict[str, int]
-    """Of a run on each task."""
+    steps: dict[tuple[str, str], int]
+    """Of a run of each label on each task."""
     methods: dict[tuple[str, str], JsonDict]
     """The table of each label's method on each task, as its ``run.toml`` will have it."""
     score: dict[str, str]
@@ -168,28 +165,28 @@ def check(question: Question, find: FindMethod) -> Checked:
     small = question.model if question.model.split(":")[0] == "tiny" else "tiny"
     if small != question.model:
         _check_model(question.model)
-    steps: dict[str, int] = {}
+    steps: dict[tuple[str, str], int] = {}
     methods: dict[tuple[str, str], JsonDict] = {}
     score: dict[str, str] = {}
     cells = question.cells()
     first = cells[0].seed
     for cell in (each for each in cells if each.seed == first):
+        check_domain(Settings(**cell.settings), domain_of(cell.task), cell.task, question.model)
         given = Settings(**{**cell.settings, "engine": "torch"})
         components = set_up(
             find(cell.method, question.take), cell.task, small, given, question.reward, question.test_data, cell.knobs
         )
-        steps[cell.task] = int(components.settings.steps or 0)
+        steps[cell.label, cell.task] = int(components.settings.steps or 0)
         score[cell.task] = components.score_name
         methods[cell.label, cell.task] = method_table(components.method)
     folders = [cell.folder for cell in cells]
     if twice := sorted({name for name in folders if folders.count(name) > 1}):
         raise UserError(f"two runs would share the folder {twice[0]!r}: methods, knobs or tasks differ too little in name.")
-    extra = {"keep_checkpoints": 1, **question.settings}
-    extra.pop("seed", None)
     made = []
     for cell in cells:
-        every = {} if "eval_every" in extra else {"eval_every": max(1, steps[cell.task] // CURVE_POINTS)}
-        made.append(dataclasses.replace(cell, settings={**extra, "steps": steps[cell.task], **every}))
+        length = steps[cell.label, cell.task]
+        every = {} if "eval_every" in cell.settings else {"eval_every": max(1, length // CURVE_POINTS)}
+        made.append(dataclasses.replace(cell, settings={"keep_checkpoints": 1, **cell.settings, "steps": length, **every}))
     return Checked(made, steps, methods, score)
 
 
@@ -229,7 +226,7 @@ def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> Non
 
     shared = {
         "model": question.model,
-        "reward": question.reward,
+        "reward": ", ".join(question.reward),
         "test_data": question.test_data,
         "settings": {key: value for key, value in question.settings.items() if key != "seed" and value is not None},
     }
@@ -242,6 +239,7 @@ def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> Non
         known[cell.folder] = {
             "folder": cell.folder, "label": cell.label, "method": cell.method, "task": cell.task, "seed": cell.seed,
             "knobs": {key: value if isinstance(value, (bool, int, float)) else as_text(value) for key, value in cell.knobs.items()},
+            "settings": {key: cell.settings[key] for key in varied_settings(question.grid) if cell.settings.get(key) is not None},
         }  # fmt: skip
     table = {"upslope": __version__, "shared": shared, "cells": list(known.values())}
     write_text(path / FILE, tomli_w.dumps(table))
@@ -261,9 +259,12 @@ def _refuse_differences(path: Path, old: Mapping[str, Any], new: Mapping[str, An
 def check_agrees(cell: Cell, path: Path, checked: Checked) -> None:
     """Refuses to take an earlier run for this cell if it was made with another method, task or setting."""
     table = checked_table(RunFolder.open(path))
-    wanted = {"model": cell.question.model, "settings": {**cell.settings, "seed": cell.seed}}
+    wanted = {"model": absolute_model(cell.question.model), "settings": {**cell.settings, "seed": cell.seed}}
     wanted |= {"method": _without_texts(checked.methods[cell.label, cell.task])}
-    if ".py:" not in cell.task:
+    files = DataFiles.at(cell.task) if kind_of(cell.task) == "data" else None
+    if files is not None and table["task"] != cell.task:  # runs from before they had copies of their data name the file itself
+        wanted |= {"task": files.name, "data": files.digests}
+    elif ".py:" not in cell.task:
         wanted["task"] = full_name(cell.task, plugin_of(cell.task))
     was, now = flat({**table, "method": _without_texts(table["method"])}), flat(wanted)
     for key, value in now.items():
@@ -295,19 +296,10 @@ def flat(table: Any, path: str = "") -> JsonDict:
 # -- names -----------------------------------------------------------------------------------------------------------------
 
 
-def _path(key: str) -> str:
-    return key.rpartition(":")[2]
-
-
-def _is_for(key: str, method: str) -> bool:
-    owner = key.rpartition(":")[0]
-    return not owner or owner == method
-
-
 def _plain_name(method: str) -> str:
-    """``my_method.py:better`` is called ``better``, ``my_method.py`` ``my_method``."""
-    path, _, name = method.partition(".py")
-    return name.removeprefix(":") or Path(path).name
+    """``my_method.py:better`` is called ``better``, ``my_method.py`` ``my_method``; so in a composition."""
+    files = [word.partition(".py") for word in composed_of(method)]
+    return "+".join(name.removeprefix(":") or Path(path).name for path, _, name in files)
 
 
 def _slug(text: str) -> str:

@@ -32,9 +32,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--model", help="as for train (tiny)")
     add("--set", action="append", default=[], metavar="PATH=VALUE",
         help="a knob or part of every method, or of one: dhpo:surrogate.sequence.high=0.1; repeatable")  # fmt: skip
-    add("--grid", action="append", default=[], metavar="PATH=V,V", help="values of a knob; each is compared as a method of its own")
+    add("--grid", action="append", default=[], metavar="PATH=V,V",
+        help="values of a setting (lr=1e-4,3e-4), a knob or a slot; each counts as a method of its own; repeatable")  # fmt: skip
     add("--take", action="append", default=[], metavar="SLOT=METHOD", help="as for train; repeatable")
-    add("--reward", default="", help="as for train")
+    add("--reward", action="append", default=[], metavar="NAME[*WEIGHT]", help="as for train; repeatable")
     add("--test-data", default="", metavar="FILE", help="as for train")
     add("--out", help="folder of the comparison (runs/compare-METHODS-TASK)")
     add("--workers", type=whole(1), metavar="N", help="runs at a time (as many as cores and memory carry)")
@@ -111,7 +112,7 @@ def _asked(flags: argparse.Namespace) -> JsonDict:
 def _grid(given: Sequence[str]) -> dict[str, list[str]]:
     from upslope.runtime.settings_flags import pairs
 
-    found = pairs("--grid", given, "PATH=VALUE,VALUE, as in surrogate.high=0.2,0.28")
+    found = pairs("--grid", given, "PATH=VALUE,VALUE, as in lr=1e-4,3e-4 or surrogate.high=0.2,0.28")
     grid = {path: [value.strip() for value in _split(values)] for path, values in found.items()}
     for path, values in grid.items():
         if not all(values):
@@ -120,10 +121,10 @@ def _grid(given: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _split(values: str) -> list[str]:
-    """At commas, but not inside of brackets: those belong to the fields of a part."""
+    """At commas, but not inside of brackets: those belong to a value, such as a part with its fields or ``(64, 64)``."""
     found, depth = [""], 0
     for letter in values:
-        depth += (letter in "([") - (letter in ")]")
+        depth += (letter in "([{") - (letter in ")]}")
         if letter == "," and not depth:
             found.append("")
         else:

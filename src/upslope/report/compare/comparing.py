@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from upslope.errors import UserError
+from upslope.errors import Remark, UserError
 from upslope.plan import checked_table
 from upslope.report.compare.cells import Cell, Checked, FindMethod, Question, check, is_comparison, write_question
-from upslope.report.compare.gathering import Field, expand, gather
+from upslope.report.compare.gathering import BUDGET, Field, expand, gather
 from upslope.report.compare.markdown import markdown
 from upslope.report.compare.measuring import Comparison, References, measure
 from upslope.report.compare.page import page
 from upslope.report.compare.running import LOCK, Failure, Interrupted, only_one, room_for, run_cells, sort_out, threads_of
 from upslope.report.compare.sampling import default_k, missing, sample_all
 from upslope.report.compare.timing import WORTH_A_TRIAL, Cost, cost
+from upslope.report.compare.variants import varied_settings
 from upslope.report.compare.watching import Watching, name
 from upslope.report.words import clock
 from upslope.runtime.files import write_json, write_text
@@ -58,6 +60,7 @@ def compare_methods(question: Question, find: FindMethod, options: Options) -> A
     checked, root, threads = check(question, find), options.out or question.default_folder(), threads_of(question)
     cells = checked.cells
     check_folder(root)
+    _warn_of_budgets(question)
     with only_one(root) as lock:
         finished, to_run = sort_out(cells, root, checked)
         write_question(root, question, cells)
@@ -98,6 +101,7 @@ def dry_run(question: Question, find: FindMethod, options: Options) -> str:
     """What would be run, without running it but for a short run that is timed."""
     checked, root, threads = check(question, find), options.out or question.default_folder(), threads_of(question)
     check_folder(root)
+    _warn_of_budgets(question)
     finished, to_run = sort_out(checked.cells, root, checked)
     price = _price(question, finished, to_run, root, threads, options)
     workers = options.workers or room_for(threads, price.memory)
@@ -118,6 +122,17 @@ def plan_line(question: Question, checked: Checked, kept: int, to_run: Sequence[
     how = "timed on a short run" if price.timed else "as the finished ones took"
     long = f"about {clock(seconds / min(workers, len(to_run)))} ({how})" if seconds else "too short to be worth timing first"
     return f"{count}, {min(workers, len(to_run))} at a time; {long}"
+
+
+def _warn_of_budgets(question: Question) -> None:
+    """Hours before the report would say it: what a grid makes unequal is not ranked."""
+    unequal = [name for name in varied_settings(question.grid) if name in (*BUDGET, "eval_problems")]
+    if unequal:
+        what = "how many problems a run is judged on" if unequal == ["eval_problems"] else "what a run may spend"
+        told = (
+            f"--grid {unequal[0]} changes {what}: such runs are shown side by side, with their curves against samples and tokens, "
+        )
+        warnings.warn(Remark(f"{told}and not ranked."), stacklevel=2)
 
 
 def _price(

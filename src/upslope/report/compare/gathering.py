@@ -14,6 +14,7 @@ from upslope.plain_data import JsonDict
 from upslope.plan import checked_table
 from upslope.report.compare.cells import flat, is_comparison, read_labels
 from upslope.report.compare.sampling import counts
+from upslope.runtime.data_files import shown_name
 from upslope.runtime.run_folder import RunFolder
 from upslope.types.part_index import class_name
 
@@ -126,7 +127,7 @@ def read_run(path: Path) -> Trained | str:
     return Trained(
         path=path,
         method=method,
-        task=str(table["task"]).partition("@")[0],
+        task=shown_name(str(table["task"])).partition("@")[0],
         seed=seed,
         score_name=score_name,
         before=before,
@@ -194,7 +195,7 @@ def _variant(run: Trained) -> JsonDict:
     """All that makes a run's method what it is, flat."""
     method = {key: value for key, value in run.table["method"].items() if key not in TEXTS}
     settings = {key: value for key, value in run.settings.items() if key not in BOOKKEEPING}
-    return flat({**method, **settings, "model": run.table["model"], "reward function": run.table["reward"]})
+    return flat({**method, **settings, "model": run.table["model"], "reward function": ", ".join(run.table["reward"])})
 
 
 def _knob_name(path: str) -> str:
@@ -253,12 +254,19 @@ def _budget(run: Trained) -> JsonDict:
 
 def _evaluation(run: Trained) -> JsonDict:
     last = run.evaluations[-1] if run.evaluations else {}
-    return {"problems": last.get("problems", last.get("episodes")), "test data": run.table["test_data"], "score": run.score_name}
+    return {
+        "problems": last.get("problems", last.get("episodes")),
+        "test data": shown_name(run.table["test_data"]),
+        "score": run.score_name,
+    }
 
 
 def _terms(run: Trained) -> JsonDict:
     data: Mapping[str, object] = run.table.get("data") or {}
-    return {"reward function": run.table["reward"], "data": " ".join(f"{name} {digest}" for name, digest in sorted(data.items()))}
+    return {
+        "reward function": ", ".join(run.table["reward"]),
+        "data": " ".join(f"{shown_name(name)} {digest}" for name, digest in sorted(data.items())),
+    }
 
 
 def _remark(found: Field, notes: list[str]) -> None:

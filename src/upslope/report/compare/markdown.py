@@ -6,10 +6,14 @@ from collections.abc import Sequence
 
 from upslope.report.compare.measuring import Comparison
 from upslope.report.compare.terminal import (
+    LEARNED_HEADER,
+    LEARNED_RULE,
+    NO_THRESHOLD,
     PAIR_HEADER,
     diagnostic_text,
     estimate_text,
     find_reached,
+    learned_cells,
     pair_cells,
     reached_text,
     reached_title,
@@ -20,14 +24,19 @@ from upslope.report.curves import number
 def markdown(found: Comparison) -> str:
     """The comparison as Markdown."""
     several = len(found.tasks) > 1
-    blocks = [f"# {plain(found.title)}", f"**{plain(found.headline)}**"]
+    first = "" if found.headline.startswith(found.learning) else f"{plain(found.learning)} "
+    blocks = [f"# {plain(found.title)}", f"{first}**{plain(found.headline)}**"]
     blocks += ["\n".join(f"- {plain(sentence)}" for sentence in found.sentences)] if found.sentences else []
     blocks += ["## Final score", "Interquartile mean over seeds [95% stratified bootstrap interval].", scores(found)]
+    if any(each.threshold is None for each in found.efficiency.values()):
+        blocks.append(NO_THRESHOLD)
     if found.normalised:
         told = "; ".join(
             f"{plain(task)}: {number(low)} is 0, {number(high)} is 1" for task, (low, high) in found.normalised.items()
         )
         blocks.append(f"Scores taken over all tasks are normalised ({told}).")
+    cells = [learned_cells(found, each) for each in found.learned]
+    blocks += ["## What was learned", rows_of(LEARNED_HEADER, [[plain(who), *rest] for who, *rest in cells]), LEARNED_RULE]
     if found.pairs:
         rule = "P: the chance that a run of the first is better than one of the second. Its interval is at the level at which "
         rule += "Holm's method tests the pair. A win is an adjusted p of at most 0.05."

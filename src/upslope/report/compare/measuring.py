@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,18 @@ import numpy as np
 from upslope.plain_data import JsonDict
 from upslope.report.compare.diagnostics import Diagnostic, diagnose
 from upslope.report.compare.gathering import Contender, Field, Trained
+from upslope.report.compare.learned import Learned, learning_headline, measure_learning
 from upslope.report.compare.sampling import curve as pass_curve
+from upslope.report.compare.spending import at_equal_spending, spent_at
 from upslope.report.compare.verdict import Pair, headline, judge
+from upslope.report.curves import number
 from upslope.runtime.statistics import (
     bootstrap_generator,
     interquartile_mean,
     iqm_band,
     performance_profile,
     stratified_bootstrap_interval,
+    wilson_interval,
 )
 
 AXES = ("steps", "samples", "tokens", "seconds")
@@ -87,7 +91,8 @@ class Reached:
 class Efficiency:
     """Who gets to a score first."""
 
-    threshold: float
+    threshold: float | None
+    """None where none was given and nobody has learned: there is nothing to get to."""
     given: bool
     methods: list[Reached]
 
@@ -97,7 +102,10 @@ class Comparison:
     """Everything a comparison says."""
 
     title: str
+    learning: str
+    """Whether anything was learned at all."""
     headline: str
+    """Who beats whom. Where nothing was learned it says that first."""
     sentences: list[str]
     obstacles: list[str]
     notes: list[str]
@@ -106,6 +114,8 @@ class Comparison:
     normalised: dict[str, tuple[float, float]]
     """The scores that count as 0 and as 1 on each task; empty where scores are as they are."""
     paired: bool
+    learned: list[Learned]
+    """By method and task, the end against the start."""
     standings: list[Standing]
     pairs: list[Pair]
     curves: dict[str, dict[str, list[Line]]]
@@ -147,24 +157,28 @@ def measure(
     }
     pairs = [] if field.obstacles else judge(scores, field.paired, scaled)
     told = f"Not ranked: {'; '.join(field.obstacles)}." if field.obstacles else headline(pairs, [each.label for each in standings])
+    learned = measure_learning(field)
+    learning = learning_headline(learned)
     order = {each.label: place for place, each in enumerate(standings)}
     if not field.obstacles:
         standings = sorted(standings, key=lambda each: (-each.score.value, order[each.label]))
     return Comparison(
         title=f"{', '.join(order)} on {', '.join(field.tasks)}",
-        headline=told,
+        learning=learning,
+        headline=told if any(each.outcome == "learned" for each in learned) else f"{learning} {told}",
         sentences=[pair.sentence for pair in pairs],
         obstacles=field.obstacles,
-        notes=field.notes,
+        notes=[*field.notes, *_threshold_notes(field, threshold), *at_equal_spending(field)],
         tasks=field.tasks,
         score_name={task: field.runs(task)[0].score_name for task in field.tasks},
         normalised=scales,
         paired=field.paired,
+        learned=learned,
         standings=standings,
         pairs=pairs,
         curves={task: {axis: _lines(field, task, axis) for axis in AXES} for task in field.tasks},
         profiles=[] if field.obstacles else _profiles(scaled),
-        efficiency={task: _efficiency(field, task, threshold) for task in field.tasks},
+        efficiency={task: _efficiency(field, task, threshold, learned) for task in field.tasks},
         passes={task: lines for task in field.tasks if (lines := _passes(field, task))},
         diagnostics={task: diagnose(field, task) for task in field.tasks},
         settings={task: _shared(field.runs(task)) for task in field.tasks},
@@ -201,9 +215,19 @@ def _standing(contender: Contender, field: Field, scales: Mapping[str, tuple[flo
         if runs:
             after = [run.after for run in runs]
             seeds, before = [run.seed for run in runs], [run.before for run in runs]
-            tasks[task] = TaskScores(seeds, before, after, estimate([after]))
+            tasks[task] = TaskScores(seeds, before, after, _with_width(estimate([after]), [runs]))
             strata.append(_scaled(after, scales.get(task)))
-    return Standing(contender.label, estimate(strata), tasks)
+    return Standing(contender.label, _with_width(estimate(strata), map(contender.on, tasks)), tasks)
+
+
+def _with_width(found: Estimate, tasks: Iterable[Sequence[Trained]]) -> Estimate:
+    """Accuracies that are the same in every run leave open what the problems leave open: the interval is then over those."""
+    runs = [run for some in tasks for run in some]
+    problems = [int(run.evaluations[-1].get("problems") or 0) if run.evaluations else 0 for run in runs]
+    if found.low is None or found.low != found.high or any(run.control for run in runs) or not min(problems):
+        return found
+    count = min(problems)
+    return Estimate(found.value, *wilson_interval(min(count, max(0, round(found.value * count))), count))
 
 
 def estimate(strata: Sequence[Sequence[float]]) -> Estimate:
@@ -236,24 +260,6 @@ def _profiles(scaled: Mapping[str, Sequence[Sequence[float]]]) -> list[Line]:
 # -- curves ----------------------------------------------------------------------------------------------------------------
 
 
-def _spent(run: Trained, axis: str) -> np.ndarray:
-    """How much of an axis was used up at each evaluation."""
-    at = np.array([each["step"] for each in run.evaluations], dtype=float)
-    if axis == "steps":
-        return at
-    used = np.array([_used(record, run, axis) for record in run.steps], dtype=float)
-    total = np.concatenate([[0.0], np.cumsum(used)])
-    return total[np.clip(at.astype(int), 0, len(used))]
-
-
-def _used(record: Mapping[str, Any], run: Trained, axis: str) -> float:
-    value = record.get(axis)
-    if value is None and axis == "samples":  # runs of before it was recorded
-        sizes = run.settings
-        value = record.get("tokens") if run.control else sizes["tasks_per_step"] * sizes["samples_per_task"]
-    return float(value or 0.0)
-
-
 def _lines(field: Field, task: str, axis: str) -> list[Line]:
     """Each method's held-out score along an axis, as far as all its runs went."""
     found = []
@@ -261,7 +267,7 @@ def _lines(field: Field, task: str, axis: str) -> list[Line]:
         runs = [run for run in contender.on(task) if len(run.evaluations) > 1]
         if not runs:
             continue
-        spent = [_spent(run, axis) for run in runs]
+        spent = [spent_at(run, axis) for run in runs]
         same = all(len(each) == len(spent[0]) and np.array_equal(each, spent[0]) for each in spent)
         grid = spent[0] if same else np.linspace(max(each[0] for each in spent), min(each[-1] for each in spent), CURVE_POINTS)
         curves = [np.interp(grid, x, [each["score"] for each in run.evaluations]) for x, run in zip(spent, runs, strict=True)]
@@ -288,12 +294,28 @@ def _passes(field: Field, task: str) -> list[Line]:
 # -- sample efficiency -----------------------------------------------------------------------------------------------------
 
 
-def _efficiency(field: Field, task: str, threshold: float | None) -> Efficiency:
-    runs = field.runs(task)
-    start = float(np.mean([run.before for run in runs]))
-    best = max(interquartile_mean([run.after for run in each.on(task)]) for each in field.contenders if each.on(task))
-    aim = start + OF_THE_WAY * (best - start) if threshold is None else threshold
+def _efficiency(field: Field, task: str, threshold: float | None, learned: Sequence[Learned]) -> Efficiency:
+    aim = threshold
+    if aim is None:
+        if not any(each.outcome == "learned" for each in learned if each.task == task):
+            return Efficiency(None, False, [])
+        start = _start(field, task)
+        best = max(interquartile_mean([run.after for run in each.on(task)]) for each in field.contenders if each.on(task))
+        aim = start + OF_THE_WAY * max(best - start, 0.0)
     return Efficiency(aim, threshold is not None, [_reached(each, task, aim) for each in field.contenders if each.on(task)])
+
+
+def _start(field: Field, task: str) -> float:
+    return float(np.mean([run.before for run in field.runs(task)]))
+
+
+def _threshold_notes(field: Field, threshold: float | None) -> list[str]:
+    """A threshold that runs have before their first step tells nothing about speed."""
+    if threshold is None:
+        return []
+    aim, told = f"--threshold {number(threshold)}", "which runs have before their first step. Give one above it, or none."
+    below = {task: start for task in field.tasks if (start := _start(field, task)) > threshold}
+    return [f"{aim} is below the start on {task} ({number(start)}), {told}" for task, start in below.items()]
 
 
 def _reached(contender: Contender, task: str, aim: float) -> Reached:

@@ -13,9 +13,13 @@ from upslope.report.compare import charts
 from upslope.report.compare.measuring import AXES, Comparison, Estimate, Line, Standing
 from upslope.report.compare.style import STYLE
 from upslope.report.compare.terminal import (
+    LEARNED_HEADER,
+    LEARNED_RULE,
+    NO_THRESHOLD,
     diagnostic_text,
     estimate_text,
     find_reached,
+    learned_cells,
     pair_cells,
     reached_text,
     reached_title,
@@ -30,7 +34,8 @@ def page(found: Comparison) -> str:
     """The report as HTML text."""
     drawn = Drawn(found)
     sections = [
-        _header(found), _verdict(found), drawn.scores(), drawn.learning(), drawn.pairs(), drawn.further(), drawn.diagnostics(),
+        _header(found), _verdict(found), _learned(found),
+        drawn.scores(), drawn.learning(), drawn.pairs(), drawn.further(), drawn.diagnostics(),
         _rule(found), _notes(found), _settings(found), _runs(found),
     ]  # fmt: skip
     return (
@@ -59,7 +64,19 @@ def _verdict(found: Comparison) -> str:
     lines += [f'<li class="stop">{_text(reason)}</li>' for reason in found.obstacles]
     lines += [f'<li class="stop">{_text(failure)}</li>' for failure in found.failures]
     answer = "These runs are not ranked." if found.obstacles else found.headline
-    return f'<section class="verdict"><p class="answer">{_text(answer)}</p><ul>{"".join(lines)}</ul></section>'
+    first = "" if answer.startswith(found.learning) else f'<p class="learning">{_text(found.learning)}</p>'
+    return f'<section class="verdict">{first}<p class="answer">{_text(answer)}</p><ul>{"".join(lines)}</ul></section>'
+
+
+def _learned(found: Comparison) -> str:
+    rows = []
+    for each in found.learned:
+        who, *cells, outcome = learned_cells(found, each)
+        kind = ' class="won"' if each.outcome == "learned" else ""
+        shown = "".join(f'<td class="n">{_text(cell)}</td>' for cell in cells)
+        rows.append(f"<tr><th>{_text(who)}</th>{shown}<td{kind}>{_text(outcome)}</td></tr>")
+    body = _table(("", *LEARNED_HEADER[1:]), "".join(rows))
+    return f'<section><h2>What was learned</h2><p class="note">{_text(LEARNED_RULE)}</p>{body}</section>'
 
 
 class Drawn:
@@ -210,7 +227,9 @@ class Drawn:
             cells.append(ends if not several else "-")
             shown = "".join(f'<td class="n">{_text(cell)}</td>' for cell in cells)
             rows.append(f"<tr><th>{_text(label)}</th>{shown}</tr>")
-        aim = next(iter(found.efficiency.values()))
+        if all(each.threshold is None for each in found.efficiency.values()):
+            return f'<h3 class="spaced">Steps to a threshold</h3><p class="note">{_text(NO_THRESHOLD)}</p>'
+        aim = next(each for each in found.efficiency.values() if each.threshold is not None)
         how = "as given" if aim.given else "80% of the way from the start to the best method's final score"
         note = (
             f"Steps until half of a method's runs were evaluated at the threshold ({how}) or above; in brackets how many got there."

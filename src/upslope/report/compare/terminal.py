@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from upslope.report.compare.learned import Learned, signed
 from upslope.report.compare.measuring import Comparison, Efficiency, Estimate, Reached
 from upslope.report.compare.verdict import Pair
 from upslope.report.curves import number
@@ -12,7 +13,8 @@ from upslope.report.describe import table
 
 def text(found: Comparison) -> str:
     """All of it, to be printed."""
-    blocks = [found.headline, *_bullets(found.sentences), "", _scores(found)]
+    first = [] if found.headline.startswith(found.learning) else [found.learning]
+    blocks = [*first, found.headline, *_bullets(found.sentences), "", _scores(found), "", _learned(found)]
     if found.pairs:
         blocks += ["", _pairs(found.pairs)]
     for task in found.tasks:
@@ -44,11 +46,32 @@ def _scores(found: Comparison) -> str:
     return table(rows, header)
 
 
+LEARNED_RULE = (
+    "A method has learned where the 95% interval of its mean change lies above 0: over seeds, and never narrower than what the "
+    "problems or episodes of the evaluations leave open."
+)
+NO_THRESHOLD = "There are no steps to a score where no method has learned: every such score would be had before the first step."
+LEARNED_HEADER = ("start to end", "start", "end", "change [95%]", "runs that rose", "result")
+
+
+def learned_cells(found: Comparison, each: Learned) -> list[str]:
+    """The columns of a method's end against its start."""
+    who = f"{each.label}, {each.task}" if len(found.tasks) > 1 else each.label
+    change = f"{signed(each.change)} [{signed(each.low)}, {signed(each.high)}]"
+    return [who, number(each.before), number(each.after), change, f"{each.rose} of {each.runs}", each.outcome]
+
+
+def _learned(found: Comparison) -> str:
+    return table([learned_cells(found, each) for each in found.learned], LEARNED_HEADER)
+
+
 def _score_title(found: Comparison, task: str) -> str:
     return f"{found.score_name[task]} on {task}" if len(found.tasks) > 1 else f"final {found.score_name[task]}"
 
 
 def reached_title(efficiency: Efficiency, task: str = "") -> str:
+    if efficiency.threshold is None:
+        return f"steps to a score{f' on {task}' if task else ''}"
     return f"steps to {number(efficiency.threshold)}{f' on {task}' if task else ''}"
 
 

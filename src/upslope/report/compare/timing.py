@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,6 +17,8 @@ from typing import Any
 from upslope.errors import UserError
 from upslope.report.compare.cells import Cell
 from upslope.report.compare.running import launch, upslope_command
+from upslope.runtime.settings import Settings
+from upslope.tasks import domain_of
 
 TRIAL_STEPS = 3
 POLL_SECONDS = 0.05
@@ -34,29 +36,42 @@ class Cost:
     memory: int = ASSUMED_BYTES
     timed: bool = False
     """Whether a short run was made to find out."""
+    work: Mapping[str, float] = field(default_factory=dict)
+    """Of the runs on each task that the seconds are of: a grid over settings makes longer and shorter ones."""
 
     def of(self, cells: Sequence[Cell]) -> float:
         """Seconds of these runs one after the other; 0 if unknown for one of them."""
-        known = [self.seconds.get(cell.task, 0.0) for cell in cells]
+        known = [self.seconds.get(cell.task, 0.0) * (_work(cell) / self.work.get(cell.task, _work(cell))) for cell in cells]
         return sum(known) if all(known) else 0.0
+
+
+def _work(cell: Cell) -> float:
+    """What a run samples, in rollouts or steps of an environment: about what its time is proportional to."""
+    sizes = Settings(**cell.settings)
+    each = sizes.envs * sizes.horizon if domain_of(cell.task) == "control" else sizes.tasks_per_step * sizes.samples_per_task
+    return float(max(sizes.steps or 0, 1) * each)
 
 
 def cost(to_run: Sequence[Cell], finished: Sequence[Cell], root: Path, threads: int) -> Cost:
     """From runs that are there; from a short run of each task that has none."""
     seconds: dict[str, float] = {}
+    work: dict[str, float] = {}
     memory = 0.0
     timed = False
     for task in dict.fromkeys(cell.task for cell in to_run):
-        earlier = [_seen(root / cell.folder) for cell in finished if cell.task == task]
+        before = [cell for cell in finished if cell.task == task]
+        earlier = [_seen(root / cell.folder) for cell in before]
         if earlier:
             seconds[task] = sum(each[0] for each in earlier) / len(earlier)
+            work[task] = sum(map(_work, before)) / len(before)
             memory = max(memory, *(each[1] for each in earlier))
             continue
-        cell = next(each for each in to_run if each.task == task)
+        cell = max((each for each in to_run if each.task == task), key=_work)  # the one that needs the most memory
         if int(cell.settings["steps"]) > WORTH_A_TRIAL:
             seconds[task], peak = _trial(cell, threads)
+            work[task] = _work(cell)
             memory, timed = max(memory, peak), True
-    return Cost(seconds, int(memory) or ASSUMED_BYTES, timed)
+    return Cost(seconds, int(memory) or ASSUMED_BYTES, timed, work)
 
 
 def _seen(path: Path) -> tuple[float, float]:

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from torch import Tensor
 
 from upslope.errors import UserError
-from upslope.plain_data import JsonDict
+from upslope.plain_data import JsonDict, Prompt
+from upslope.policies.tokenization import PLAIN, PromptFormat, plain_text
 from upslope.rollout.engines.external import seed_of
 from upslope.runtime.http_client import Client, ServerError, server_address
 from upslope.types import Sampling
@@ -27,18 +28,19 @@ class ServerAnswers:
         url: ``http://host:port``, with or without ``/v1``; a model of several is named behind ``#``.
         chat: Whether problems are put as a user's message, as they are to a model with a chat template; else as text to continue.
             Where the server has only the other way, that one is taken.
+        form: How prompts are put to a chat model.
         api_key: Left out, what the environment holds under ``UPSLOPE_API_KEY``.
         parallel: Requests under way at once.
     """
 
-    def __init__(self, url: str, chat: bool, api_key: str | None = None, parallel: int = 8):
+    def __init__(self, url: str, chat: bool, form: PromptFormat = PLAIN, api_key: str | None = None, parallel: int = 8):
         address = server_address(url)
-        self.url, self.chat, self.parallel = url, chat, parallel
+        self.url, self.chat, self.form, self.parallel = url, chat, form, parallel
         self.client = Client.at(address.base, api_key)
         self.model = self.client.choose(address.model)
         self._settled = False
 
-    def __call__(self, prompts: Sequence[str], samples: int, sampling: Sampling, uniforms: Tensor) -> tuple[list[str], int]:
+    def __call__(self, prompts: Sequence[Prompt], samples: int, sampling: Sampling, uniforms: Tensor) -> tuple[list[str], int]:
         """An answer per row, ``samples`` of each prompt side by side, and how many tokens they took (0 where it does not say)."""
         asked = [(prompt, seed_of(uniforms[row])) for row, prompt in enumerate(p for p in prompts for _ in range(samples))]
         found: list[tuple[str, int]] = []
@@ -48,7 +50,7 @@ class ServerAnswers:
             found += pool.map(lambda each: self._answer(each[0], each[1], sampling), asked)
         return [_cut(text, sampling.stop) for text, _ in found], sum(tokens for _, tokens in found)
 
-    def _first(self, prompt: str, seed: int, sampling: Sampling) -> tuple[str, int]:
+    def _first(self, prompt: Prompt, seed: int, sampling: Sampling) -> tuple[str, int]:
         """The first answer also shows which of the two ways the server has."""
         self._settled = True
         try:
@@ -59,11 +61,13 @@ class ServerAnswers:
             self.chat = not self.chat
             return self._answer(prompt, seed, sampling)
 
-    def _answer(self, prompt: str, seed: int, sampling: Sampling) -> tuple[str, int]:
+    def _answer(self, prompt: Prompt, seed: int, sampling: Sampling) -> tuple[str, int]:
         body: JsonDict = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
         body |= {"model": self.model} if self.model else {}
         body |= {"seed": seed, "top_p": sampling.top_p} if sampling.temperature > 0 else {}
-        body |= {"messages": [{"role": "user", "content": prompt}]} if self.chat else {"prompt": prompt}
+        body |= {"messages": self.form.messages(prompt)} if self.chat else {"prompt": plain_text(prompt)}
+        # vLLM's name for it, which others have taken over.
+        body |= {"chat_template_kwargs": dict(self.form.template)} if self.chat and self.form.template else {}
         answer = self.client.post("/chat/completions" if self.chat else "/completions", body)
         try:
             choice = answer["choices"][0]

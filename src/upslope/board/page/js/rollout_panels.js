@@ -8,6 +8,8 @@ import { Preview, visible } from "./tokens.js";
 /** Groups of a step and samples of a group that are listed; the others are reached by their number and by keys. */
 const MOST_LISTED = 1000;
 const MOST_PIPS = 64;
+/** Rewards of a sample that have a column of their own; its card names them all. */
+const MOST_PARTS = 6;
 
 /** The groups of a step as a list; `choose(row)` opens a sample. */
 export function groupList(step, current, choose) {
@@ -95,11 +97,19 @@ export function groupHead(group) {
   );
 }
 
+/** The named parts of these samples' reward, a column each: the task's own is the reward itself. */
+function rewardParts(samples) {
+  const names = new Set(samples.flatMap((sample) => Object.keys(sample.components ?? {})));
+  names.delete("task");
+  return [...names].slice(0, MOST_PARTS);
+}
+
 /** The samples of a group in a line each, with the beginning of what was written. */
 export function sampleLines(all, row, beside, actions) {
   const samples = all.filter((sample, at) => at < MOST_LISTED || sample.row === row || sample.row === beside);
   const strips = samples.map((sample) => new Preview(sample));
   const several = samples.length > 1;
+  const parts = rewardParts(samples);
   const element = h(
     "table",
     { class: "card sample-lines", "aria-label": "Samples of this group" },
@@ -109,7 +119,7 @@ export function sampleLines(all, row, beside, actions) {
       h(
         "tr",
         {},
-        ["Sample", "Reward", "Advantage", "Tokens", "Answer", several ? "Beside" : ""].map((text) =>
+        ["Sample", "Reward", ...parts, "Advantage", "Tokens", "Answer", several ? "Beside" : ""].map((text) =>
           h("th", { scope: "col" }, text),
         ),
       ),
@@ -153,6 +163,7 @@ export function sampleLines(all, row, beside, actions) {
           },
           h("th", { scope: "row" }, pick),
           h("td", { class: "figure" }, number(sample.reward)),
+          parts.map((name) => h("td", { class: "figure soft" }, number(sample.components?.[name]))),
           h("td", { class: "figure" }, number(sample.advantage)),
           h("td", { class: "figure soft" }, count(written(sample))),
           h("td", { class: "preview-cell" }, strips[at].element),

@@ -1,0 +1,95 @@
+"""A trained controller ready for use: raw observations in, actions as the environment takes them out.
+
+What it does in front of and behind the network is what the run did: the observation statistics as they stood at the checkpoint, and
+actions clipped to their box, or counted from the first one of their space.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from upslope.errors import UserError
+from upslope.policies.control.mlp import MLPPolicy
+from upslope.rollout.normalise import ObservationNormaliser
+from upslope.runtime.seeding import generator
+from upslope.tasks.gym import GymTask
+from upslope.tasks.spaces import actions_taken
+
+
+class DeployedPolicy:
+    """Picks actions as the run's policy does, by Stable-Baselines3's protocol.
+
+    Args:
+        observations: Shows the policy what it learned to see; ``None`` shows it what the environment gives.
+        seed: Of actions that are drawn.
+    """
+
+    def __init__(self, task: GymTask, policy: MLPPolicy, observations: ObservationNormaliser | None, seed: int = 0) -> None:
+        self.task, self.policy, self.observations = task, policy, observations
+        self.observation_space, self.action_space = task.observation_space, task.action_space
+        self._actor, self._random = policy.acting(), generator(seed, "predict")
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[np.ndarray, Any]:
+        """Actions for one observation or a batch of them, and the state as it was given: these policies have no memory.
+
+        Args:
+            observation: As the environment gives it, or several with one more axis in front.
+            deterministic: The likeliest action; otherwise one is drawn, as in training.
+
+        Raises:
+            UserError: if it is not of the environment's shape, or not finite.
+        """
+        seen, single = self.seen(observation)
+        output = self._actor.output(seen)
+        action = self._actor.choose(output, np.empty(0) if deterministic else self._noise(len(seen)), deterministic)
+        taken = actions_taken(self.action_space, action)
+        return (taken[0] if single and self.task.continuous else np.asarray(taken[0]) if single else taken), state
+
+    def parameters(self, observation: Any) -> np.ndarray:
+        """Of the distribution of actions, ``[B, A]``: logits, or the means of a Gaussian before they are clipped."""
+        output = self._actor.output(self.seen(observation)[0])
+        return output[:, :-1] if self._actor.has_value else output
+
+    def seen(self, observation: Any) -> tuple[np.ndarray, bool]:
+        """Observations as the network sees them, ``[B, D]`` float32, and whether it was a single one."""
+        raw, single = self._flat(observation)
+        return (raw if self.observations is None else self.observations(raw)), single
+
+    def _flat(self, observation: Any) -> tuple[np.ndarray, bool]:
+        space = self.observation_space
+        try:
+            given = np.asarray(observation, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise UserError(f"{type(observation).__name__} is no observation of {self.task.name}; give {self._wanted()}.") from None
+        single = given.shape == space.shape
+        if not single and given.shape[1:] != space.shape:
+            raise UserError(f"an observation of {self.task.name} has the shape {space.shape}, and {given.shape} was given; "
+                            f"give {self._wanted()}.")  # fmt: skip
+        if not np.isfinite(given).all():
+            raise UserError(f"an observation given to {self.task.name} holds a number that is not finite.")
+        rows = given[None] if single else given
+        if not hasattr(space, "n"):
+            return rows.reshape(len(rows), -1).astype(np.float32), single
+        places = rows.astype(np.int64) - int(space.start)
+        if ((places < 0) | (places >= space.n) | (rows != rows.round())).any():
+            raise UserError(f"{shown_ids(rows)} is not in {space}, the observations of {self.task.name}.")
+        return np.eye(int(space.n), dtype=np.float32)[places], single
+
+    def _wanted(self) -> str:
+        return f"one of that shape, or several as {('N', *self.observation_space.shape)}".replace("'", "")
+
+    def _noise(self, rows: int) -> np.ndarray:
+        import torch
+
+        if self.task.continuous:
+            return torch.randn((rows, self.task.action_size), generator=self._random).numpy()
+        return torch.rand(rows, generator=self._random).numpy()
+
+
+def shown_ids(rows: np.ndarray) -> str:
+    """Some numbers in a message."""
+    return ", ".join(f"{value:g}" for value in rows.reshape(-1)[:3]) + (", ..." if rows.size > 3 else "")

@@ -1,0 +1,318 @@
+"""A trained controller as one file that needs nothing of ours: ``.onnx``, or ``.pt`` (TorchScript).
+
+The file takes raw observations ``[N, ...]`` (float32 as the environment shapes them, int64 for a Discrete space) and gives
+``action``, the likeliest one as the environment takes it, and ``parameters`` of the distribution: logits, or the Gaussian's means
+and, in continuous spaces, ``log_std`` as a third output. Normalisation and clipping are inside. Before it is written it must agree
+with `DeployedPolicy.predict` on a thousand observations.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from upslope.errors import MissingExtra, UserError, did_you_mean, install_extra
+from upslope.plain_data import JsonDict
+from upslope.policies.control import plain
+from upslope.rollout.deployed import DeployedPolicy
+from upslope.runtime.files import write_bytes
+
+CHECKED = 1000
+"""Observations on which a file must agree with the policy: half of them from episodes, half drawn wider around those."""
+TOLERANCE = 1e-4
+"""Largest difference of parameters and continuous actions, relative to the largest of their size; rounding is below 1e-5."""
+OPSET = 18
+
+Answer = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""From observations to actions and parameters."""
+
+
+class Agreement(NamedTuple):
+    """How far a file is from the policy."""
+
+    difference: float
+    """Of parameters and continuous actions, relative."""
+    other_actions: int
+    """Discrete choices that differ although the policy was not undecided between the two."""
+
+    @property
+    def holds(self) -> bool:
+        return self.difference <= TOLERANCE and self.other_actions == 0  # a NaN is not below anything
+
+
+def export_control(controller: DeployedPolicy, path: Path) -> JsonDict:
+    """Writes the policy to ``path``; its suffix says how.
+
+    Raises:
+        UserError: for another suffix, a path that cannot be written, or a file that would not do what the policy does.
+    """
+    makers = {".onnx": _onnx, ".pt": _torchscript}
+    path = path.expanduser()
+    if path.suffix not in makers:
+        near = did_you_mean(path.suffix, makers) if path.suffix else ""
+        raise UserError(f"--to {str(path)!r}: a controller is written as policy.onnx or policy.pt (TorchScript).{near}")
+    if path.is_dir():
+        raise UserError(f"--to {str(path)!r} is a folder; give the file to write, such as {str(path / 'policy.onnx')!r}.")
+    data, answer, by = makers[path.suffix](controller)
+    found = compare(controller, answer, observations_to_check(controller))
+    if not found.holds:
+        raise UserError(
+            f"{path} was not written: on {CHECKED:,} observations it would differ from the policy by {found.difference:.1e} and "
+            f"choose another action {found.other_actions} times. Please report this with the run's run.toml."
+        )
+    try:
+        write_bytes(path, data)
+    except OSError as problem:
+        raise UserError(f"{path} cannot be written: {problem.strerror}.") from problem
+    return {"file": str(path), "bytes": len(data), "checked": CHECKED, "difference": found.difference, "checked_by": by}
+
+
+# -- the check -------------------------------------------------------------------------------------------------------------
+
+
+def observations_to_check(controller: DeployedPolicy, count: int = CHECKED) -> np.ndarray:
+    """Observations of episodes that the policy plays, and as many drawn around them with ten times the spread."""
+    space, random = controller.observation_space, np.random.default_rng(0)
+    if hasattr(space, "n"):
+        return int(space.start) + random.integers(0, space.n, count)
+    found: list[np.ndarray] = []
+    env, seed = controller.task.make_one(), 0
+    try:
+        observation, _ = env.reset(seed=seed)
+        while len(found) < count // 2:
+            found.append(np.asarray(observation, np.float32))
+            observation, _, terminated, truncated, _ = env.step(controller.predict(observation)[0])
+            if terminated or truncated:
+                seed += 1
+                observation, _ = env.reset(seed=seed)
+    finally:
+        env.close()
+    played = np.stack(found)
+    wide = played.mean(0) + 10 * (played.std(0) + 1e-3) * random.standard_normal((count - len(played), *space.shape))
+    return np.concatenate([played, wide.astype(np.float32)])
+
+
+def compare(controller: DeployedPolicy, answer: Answer, observations: np.ndarray) -> Agreement:
+    """The answers of a file beside those of `DeployedPolicy.predict`."""
+    wanted, _ = controller.predict(observations, deterministic=True)
+    thought = controller.parameters(observations)
+    action, parameters = answer(observations)
+    if action.shape != wanted.shape or parameters.shape != thought.shape:
+        return Agreement(float("inf"), len(observations))
+    size = np.abs(thought).max() + 1e-6
+    difference = float(np.abs(parameters - thought).max() / size)
+    if controller.task.continuous:
+        return Agreement(max(difference, float(np.abs(action - wanted).max() / size)), 0)
+    rows, start = np.arange(len(thought)), int(controller.action_space.start)
+    lost = thought[rows, wanted - start] - thought[rows, (action - start).clip(0, thought.shape[1] - 1)]
+    return Agreement(difference, int((lost > TOLERANCE * size).sum()))
+
+
+# -- TorchScript -----------------------------------------------------------------------------------------------------------
+
+
+class _Exported(nn.Module):
+    """The controller in torch's own operations, for tracing."""
+
+    def __init__(self, controller: DeployedPolicy) -> None:
+        super().__init__()
+        policy, space, normaliser = controller.policy, controller.action_space, controller.observations
+        self.activation, self.continuous = policy.sizes.activation, controller.task.continuous
+        self.one_hot = int(controller.observation_space.n) if hasattr(controller.observation_space, "n") else 0
+        self.first = int(getattr(controller.observation_space, "start", 0))
+        self.shape, self.start = tuple(space.shape), int(getattr(space, "start", 0))
+        self.clip = normaliser.clip if normaliser is not None else 0.0
+        mean, spread = _statistics(controller)
+        self.mean, self.spread = nn.Buffer(torch.from_numpy(mean)), nn.Buffer(torch.from_numpy(spread))
+        self.weights = nn.ParameterList([nn.Parameter(layer.weight.float().clone(), False) for layer in policy.actor])
+        self.biases = nn.ParameterList([nn.Parameter(layer.bias.float().clone(), False) for layer in policy.actor])
+        if self.continuous:
+            self.log_std = nn.Buffer(_log_std(controller))
+            self.low, self.high = (nn.Buffer(torch.from_numpy(np.array(end))) for end in (space.low, space.high))
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, ...]:
+        if self.one_hot:
+            hidden = nn.functional.one_hot(observation - self.first, self.one_hot).float()
+        else:
+            hidden = observation.reshape(observation.shape[0], -1).float()
+        if self.clip:
+            hidden = ((hidden.double() - self.mean) / self.spread).clamp(-self.clip, self.clip).float()
+        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            hidden = nn.functional.linear(hidden, weight, bias)
+            if number < len(self.weights) - 1:
+                hidden = plain.ACTIVATIONS[self.activation](hidden)
+        if not self.continuous:
+            return hidden.argmax(-1) + self.start, hidden
+        action = torch.maximum(torch.minimum(hidden.reshape(-1, *self.shape).to(self.low.dtype), self.high), self.low)
+        return action, hidden, self.log_std
+
+
+def _torchscript(controller: DeployedPolicy) -> tuple[bytes, Answer, str]:
+    module = _Exported(controller).eval()
+    space = controller.observation_space
+    example = torch.zeros((2, *space.shape), dtype=torch.int64 if hasattr(space, "n") else torch.float32)
+    example = example + int(getattr(space, "start", 0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch would rather have other formats
+        traced = torch.jit.trace(module, example)
+        file = io.BytesIO()
+        torch.jit.save(traced, file)
+        loaded = torch.jit.load(io.BytesIO(file.getvalue()))
+
+    def answer(observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        with torch.no_grad():
+            action, parameters, *_ = loaded(torch.from_numpy(observations))
+        return action.numpy(), parameters.numpy()
+
+    return file.getvalue(), answer, "torch.jit"
+
+
+def _log_std(controller: DeployedPolicy) -> Tensor:
+    assert controller.policy.log_std is not None
+    return controller.policy.log_std.detach().float().clone()
+
+
+def _statistics(controller: DeployedPolicy) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and spread that observations are normalised by, float64; 0 and 1 if they are not."""
+    normaliser, size = controller.observations, controller.task.observation_size
+    if normaliser is None:
+        return np.zeros(size), np.ones(size)
+    moments = normaliser.moments
+    spread = np.sqrt(moments.variance + normaliser.eps) if moments.count else np.ones(size)
+    return moments.mean.copy(), spread
+
+
+# -- ONNX ------------------------------------------------------------------------------------------------------------------
+
+
+class _Graph:
+    """An ONNX graph under construction: `add` gives the name of what a node computes."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def add(self, operation: str, *inputs: str, name: str = "", **attributes: Any) -> str:
+        from onnx import helper
+
+        name = name or f"{operation.lower()}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operation, list(inputs), [name], **attributes))
+        return name
+
+    def constant(self, name: str, value: np.ndarray) -> str:
+        from onnx import numpy_helper
+
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+
+def _onnx(controller: DeployedPolicy) -> tuple[bytes, Answer, str]:
+    try:
+        import onnx
+    except ImportError:
+        raise MissingExtra("onnx is", install_extra("export")) from None
+    from onnx import TensorProto, helper
+
+    space, task = controller.observation_space, controller.task
+    graph = _Graph()
+    parameters = _network(graph, controller, _input(graph, controller))
+    action = _action(graph, controller, parameters)
+    taken = helper.np_dtype_to_tensor_dtype(np.dtype(controller.action_space.dtype)) if task.continuous else TensorProto.INT64
+    outputs = [
+        helper.make_tensor_value_info(action, taken, ["N", *controller.action_space.shape]),
+        helper.make_tensor_value_info(parameters, TensorProto.FLOAT, ["N", task.action_size]),
+    ]
+    if task.continuous:
+        log_std = graph.constant("log_std_value", _log_std(controller).numpy())
+        outputs.append(
+            helper.make_tensor_value_info(graph.add("Identity", log_std, name="log_std"), TensorProto.FLOAT, [task.action_size])
+        )
+    kind = TensorProto.INT64 if hasattr(space, "n") else TensorProto.FLOAT
+    inputs = [helper.make_tensor_value_info("observation", kind, ["N", *space.shape])]
+    made = helper.make_graph(graph.nodes, "policy", inputs, outputs, graph.constants)
+    opset = [helper.make_opsetid("", OPSET)]
+    model = helper.make_model(made, opset_imports=opset, producer_name="upslope", doc_string=f"the policy of {task.name}")
+    model.ir_version = 9
+    onnx.checker.check_model(model)
+    data = model.SerializeToString()
+    answer, by = _onnx_answer(data)
+    return data, answer, by
+
+
+def _input(graph: _Graph, controller: DeployedPolicy) -> str:
+    """The observation as the network sees it, ``[N, D]``."""
+    from onnx import TensorProto
+
+    space = controller.observation_space
+    if hasattr(space, "n"):
+        place = graph.add("Sub", "observation", graph.constant("first", np.array(int(space.start))))
+        depth, values = graph.constant("depth", np.array(int(space.n))), graph.constant("off_on", np.array([0, 1], np.float32))
+        flat = graph.add("OneHot", place, depth, values)
+    else:
+        flat = graph.add("Flatten", "observation", axis=1)
+    normaliser = controller.observations
+    if normaliser is None:
+        return flat
+    mean, spread = _statistics(controller)
+    wide = graph.add("Cast", flat, to=TensorProto.DOUBLE)  # the statistics are, and so is the difference that is taken
+    scaled = graph.add("Div", graph.add("Sub", wide, graph.constant("mean", mean)), graph.constant("spread", spread))
+    low, high = graph.constant("least", np.array(-normaliser.clip)), graph.constant("most", np.array(normaliser.clip))
+    return graph.add("Cast", graph.add("Clip", scaled, low, high), to=TensorProto.FLOAT)
+
+
+def _network(graph: _Graph, controller: DeployedPolicy, hidden: str) -> str:
+    """Logits or means ``[N, A]``."""
+    layers = [(weight.detach().float().numpy(), bias.detach().float().numpy()) for weight, bias in controller.policy.actor]
+    for number, (weight, bias) in enumerate(layers):
+        inputs = (hidden, graph.constant(f"weight{number}", weight), graph.constant(f"bias{number}", bias))
+        if number == len(layers) - 1:
+            return graph.add("Gemm", *inputs, name="parameters", transB=1)
+        taken = graph.add("Gemm", *inputs, transB=1)
+        activation = controller.policy.sizes.activation
+        hidden = (
+            graph.add("Mul", taken, graph.add("Sigmoid", taken))
+            if activation == "silu"
+            else graph.add({"tanh": "Tanh", "relu": "Relu"}[activation], taken)
+        )
+    raise AssertionError("a network has an output layer")
+
+
+def _action(graph: _Graph, controller: DeployedPolicy, parameters: str) -> str:
+    from onnx import helper
+
+    space = controller.action_space
+    if not controller.task.continuous:
+        best = graph.add("ArgMax", parameters, axis=-1, keepdims=0)
+        return graph.add("Add", best, graph.constant("start", np.array(int(space.start))), name="action")
+    shaped = graph.add("Reshape", parameters, graph.constant("shape", np.array([-1, *space.shape])))
+    cast = graph.add("Cast", shaped, to=helper.np_dtype_to_tensor_dtype(np.dtype(space.dtype)))
+    below = graph.add("Min", cast, graph.constant("high", np.asarray(space.high)))
+    return graph.add("Max", below, graph.constant("low", np.asarray(space.low)), name="action")
+
+
+def _onnx_answer(data: bytes) -> tuple[Answer, str]:
+    """What the file itself answers: by onnxruntime where it is installed, else by onnx's own reference."""
+    try:
+        import onnxruntime
+    except ImportError:
+        import onnx
+        from onnx.reference import ReferenceEvaluator
+
+        session: Any = ReferenceEvaluator(onnx.load_from_string(data))
+        by = "onnx.reference"
+    else:
+        session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+        by = f"onnxruntime {onnxruntime.__version__}"
+
+    def answer(observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        action, parameters, *_ = session.run(None, {"observation": observations})
+        return action, parameters
+
+    return answer, by
