@@ -5,7 +5,7 @@ import pytest
 import upslope as up
 from upslope.errors import TaskError, UserError
 from upslope.learners.policy_gradient import PolicyGradient
-from upslope.runtime.settings import ONLY_FOR, Settings, check_domain, check_names
+from upslope.runtime.settings import ONLY_FOR, Settings, check_domain, check_names, remarks_on
 from upslope.runtime.settings_flags import field_docs
 from upslope.setting_up import set_up
 from upslope.tasks import load_task
@@ -109,3 +109,24 @@ def test_an_unknown_setting_is_refused_in_the_same_words_everywhere(tmp_path):
         check_names(["step"], but=("engine",), where=" to be set here")
     with pytest.raises(UserError, match="no setting named 'engine'"):
         check_names(["engine"], but=("engine",))
+
+
+@pytest.mark.parametrize(
+    ("model", "rank", "expected"),
+    [
+        ("smollm2", 0, 1e-6), ("smollm2", 1, 1e-4), ("smollm2", 8, 1e-4), ("smollm2", 16, 5e-5), ("some/folder", 32, 2.5e-5),
+        ("smollm2", 256, 1e-5), ("tiny", 0, 2e-4), ("tiny:layers=1", 4, 4e-3), ("tiny", 16, 2e-3), ("tiny", 64, 2e-3),
+    ],
+)  # fmt: skip
+def test_adapters_have_a_learning_rate_by_rank_and_model(model, rank, expected):
+    assert Settings(lora=rank).resolved("text", model).lr == expected
+    assert Settings(lora=rank, lr=3e-5).resolved("text", model).lr == 3e-5
+
+
+def test_the_learning_rate_of_adapters_is_said():
+    (said,) = remarks_on(Settings(lora=16).resolved("text", "smollm2"), "smollm2")
+    assert said == "adapters of rank 16 learn at 5e-05, 50 times that of full training; --lr sets another."
+    (said,) = remarks_on(Settings(lora=16, lr=2e-6).resolved("text", "smollm2"), "smollm2")
+    assert said.startswith("--lr 2e-06 is a learning rate of full training") and said.endswith("Leave it out, which is 5e-05.")
+    assert remarks_on(Settings(lora=16, lr=2e-5).resolved("text", "smollm2"), "smollm2") == []
+    assert remarks_on(Settings().resolved("text", "smollm2"), "smollm2") == []

@@ -233,7 +233,6 @@ def test_a_client_that_leaves_frees_the_engine(server: Server, monkeypatch: pyte
         ({"prompt": "a", "logprobs": 5}, "give 0 or 1"),
         ({"prompt": "a", "stop": [""]}, "stop is"),
         ({"prompt": "a", "stream": "yes"}, "true or false"),
-        ({"prompt": "a", "echo": True}, "echo=True is not supported"),
         ({"prompt": "a", "frequency_penalty": 1}, "frequency_penalty=1 is not supported"),
         ({"prompt": "a", "temprature": 1}, "Did you mean 'temperature'"),
         ({"prompt": "a", "uniforms": [[0.5]]}, "uniforms of shape"),
@@ -276,6 +275,10 @@ def test_what_is_no_request_at_all(server: Server, monkeypatch: pytest.MonkeyPat
     assert raw(server, "POST", "/v1/completions", b'{"prompt": "a"}', Content_Type="text/plain")[0] == 415
     assert raw(server, "GET", "/v1/nothing")[0] == 404 and raw(server, "POST", "/v1/embeddings", b"{}")[0] == 404
     assert raw(server, "DELETE", "/v1/models")[0] == 501
+    for verb, path, allowed in (("GET", "/v1/completions", "POST"), ("GET", "/v1/chat/completions/", "POST"),
+                                ("POST", "/v1/models", "GET"), ("GET", WEIGHTS_PATH, "PUT")):  # fmt: skip
+        status, answer = raw(server, verb, path, b"{}" if verb == "POST" else b"")
+        assert status == 405 and f"is asked with {allowed}, not with {verb}" in answer["error"]["message"]
     monkeypatch.setattr("upslope.serving.handler.MOST_BODY", 10)
     assert raw(server, "POST", "/v1/completions", b'{"prompt": "a"}')[0] == 413
     with socket.create_connection(("127.0.0.1", server.server_address[1])) as connection:

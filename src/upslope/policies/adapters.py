@@ -18,7 +18,7 @@ def add_adapters(model: Any, rank: int, seed: int) -> None:
         MissingExtra: if peft is not installed.
     """
     try:
-        from peft import LoraConfig, inject_adapter_in_model
+        from peft import inject_adapter_in_model
     except ImportError:
         raise MissingExtra("peft is", install_extra("lora")) from None
     head, device = model.get_output_embeddings(), next(model.parameters()).device
@@ -27,10 +27,18 @@ def add_adapters(model: Any, rank: int, seed: int) -> None:
     # Adapters draw their weights from the global generator: it is borrowed and put back.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names), model)
+        inject_adapter_in_model(lora_config(rank, names), model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name)
     model.to(device).eval()
+
+
+def lora_config(rank: int, names: list[str]) -> Any:
+    """peft's settings of adapters on the modules of these names. Twice the rank as alpha scales them by 2 at any rank: the default
+    learning rate falls with the rank in exchange (`upslope.runtime.settings.LORA_STEP`)."""
+    from peft import LoraConfig
+
+    return LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names)
 
 
 def adapters(model: Any) -> dict[str, Tensor]:

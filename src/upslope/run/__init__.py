@@ -20,7 +20,7 @@ from upslope.errors import Remark, UserError
 from upslope.learners.optimizer_step import learning_rate
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan, base_digests, check_base, checked_table
-from upslope.policies.trained import is_run, what_was_taken
+from upslope.policies.trained import is_run, underlying_model, what_was_taken
 from upslope.run.listeners import Listeners
 from upslope.run.loop import train
 from upslope.run.watcher import Stopped, Watcher
@@ -173,7 +173,7 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
     table["reward"] = [str(each.named(_kept_code(each.name, bundles)) if each.is_code else each) for each in rewards]
     user_code.check_bundles_agree(bundles)
     taken = [what_was_taken(plan.model)] if plan.domain == "text" and is_run(plan.model) else []
-    for remark in taken + remarks_on(plan.settings):
+    for remark in taken + remarks_on(plan.settings, underlying_model(plan.model)):
         warnings.warn(Remark(remark), stacklevel=2)
     if lost := table["unkept"]:
         warnings.warn(Remark(_what_resume_needs(lost)), stacklevel=2)

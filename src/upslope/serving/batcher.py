@@ -23,6 +23,7 @@ from upslope.policies.language_model import LanguageModel
 from upslope.serving.calls import Call
 from upslope.serving.jobs import RequestJob
 from upslope.serving.requests import BadRequest, CompletionRequest
+from upslope.serving.scoring import ScoreCall
 from upslope.types import Engine
 
 LINGER = 0.003
@@ -61,7 +62,7 @@ class Batcher:
         self._waiting: queue.Queue[RequestJob | _Weights | None] = queue.Queue()
         self._jobs: deque[RequestJob] = deque()
         """Those that have completions in no call, in the order in which they get their turn."""
-        self._calls: deque[Call] = deque()
+        self._calls: deque[Call | ScoreCall] = deque()
         self._thread = threading.Thread(target=self._work, name="upslope-batcher", daemon=True)
         self._thread.start()
 
@@ -148,6 +149,7 @@ class Batcher:
         self._calls.popleft()
         if failure is not None:
             self._fail(call.jobs, failure)
+        self._hand_on(call.jobs)
         if any(going):
             self._calls.append(call)
         else:
@@ -168,11 +170,25 @@ class Batcher:
         failure = _tried(lambda: self._jobs.extend(job for job in resting.rest() if job not in self._jobs))
         if failure is not None:
             self._fail(resting.jobs, failure)
+        self._hand_on(resting.jobs)
         return True
+
+    def _hand_on(self, jobs: list[RequestJob]) -> None:
+        """Queues those that are written and to be scored now."""
+        for job in jobs:
+            if job.to_score and not job.handed_on and not job.dropped:
+                job.handed_on = True
+                self._jobs.append(job)
 
     def _begin(self, first: RequestJob) -> None:
         """A call with this job's rows and those of others of its kind, as many as one call takes."""
         alike = [job for job in self._jobs if job.kind == first.kind]
+        if first.to_score:
+            self._jobs = deque(job for job in self._jobs if job.kind != first.kind)
+            for job in alike:
+                job.handed_on = True
+            self._calls.append(ScoreCall(self.policy, alike))
+            return
         rows, left = _first_rows(alike)
         # Behind the others: what is large takes turns.
         self._jobs = deque([*(job for job in self._jobs if job.kind != first.kind), *left])

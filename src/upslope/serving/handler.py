@@ -27,6 +27,13 @@ MOST_BODY = 64 * 2**20
 MOST_BODIES = 128 * 2**20
 """Bytes of all requests that are being read."""
 WEIGHTS_PATH = "/v1/upslope/weights"
+ROUTES = {
+    "/health": "GET",
+    "/v1/models": "GET",
+    "/v1/completions": "POST",
+    "/v1/chat/completions": "POST",
+    WEIGHTS_PATH: "PUT",
+}
 LOOK_ROUND = 0.5
 """Seconds after which it is looked whether a client that waits is still there."""
 
@@ -77,12 +84,12 @@ class Handler(TimedHandler):
                 )
             self._json(entry)
         else:
-            raise _unknown(path)
+            raise self._unknown(path)
 
     def _post(self, path: str) -> None:
         chat = path == "/v1/chat/completions"
         if path not in ("/v1/completions", "/v1/chat/completions"):
-            raise _unknown(path)
+            raise self._unknown(path)
         if self.headers.get_content_type() != "application/json":
             # A web page can make a browser send text without asking; it cannot make it send JSON.
             raise BadRequest(
@@ -105,7 +112,7 @@ class Handler(TimedHandler):
 
     def _put(self, path: str) -> None:
         if path != WEIGHTS_PATH:
-            raise _unknown(path)
+            raise self._unknown(path)
         if not self.server.token and not is_loopback(self.client_address[0]):
             raise BadRequest("weights are taken from this machine only, or with a token.", status=403)
         from safetensors import SafetensorError
@@ -158,6 +165,12 @@ class Handler(TimedHandler):
                 f"no host {quoted(self.headers.get('Host'))} here; without a token only loopback is served.", status=403
             )
 
+    def _unknown(self, path: str) -> BadRequest:
+        """The error for a path that is not served, or not in this way."""
+        if verb := ROUTES.get(path, ""):
+            return BadRequest(f"{path} is asked with {verb}, not with {self.command}.", status=405, code="method_not_allowed")
+        return BadRequest(f"nothing at {quoted(path)}. There are {', '.join(ROUTES)}.", status=404)
+
     def _length(self, most: int) -> int:
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdecimal()):
@@ -206,6 +219,8 @@ class Handler(TimedHandler):
         self.send_header("Content-Length", str(len(text)))
         if status in (429, 503):
             self.send_header("Retry-After", "1")
+        if status == 405:
+            self.send_header("Allow", ROUTES[_path(self.path)])
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
@@ -236,8 +251,3 @@ def _path(target: str) -> str:
         return urlsplit(target).path.rstrip("/")
     except ValueError as wrong:
         raise BadRequest(f"{quoted(target)} is no address: {wrong}.") from None
-
-
-def _unknown(path: str) -> BadRequest:
-    known = f"/health, /v1/models, /v1/completions, /v1/chat/completions, {WEIGHTS_PATH}"
-    return BadRequest(f"nothing at {quoted(path)}. There are {known}.", status=404)

@@ -20,6 +20,14 @@ MIDDLE_TOKENS = 2**15
 """Tokens that separate large requests from very large ones, so that neither waits for the other."""
 
 
+class TokenScore(NamedTuple):
+    """How likely a token of a given text is."""
+
+    logp: float
+    top: list[tuple[int, float]]
+    """The likeliest tokens at its place and their log-probabilities; the token itself is always among them."""
+
+
 @dataclass(eq=False)
 class RequestRow:
     """A completion under way."""
@@ -32,6 +40,8 @@ class RequestRow:
     logp: list[float] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
     finish: Finish | None = None
+    scored: list[TokenScore] | None = None
+    """Prompt and completion, token by token, where that is asked for; there once it is worked out."""
     text: str = ""
     """What is said of it so far: without special tokens, and without the text it ends at."""
 
@@ -78,13 +88,27 @@ class RequestJob:
     told: News = field(default_factory=News)
     dropped: bool = False
     """Nobody waits for it any more."""
+    handed_on: bool = False
+    """It is written, and waits to be scored or is being scored."""
     begun: int = 0
     """Rows, from the first on, that have been in a call."""
 
     @staticmethod
     def of(asked: CompletionRequest) -> RequestJob:
-        limit = asked.sampling.max_tokens
-        return RequestJob(asked, [RequestRow(prompt, limit) for prompt in asked.prompts for _ in range(asked.n)])
+        ended: Finish | None = None if asked.writes else "length"
+        return RequestJob(
+            asked, [RequestRow(prompt, asked.limit, finish=ended) for prompt in asked.prompts for _ in range(asked.n)]
+        )
+
+    @property
+    def written(self) -> bool:
+        """Whether nothing is left to be continued."""
+        return all(row.finish is not None for row in self.rows)
+
+    @property
+    def to_score(self) -> bool:
+        """Whether all is written, and log-probabilities of the whole texts are what is left to do."""
+        return self.asked.scored and self.written and any(row.scored is None for row in self.rows)
 
     @property
     def windowed(self) -> bool:
@@ -93,8 +117,9 @@ class RequestJob:
 
     @property
     def tokens(self) -> int:
-        """The most it can write."""
-        return len(self.rows) * self.asked.sampling.max_tokens
+        """The most it can write; what is to be scored counts as well."""
+        read = self.asked.n * sum(map(len, self.asked.prompts)) if self.asked.scored else 0
+        return len(self.rows) * self.asked.limit + read
 
     @property
     def size(self) -> int:
@@ -104,6 +129,8 @@ class RequestJob:
     @property
     def kind(self) -> tuple[object, ...]:
         """Jobs of one kind can share a call."""
+        if self.to_score:
+            return (self.size, "score")
         drawn = self.asked.sampling
         return (self.size, drawn.temperature, drawn.top_k, drawn.top_p, drawn.min_p)
 
@@ -118,7 +145,7 @@ class RequestJob:
 
     def tell(self) -> None:
         """Says how far it is, to whom that is of use."""
-        going = any(row.finish is None for row in self.rows)
+        going = not self.written or self.to_score
         if not going:
             self.told.put(Written(self.rows, False))
         elif self.asked.stream:

@@ -31,6 +31,8 @@ MOST_STOPS = 64
 """Texts that may end an answer."""
 LEAST_TEMPERATURE = 1e-30
 """Logits divided by less are no numbers any more."""
+MOST_TOPS = 20
+"""Likeliest tokens told of each place of an echoed text."""
 CHAT_TOKENS = 1024
 """The most tokens of a chat answer where the request does not say."""
 COMPLETION_TOKENS = 16
@@ -53,27 +55,56 @@ class CompletionRequest:
     """What is drawn with: ``max_tokens`` numbers for each completion in turn, made when it begins."""
     stop: tuple[str, ...] = ()
     stop_ids: frozenset[int] = frozenset()
+    writes: bool = True
+    """Whether anything is to be continued: false with ``max_tokens`` 0."""
     stream: bool = False
     usage: bool = False
     """Whether a stream ends with the counts of tokens."""
     logprobs: bool = False
+    echo: tuple[str, ...] = ()
+    """The prompts' texts, if they are to stand before the completions."""
+    tops: int = 0
+    """With ``echo`` and ``logprobs``: how many of the likeliest tokens to tell of each place."""
     ids: bool = False
     """Whether token ids come back."""
     spelled: bool = False
     """Whether ``logprobs.tokens`` spells ids, as ``token_id:123``."""
 
+    @property
+    def scored(self) -> bool:
+        """Whether the log-probabilities of the prompt are asked for."""
+        return bool(self.echo) and self.logprobs
+
+    @property
+    def limit(self) -> int:
+        """The most tokens of a completion; 0 where only the prompt is to be scored."""
+        return self.sampling.max_tokens if self.writes else 0
+
 
 def read_completion(body: object, policy: LanguageModel, name: str) -> CompletionRequest:
     """A request to ``/v1/completions``."""
-    fields = Fields(body, SHARED | {"prompt"}, name)
-    logprobs = fields.whole("logprobs", None, 0)
-    if logprobs is not None and logprobs > 1:
-        raise BadRequest(f"logprobs is {quoted(logprobs)}; only those of the sampled tokens are recorded: give 0 or 1.", "logprobs")
+    fields = Fields(body, SHARED | {"prompt", "echo"}, name)
+    echo, logprobs = fields.flag("echo"), fields.whole("logprobs", None, 0)
+    _refuse_tops(logprobs, echo)
     given = _prompt_list(fields.get("prompt"))
-    limit = fields.whole("max_tokens", COMPLETION_TOKENS, 1)
+    limit = fields.whole("max_tokens", COMPLETION_TOKENS, 0 if echo else 1)
     assert limit is not None
     _refuse_amount(len(given), fields.whole("n", 1, 1) or 1, limit)  # before anything is read that long
-    return _asked(fields, policy, _prompts(given, policy), limit, logprobs is not None)
+    asked = _asked(fields, policy, _prompts(given, policy), limit, logprobs is not None)
+    if not echo:
+        return asked
+    if asked.stream:
+        raise BadRequest("stream with echo is not supported here: leave one of them out.", "stream")
+    texts = (each if isinstance(each, str) else policy.decode(ids) for each, ids in zip(given, asked.prompts, strict=True))
+    return replace(asked, echo=tuple(texts), tops=logprobs or 0)
+
+
+def _refuse_tops(logprobs: int | None, echo: bool) -> None:
+    """Refuses more log-probabilities than are recorded."""
+    most = MOST_TOPS if echo else 1
+    if logprobs is not None and logprobs > most:
+        why = f"give 0 to {most}" if echo else "only those of the sampled tokens are recorded: give 0 or 1, or 'echo' for more"
+        raise BadRequest(f"logprobs is {quoted(logprobs)}; {why}.", "logprobs")
 
 
 def read_chat(body: object, policy: LanguageModel, name: str) -> CompletionRequest:
@@ -125,7 +156,7 @@ def _asked(fields: Fields, policy: LanguageModel, prompts: list[list[int]], limi
         raise BadRequest(f"temperature={temperature} is too small to divide by; 0 takes the likeliest token.", "temperature")
     try:
         sampling = Sampling(
-            max_tokens=limit,
+            max_tokens=max(limit, 1),
             temperature=temperature,
             top_k=min(max(top_k, 0), policy.model.config.get_text_config().vocab_size),
             top_p=fields.number("top_p", 1.0),
@@ -142,6 +173,7 @@ def _asked(fields: Fields, policy: LanguageModel, prompts: list[list[int]], limi
         stop=_stops(fields.get("stop")),
         # The model's own end every answer anyway.
         stop_ids=frozenset(_ids(fields.get("stop_token_ids") or [], "stop_token_ids", None)) - frozenset(policy.stop_ids),
+        writes=limit > 0,
         stream=fields.flag("stream"),
         usage=bool(isinstance(options, Mapping) and options.get("include_usage")),
         logprobs=logprobs,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from upslope.plain_data import JsonDict
 from upslope.policies.language_model import LanguageModel
-from upslope.serving.jobs import RequestJob, RequestRow, Written
+from upslope.serving.jobs import RequestJob, RequestRow, TokenScore, Written
 from upslope.serving.requests import BadRequest, CompletionRequest
 
 UNFINISHED = "\ufffd"
@@ -28,8 +28,11 @@ class Writer:
         """The answer once it is finished."""
         choices = []
         for number, row in enumerate(job.rows):
-            said = {"message": {"role": "assistant", "content": row.text}} if self.chat else {"text": row.text}
+            text = self._echoed(number) + row.text
+            said = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
             record = self._record(row, 0, len(row.tokens)) if self.asked.logprobs else None
+            if row.scored is not None:
+                record = self._scored(row, row.scored, text)
             choices.append({"index": number, **said, "logprobs": record, "finish_reason": row.finish, **self._further(row, 0)})
         usage = self._usage(job.rows)
         return {**self.head, "object": self.kind, "choices": choices, "usage": usage, "weights_version": self.version}
@@ -80,7 +83,7 @@ class Writer:
 
     def _record(self, row: RequestRow, first: int, last: int) -> JsonDict:
         ids, logp = row.tokens[first:last], row.logp[first:last]
-        words = [self.policy.tokenizer.decode([token]) for token in ids]
+        words = [self._word(token) for token in ids]
         if self.chat:
             entries = [
                 {"token": word, "logprob": value, "bytes": list(word.encode()), "top_logprobs": []}
@@ -91,8 +94,41 @@ class Writer:
         for word in words:
             offsets.append(place)
             place += len(word)
-        names = [f"token_id:{token}" for token in ids] if self.asked.spelled else words
-        return {"tokens": names, "token_logprobs": logp, "top_logprobs": None, "text_offset": offsets}
+        return {
+            "tokens": [self._name(token) for token in ids],
+            "token_logprobs": logp,
+            "top_logprobs": None,
+            "text_offset": offsets,
+        }
+
+    def _echoed(self, row: int) -> str:
+        """The text that stands before a completion."""
+        return self.asked.echo[row // self.asked.n] if self.asked.echo else ""
+
+    def _scored(self, row: RequestRow, scored: list[TokenScore], text: str) -> JsonDict:
+        """Prompt and completion, token by token; of the first token nothing is known, as nothing stands before it."""
+        ids = row.prompt + row.tokens
+        special = set(self.policy.tokenizer.all_special_ids)
+        offsets, place = [], 0
+        for token in ids:
+            word = self._word(token)
+            offsets.append(place)
+            # Special tokens are not part of a text, unless a client has spelled them out.
+            place += 0 if token in special and not text.startswith(word, place) else len(word)
+        tops: list[dict[str, float] | None] = [None]
+        for score in scored:
+            found: dict[str, float] = {}
+            for token, logp in score.top:
+                found.setdefault(self._name(token), logp)  # likeliest first: of tokens that read alike the likeliest counts
+            tops.append(found)
+        logps = [None, *(score.logp for score in scored)]
+        return {"tokens": [self._name(t) for t in ids], "token_logprobs": logps, "top_logprobs": tops, "text_offset": offsets}
+
+    def _word(self, token: int) -> str:
+        return self.policy.tokenizer.decode([token])
+
+    def _name(self, token: int) -> str:
+        return f"token_id:{token}" if self.asked.spelled else self._word(token)
 
     def _usage(self, rows: Sequence[RequestRow]) -> dict[str, int]:
         asked = sum(map(len, self.asked.prompts))

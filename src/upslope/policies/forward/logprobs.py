@@ -41,7 +41,7 @@ class _ChosenLogp(torch.autograd.Function):
         precise = torch.promote_types(dtype, torch.float32)
         logp, normaliser, entropy = (torch.empty(count, dtype=precise, device=hidden.device) for _ in range(3))
         low, matrix = hidden.to(dtype), weight.to(dtype)
-        for piece in _pieces(count, weight.shape[0], hidden.is_cuda):
+        for piece in vocabulary_pieces(count, weight.shape[0], hidden.is_cuda):
             if launch.helps(hidden):
                 logits, own_temperature = head_logits(low[piece], matrix), None if temperature is None else temperature[piece]
                 launch.chosen(logits, ids[piece], own_temperature, logp[piece], normaliser[piece], entropy[piece], want_entropy)
@@ -61,7 +61,7 @@ class _ChosenLogp(torch.autograd.Function):
         hidden, weight = ctx.saved_tensors[:2]
         low, matrix = hidden.to(ctx.dtype), weight.to(ctx.dtype)
         to_hidden, to_weight = torch.empty_like(hidden), torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-        for piece in _pieces(len(hidden), weight.shape[0], hidden.is_cuda):
+        for piece in vocabulary_pieces(len(hidden), weight.shape[0], hidden.is_cuda):
             grad = _logit_grad(ctx, low[piece], matrix, piece, logp_grad, entropy_grad)
             to_hidden[piece] = grad @ matrix
             if to_weight is not None:
@@ -101,7 +101,8 @@ def _logit_grad(ctx: Any, low: Tensor, matrix: Tensor, piece: slice, logp_grad: 
     return grad.to(ctx.dtype)
 
 
-def _pieces(count: int, vocabulary: int, on_gpu: bool) -> list[slice]:
+def vocabulary_pieces(count: int, vocabulary: int, on_gpu: bool) -> list[slice]:
+    """So many positions in pieces whose logits fit the memory together."""
     size = max(1, (GPU_CHUNK_FLOATS if on_gpu else CHUNK_FLOATS) // vocabulary)
     return [slice(begin, min(begin + size, count)) for begin in range(0, count, size)]
 
@@ -159,7 +160,7 @@ def probed(
     """
     found: dict[str, list[Tensor]] = {probe.name: [] for probe in probes}
     with torch.no_grad():
-        for piece in _pieces(len(ids), vocabulary, hidden.is_cuda):
+        for piece in vocabulary_pieces(len(ids), vocabulary, hidden.is_cuda):
             raw = logits(piece).float()
             raw = raw if temperature is None else raw / temperature[piece].unsqueeze(1)
             seen = ProbeInputs(raw, hidden[piece].float(), ids[piece], advantage[piece])
