@@ -180,16 +180,15 @@ def train(
     check_names(settings, parts=chosen.parts())
     task, test_data, objects = _task_objects(task, test_data)
     rewards, held = kept_or_held(reward)
-    model, given = _named_model(model)
+    named, given = _named_model(model)
     objects = dataclasses.replace(objects, reward=held, model=given)
-    listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
-    tracked = tuple(each for each in listeners.given if isinstance(each, str))
     if preset:
         found = choose(preset, chosen, task, settings, knobs or {})
         settings, knobs = found.settings, found.knobs
         warnings.warn(Remark(found.told), stacklevel=2)
-    wanted = Settings(**with_system_text(settings))
-    plan = Plan(chosen, task, model, wanted, rewards, test_data, tracked, objects)
+    listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
+    names = tuple(each for each in listeners.given if isinstance(each, str))
+    plan = Plan(chosen, task, named, Settings(**with_system_text(settings)), rewards, test_data, names, objects)
     return _reported(start_run(plan, knobs, out, listeners))
 
 
