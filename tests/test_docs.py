@@ -37,7 +37,7 @@ SMALL = {
     "--eval-problems 8 --checkpoint-every 1",
     "control": "--steps 1 --envs 2 --horizon 32 --passes 1 --eval-problems 2",
 }
-TRAINING = {"README.md", "control.md", "comparing.md", "runs.md", "your-own-method.md"}
+TRAINING = {"README.md", "control.md", "comparing.md", "runs.md", "your-own-method.md", "python.md"}
 """Pages whose examples train for several seconds."""
 SAME_EVERY_TIME = ("show", "methods", "tasks")
 """Commands whose output on a page must be what they print."""
