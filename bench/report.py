@@ -53,7 +53,8 @@ def _prompt_section(result: dict[str, Any]) -> str:
     last = {name: each[-1] for name, each in runs.items()}
     lines = [f"| part | {' | '.join(f'{name}, s' for name in last)} |", f"|---|{'---|' * len(last)}"]
     for part in last["now"]["parts"]:
-        lines.append(f"| {part} | {' | '.join(f'{each['parts'].get(part, 0):.1f}' for each in last.values())} |")
+        seconds = " | ".join(f"{each['parts'].get(part, 0):.1f}" for each in last.values())
+        lines.append(f"| {part} | {seconds} |")
     totals = " | ".join(f"**{each['seconds']:.1f}**" for each in last.values())
     disk = " | ".join(f"{each['written_gb']:.1f} / {each['left_gb']:.1f}" for each in last.values())
     lines += [f"| all | {totals} |", f"| GB written / left | {disk} |"]
@@ -63,8 +64,8 @@ def _prompt_section(result: dict[str, Any]) -> str:
         [
             "## A short run, from prompt to prompt",
             "",
-            f"{result['about']} {machine.in_words(result['machine'])}. The last of {len(result['runs'])} runs in a row; the first, which "
-            f"compiles what the others find, took {first:.1f} s. The score went from {scores}.",
+            f"{result['about']} {machine.in_words(result['machine'])}. The last of {len(result['runs'])} runs in a row; the first, "
+            f"which compiles what the others find, took {first:.1f} s. The score went from {scores}.",
             "",
             *lines,
             "",
