@@ -27,6 +27,7 @@ def score(prompts, responses, answers):
     found = [re.findall(r"-?\\d+", response.replace(",", "")) for response in responses]
     return [float(bool(numbers) and numbers[-1] == answer) for numbers, answer in zip(found, answers)]
 """
+NOTE = "What is left on the disk counts the model's own file, to which the run's first weights are a link."
 MOMENTS = ("imported", "set up", "evaluated", "first step", "last step", "evaluated again", "ended", "left")
 FLAGS = ["--model", "smollm2", "--tasks-per-step", "64", "--samples-per-task", "8", "--max-tokens", "24", "--lr", "2e-6"]
 
@@ -120,7 +121,11 @@ def main() -> None:
         print(json.dumps(runs[-1]), flush=True)
     command = " ".join(["python", "bench/prompt_to_prompt.py", *sys.argv[1:]])
     machine = describe("cuda" if torch.cuda.is_available() else "cpu")
-    result = {"command": command, "machine": machine, "steps": flags.steps, "runs": runs}
+    about = f"{flags.steps} steps of GRPO on sums asked in words, 64 problems x 8 answers of up to 24 tokens, SmolLM2."
+    result = {
+        "row": "prompt_to_prompt", "command": command, "about": about, "machine": machine, "note": NOTE, "steps": flags.steps,
+        "runs": runs,
+    }  # fmt: skip
     if flags.out:
         Path(flags.out).write_text(json.dumps(result, indent=1) + "\n")
 

@@ -41,8 +41,37 @@ def page(results: Results) -> str:
     parts.append(reached(results))
     parts += [_row_section(results[name]) for name in ROWS if name in results]
     parts += [_scaling_section(name, results[name]) for name in SCALING if name in results]
+    if "prompt_to_prompt" in results:
+        parts.append(_prompt_section(results["prompt_to_prompt"]))
     parts.append(HOW)
     return "\n\n".join(parts) + "\n"
+
+
+def _prompt_section(result: dict[str, Any]) -> str:
+    """Where the time of a short run goes, from prompt to prompt."""
+    runs = {"now": result["runs"], **({"before": result["before"]["runs"]} if "before" in result else {})}
+    last = {name: each[-1] for name, each in runs.items()}
+    lines = [f"| part | {' | '.join(f'{name}, s' for name in last)} |", f"|---|{'---|' * len(last)}"]
+    for part in last["now"]["parts"]:
+        seconds = " | ".join(f"{each['parts'].get(part, 0):.1f}" for each in last.values())
+        lines.append(f"| {part} | {seconds} |")
+    totals = " | ".join(f"**{each['seconds']:.1f}**" for each in last.values())
+    disk = " | ".join(f"{each['written_gb']:.1f} / {each['left_gb']:.1f}" for each in last.values())
+    lines += [f"| all | {totals} |", f"| GB written / left | {disk} |"]
+    first = result["runs"][0]["seconds"]
+    scores = ", ".join(f"{each['score'][0]:.2f} to {each['score'][1]:.2f}" for each in result["runs"])
+    return "\n".join(
+        [
+            "## A short run, from prompt to prompt",
+            "",
+            f"{result['about']} {machine.in_words(result['machine'])}. The last of {len(result['runs'])} runs in a row; the first, "
+            f"which compiles what the others find, took {first:.1f} s. The score went from {scores}.",
+            "",
+            *lines,
+            "",
+            f"`{result['command']}`. {result.get('note', '')}".rstrip(),
+        ]
+    )
 
 
 INTRODUCTION = """# Performance

@@ -43,7 +43,7 @@ SMALL = {
 }
 TRAINING = {
     "README.md", "coming-from-stable-baselines3.md", "coming-from-trl.md", "coming-from-verl.md", "comparing.md", "control.md",
-    "from-a-notebook.md", "runs.md", "your-own-method.md",
+    "python.md", "runs.md", "your-own-method.md",
 }  # fmt: skip
 """Pages whose examples train for several seconds."""
 SAME_EVERY_TIME = ("show", "methods", "tasks")

@@ -12,7 +12,7 @@ from upslope.errors import MethodError, Remark, UserError, did_you_mean
 from upslope.methods import catalogue, check_own_name, compose, composed_of, find
 from upslope.methods.control.presets import choose
 from upslope.plain_data import JsonDict, Knobs
-from upslope.plan import Plan
+from upslope.plan import Plan, checked_table
 from upslope.policies.given import GivenModel, given_model
 from upslope.rewards import kept_or_held, load_reward
 from upslope.run import Run, Watcher
@@ -20,6 +20,18 @@ from upslope.run import resume as resume_run
 from upslope.run import start as start_run
 from upslope.run.callbacks import checked_callbacks
 from upslope.run.listeners import Listeners
+from upslope.runtime.arguments import (
+    anything_but,
+    checked,
+    folder,
+    instance,
+    mapping,
+    number,
+    one_or_several,
+    optional,
+    several,
+    text,
+)
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings, check_names
@@ -38,7 +50,25 @@ if TYPE_CHECKING:
 
 __all__ = ["compare", "compose", "list_methods", "list_tasks", "load", "method", "plan_comparison", "resume", "train"]
 
+METHOD = "a method, its name ('upslope methods'), a composition such as 'dhpo+high-entropy', or a file such as 'mine.py'"
+TASK = "a name ('upslope tasks'), a file, or the problems or the environment themselves"
+MODEL = "'tiny', 'smollm2', or the folder of a model or a run; compare trains in processes of their own, which load it there"
+CHECKS: JsonDict = {
+    "out": optional(folder("a folder, as text or a path, or None")),
+    "knobs": optional(mapping("a dict from paths to values, as in {'surrogate.high': 0.3}, or None")),
+    "take": optional(mapping("a dict from slots to methods, as in {'surrogate': 'dapo'}, or None", text("the name of a method"))),
+    "watcher": optional(instance("an upslope.Watcher, or None", Watcher)),
+    "path": folder("the folder of a run, as text or a path"),
+    "trust": instance("True or False", bool),
+}
+"""Of arguments that several functions have."""
 
+
+def _checks(*names: str) -> JsonDict:
+    return {name: CHECKS[name] for name in names}
+
+
+@checked(family=text("the name of a family of methods, such as 'rlvr'"))
 def list_methods(family: str = "") -> list[Method]:
     """The catalogue, or one family of it."""
     found = [each for each in catalogue().values() if not family or each.family == family]
@@ -48,6 +78,7 @@ def list_methods(family: str = "") -> list[Method]:
     return found
 
 
+@checked(spec=text(METHOD, Method), **_checks("take"))
 def method(spec: str | Method, take: Mapping[str, str] | None = None) -> Method:
     """A method by name (``"dhpo"``), from a file (``"mine.py"``, ``"mine.py:name"``) or by composition (``"dhpo+mine.py"``).
 
@@ -85,6 +116,14 @@ def _from_file(spec: str) -> Method:
     return own
 
 
+@checked(
+    method=text(METHOD, Method),
+    task=anything_but(TASK, int, float, bytes, type(None)),
+    reward=anything_but("a name, a function, a list of them, or {name: (function or name, weight)}", int, float, bytes),
+    test_data=anything_but("a file, or the problems themselves", int, float, bytes),
+    preset=text("the name of a preset, such as 'rl-zoo'"),
+    **_checks("knobs", "out", "take", "watcher"),
+)
 def train(
     method: str | Method = "dhpo",
     task: Any = "reverse",
@@ -179,6 +218,7 @@ def _named_model(model: object) -> tuple[str, GivenModel | None]:
     return given.name, given
 
 
+@checked(steps=optional(instance("a whole number, or None", int)), **_checks("path", "watcher", "trust"))
 def resume(
     path: str | Path,
     watcher: Watcher | None = None,
@@ -200,11 +240,15 @@ def resume(
         trackers, callbacks: As in `train`; no folder keeps objects. Trackers by name are the run's own already.
     """
     listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
-    done = (RunFolder.open(path).path / "summary.json").exists() and steps is None
-    run = resume_run(path, listeners, trust, _objects(task, reward, model), steps)
+    opened, objects = RunFolder.open(path), _objects(task, reward, model)
+    done = (opened.path / "summary.json").exists() and steps is None
+    if objects != PythonObjects():
+        objects.check(checked_table(opened)["unkept"], opened.path)
+    run = resume_run(path, listeners, trust, objects, steps)
     return run if done else _reported(run)
 
 
+@checked(**_checks("path", "trust"))
 def load(path: str | Path, trust: bool = False, *, task: object = None, reward: object = None, model: object = None) -> Run:
     """A run from its folder, to look at: ``load(path).metrics``, ``.summary``, ``.table``.
 
@@ -223,6 +267,21 @@ def _objects(task: object, reward: object, model: object) -> PythonObjects:
     return PythonObjects(task if source is None else GymTask(source), None if reward is None else load_reward(reward), model)
 
 
+@checked(
+    what=one_or_several(text("methods by name or file, or folders of runs", Method), "methods by name or file, or folders of runs"),
+    task=one_or_several(text("a name ('upslope tasks') or a file"), "a name ('upslope tasks') or a file, or a list of them"),
+    seeds=instance("a whole number, at least 1", int),
+    model=text(MODEL),
+    grid=optional(mapping("a dict from knobs or settings to lists of values", several(lambda _, value: value, "a list of values"))),
+    reward=anything_but("a name or a list of names", int, float, bytes),
+    test_data=text("a file, as text or a path"),
+    workers=optional(instance("a whole number, or None", int)),
+    k=optional(instance("a whole number, or None", int)),
+    threshold=optional(number),
+    references=optional(mapping("a dict from tasks to two scores, as in {'reverse': (0.0, 1.0)}", several(number, "two scores"))),
+    quiet=instance("True or False", bool),
+    **_checks("knobs", "take", "out"),
+)
 def compare(
     what: str | Path | Sequence[str | Path],
     task: str | Sequence[str] = "reverse",

@@ -19,7 +19,7 @@ from upslope.rewards.spec import from_anywhere
 from upslope.runtime import trust, user_code
 from upslope.runtime.data_files import DataFiles, file_digest
 from upslope.runtime.method_file import method_from_table, method_table, modern_table, packages_of
-from upslope.runtime.python_objects import IN_RUN, PythonObjects, located
+from upslope.runtime.python_objects import IN_RUN, MODEL_FOLDER, PythonObjects, located
 from upslope.runtime.reward_text import RewardText, reward_texts
 from upslope.runtime.run_folder import FORMAT, RunFolder
 from upslope.runtime.settings import Domain, Settings
@@ -227,6 +227,11 @@ def base_digests(policy: object, settings: Settings) -> dict[str, str]:
 
 def check_base(folder: RunFolder, policy: object, settings: Settings) -> None:
     """Refuses a run with adapters whose model is not the one it began with."""
+    own = folder.path / MODEL_FOLDER
+    if settings.lora and getattr(policy, "source", None) == own:  # given as an object, it is in the run's own folder
+        files = folder.reader(own)
+        for name in files.names():
+            files.check(name)
     # By name: all are in one folder, which older runs knew by a path relative to where they were started.
     known = {Path(file).name: digest for file, digest in (folder.table().get("base") or {}).items()}
     for file, digest in base_digests(policy, settings).items():

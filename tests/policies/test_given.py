@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from model_families import small_config, small_model
 from safetensors.torch import load_file
 
 import upslope as up
 from upslope.errors import UserError
+from upslope.policies.given import given_model
 from upslope.policies.tiny import tiny
 
 REWARD = """def early(prompts, responses, answers):
@@ -155,3 +157,29 @@ def test_a_copy_that_does_not_fit_memory_is_refused_with_the_cure(
     monkeypatch.setattr("upslope.policies.given.free_bytes", lambda: 1000)
     with pytest.raises(UserError, match=r"trains a copy .* give model=FOLDER"):
         up.train("grpo", model=pair, out=tmp_path / "run", **small)
+
+
+def test_a_model_that_was_changed_in_the_runs_folder_is_found(pair, small: dict, tmp_path: Path):
+    from upslope.report.check_run import check_run
+
+    run = up.train("grpo", model=pair, out=tmp_path / "run", **small, lora=2)
+    assert all(finding.whole for finding in check_run(run.path))
+    weights = run.path / "model" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.unlink()  # the first checkpoint may be linked to it
+    weights.write_bytes(data)
+    assert [finding.what for finding in check_run(run.path) if not finding.whole] == ["model"]
+    with pytest.raises(UserError, match=r"model.safetensors is damaged"):
+        up.resume(run.path, steps=4)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen3", "gemma3_text", "mixtral", "deepseek_v3", "opt"])
+def test_a_copy_computes_what_the_model_does(kind: str):
+    model = small_model(small_config(kind, vocab_size=100))
+    policy = given_model((model, tiny(0).tokenizer)).policy()
+    ids = torch.arange(3, 20)[None]
+    with torch.no_grad():
+        assert torch.equal(policy.model(ids).logits, model(ids).logits)
+    shared = {value.data_ptr() for value in model.parameters()} & {value.data_ptr() for value in policy.model.parameters()}
+    assert not shared

@@ -228,12 +228,15 @@ def test_trust_that_cannot_be_written_down_is_said(strangers, tmp_path, monkeypa
         assert up.load(strangers, trust=True).plan is not None
 
 
-def test_data_that_is_not_where_the_run_looks_for_it_is_told_with_the_place(data, tmp_path, monkeypatch):
+def test_a_run_has_its_own_copy_of_the_data_and_says_where_one_is_missing(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = up.train("grpo", "data.jsonl", reward="exact", **SMALL, out=tmp_path / "run")
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
-    with pytest.raises(UserError, match=r"looked for .*other/data\.jsonl.*where the run was started"):
+    Path(data).unlink()
+    assert up.load(run.path).plan.task == str(run.path / "data" / "data.jsonl")
+    (run.path / "data" / "data.jsonl").unlink()
+    with pytest.raises(UserError, match=r"looked for .*run/data/data\.jsonl"):
         _ = up.load(run.path).plan
 
 

@@ -23,10 +23,8 @@ from upslope.policies.loading import check_found, load_tokenizer, one_line, refu
 from upslope.policies.model_files import ModelFiles, holds_weights, quiet_loading
 from upslope.runtime.files import whole_folder
 from upslope.runtime.memory import free_bytes
-from upslope.runtime.python_objects import IN_RUN
+from upslope.runtime.python_objects import IN_RUN, MODEL_FOLDER
 
-FOLDER = "model"
-"""Where a run keeps such a model, below its own folder."""
 POSSIBLE = (
     "Give a name ('tiny', 'smollm2'), a folder that transformers can load, the folder of a run, or (model, tokenizer): a causal "
     "language model of transformers and its tokenizer."
@@ -64,14 +62,14 @@ class GivenModel:
 
     def keep(self, folder: Path) -> str:
         """Writes it below the run's folder, whole or not at all; weights that are in the files it was loaded from are linked."""
-        place, files = folder / FOLDER, ModelFiles()
+        place, files = folder / MODEL_FOLDER, ModelFiles()
         source = self._source()
         with whole_folder(place) as written:
             if source is None or not files.link(self.model, self.tokenizer, written, source):
                 files.save(self.model, self.tokenizer, written, self.weights)
         if self._policy is not None:
             self._policy.source = place  # the first checkpoints are these files
-        return f"{IN_RUN}/{FOLDER}"
+        return f"{IN_RUN}/{MODEL_FOLDER}"
 
     def _check_memory(self) -> None:
         needed, free = 4 * sum(parameter.numel() for parameter in self.model.parameters()), free_bytes()

@@ -43,7 +43,7 @@ def from_folder(folder: Path, name: str = "") -> LanguageModel:
 
 
 def tokenizer_in(folder: Path) -> Any:
-    """The tokenizer in a folder.
+    """The tokenizer in a folder, looked at.
 
     Raises:
         UserError: if there is none that can be loaded.
