@@ -33,6 +33,8 @@ LEAST_TEMPERATURE = 1e-30
 """Logits divided by less are no numbers any more."""
 MOST_TOPS = 20
 """Likeliest tokens told of each place of an echoed text."""
+MOST_SCORES = 2**20
+"""Log-probabilities of echoed texts that one request may ask for: each takes a few hundred bytes until it is sent."""
 CHAT_TOKENS = 1024
 """The most tokens of a chat answer where the request does not say."""
 COMPLETION_TOKENS = 16
@@ -95,6 +97,13 @@ def read_completion(body: object, policy: LanguageModel, name: str) -> Completio
         return asked
     if asked.stream:
         raise BadRequest("stream with echo is not supported here: leave one of them out.", "stream")
+    scores = asked.n * sum(len(prompt) + limit for prompt in asked.prompts) * (1 + (logprobs or 0))
+    if logprobs is not None and scores > MOST_SCORES:
+        raise BadRequest(
+            f"echo with logprobs={logprobs} asks for {scores} log-probabilities; the most of one request is {MOST_SCORES}. "
+            "Ask in several requests, or for fewer of the likeliest tokens.",
+            "logprobs",
+        )
     texts = (each if isinstance(each, str) else policy.decode(ids) for each, ids in zip(given, asked.prompts, strict=True))
     return replace(asked, echo=tuple(texts), tops=logprobs or 0)
 
