@@ -12,20 +12,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "compare", "compose", "list_methods", "list_tasks", "load", "method", "resume", "train"]
+FUNCTIONS = ("compare", "compose", "list_methods", "list_tasks", "load", "method", "resume", "train")
+CLASSES = {
+    "Callback": "upslope.run.callbacks", "StopTraining": "upslope.run.callbacks", "Tracker": "upslope.runtime.trackers",
+    "UserError": "upslope.errors", "Watcher": "upslope.run.watcher",
+}  # fmt: skip
+"""For what is written around a run, and where each is defined."""
+__all__ = [
+    "Callback", "StopTraining", "Tracker", "UserError", "Watcher", "__version__", "compare", "compose", "list_methods",
+    "list_tasks", "load", "method", "resume", "train",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from upslope.api import compare, compose, list_methods, list_tasks, load, method, resume, train
+    from upslope.errors import UserError
+    from upslope.run.callbacks import Callback, StopTraining
+    from upslope.run.watcher import Watcher
+    from upslope.runtime.trackers import Tracker
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
+    if name in FUNCTIONS or name in CLASSES:
+        from importlib import import_module
+
         from upslope.runtime.environment import ALLOCATOR, default_environment
 
         with default_environment(ALLOCATOR):  # which loads torch
-            from upslope import api
-
-        return getattr(api, name)
+            return getattr(import_module(CLASSES.get(name, "upslope.api")), name)
     raise AttributeError(f"module 'upslope' has no attribute {name!r}")
 
 

@@ -12,15 +12,31 @@ from upslope.errors import MethodError, Remark, UserError, did_you_mean
 from upslope.methods import catalogue, check_own_name, compose, composed_of, find
 from upslope.methods.control.presets import choose
 from upslope.plain_data import JsonDict, Knobs
-from upslope.plan import Plan
+from upslope.plan import Plan, checked_table
+from upslope.policies.given import GivenModel, given_model
 from upslope.rewards import kept_or_held, load_reward
 from upslope.run import Run, Watcher
 from upslope.run import resume as resume_run
 from upslope.run import start as start_run
+from upslope.run.callbacks import checked_callbacks
+from upslope.run.listeners import Listeners
+from upslope.runtime.arguments import (
+    anything_but,
+    checked,
+    folder,
+    instance,
+    mapping,
+    number,
+    one_or_several,
+    optional,
+    several,
+    text,
+)
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings, check_names
 from upslope.runtime.system_text import with_system_text
+from upslope.runtime.trackers import check_trackers
 from upslope.runtime.user_code import load_file
 from upslope.tasks import TextTask, list_tasks
 from upslope.tasks.env_sources import name_in_run, source_of
@@ -34,7 +50,25 @@ if TYPE_CHECKING:
 
 __all__ = ["compare", "compose", "list_methods", "list_tasks", "load", "method", "plan_comparison", "resume", "train"]
 
+METHOD = "a method, its name ('upslope methods'), a composition such as 'dhpo+high-entropy', or a file such as 'mine.py'"
+TASK = "a name ('upslope tasks'), a file, or the problems or the environment themselves"
+MODEL = "'tiny', 'smollm2', or the folder of a model or a run; compare trains in processes of their own, which load it there"
+CHECKS: JsonDict = {
+    "out": optional(folder("a folder, as text or a path, or None")),
+    "knobs": optional(mapping("a dict from paths to values, as in {'surrogate.high': 0.3}, or None")),
+    "take": optional(mapping("a dict from slots to methods, as in {'surrogate': 'dapo'}, or None", text("the name of a method"))),
+    "watcher": optional(instance("an upslope.Watcher, or None", Watcher)),
+    "path": folder("the folder of a run, as text or a path"),
+    "trust": instance("True or False", bool),
+}
+"""Of arguments that several functions have."""
 
+
+def _checks(*names: str) -> JsonDict:
+    return {name: CHECKS[name] for name in names}
+
+
+@checked(family=text("the name of a family of methods, such as 'rlvr'"))
 def list_methods(family: str = "") -> list[Method]:
     """The catalogue, or one family of it."""
     found = [each for each in catalogue().values() if not family or each.family == family]
@@ -44,6 +78,7 @@ def list_methods(family: str = "") -> list[Method]:
     return found
 
 
+@checked(spec=text(METHOD, Method), **_checks("take"))
 def method(spec: str | Method, take: Mapping[str, str] | None = None) -> Method:
     """A method by name (``"dhpo"``), from a file (``"mine.py"``, ``"mine.py:name"``) or by composition (``"dhpo+mine.py"``).
 
@@ -81,16 +116,25 @@ def _from_file(spec: str) -> Method:
     return own
 
 
+@checked(
+    method=text(METHOD, Method),
+    task=anything_but(TASK, int, float, bytes, type(None)),
+    reward=anything_but("a name, a function, a list of them, or {name: (function or name, weight)}", int, float, bytes),
+    test_data=anything_but("a file, or the problems themselves", int, float, bytes),
+    preset=text("the name of a preset, such as 'rl-zoo'"),
+    **_checks("knobs", "out", "take", "watcher"),
+)
 def train(
     method: str | Method = "dhpo",
     task: Any = "reverse",
     *,
-    model: str = "tiny",
+    model: Any = "tiny",
     knobs: Knobs | None = None,
     reward: Any = (),
     test_data: Any = "",
     out: str | Path | None = None,
-    trackers: tuple[str, ...] = (),
+    trackers: Sequence[Any] = (),
+    callbacks: Sequence[Any] = (),
     take: Mapping[str, str] | None = None,
     preset: str = "",
     watcher: Watcher | None = None,
@@ -104,17 +148,21 @@ def train(
             ``.csv``, ``.parquet``, ...); `list_tasks` lists the names. Or the problems themselves: a list of dicts with ``prompt``
             and ``answer``, a pandas or `datasets` table, anything that yields dicts; the run keeps a copy. Or a `TextTask`, a
             ``gymnasium.Env``, its class, or a function that makes one.
-        model: ``"tiny"``, ``"smollm2"`` or a folder that transformers can load. Control tasks ignore it.
+        model: ``"tiny"``, ``"smollm2"``, a folder that transformers can load or a run's, a `Run`; or ``(model, tokenizer)`` of
+            `transformers`, of which a copy is trained and kept with the run (``run.policy.model`` is the trained one).
         knobs: Of the method's parts, by path: ``{"surrogate.high": 0.3}``.
         reward: For text: a name as on the command line (``"exact"``, ``"length:max=200*0.1"``, ``"file.py:function"``), a function,
             a list of them, or ``{"name": (function or name, weight)}``. A function that no file defines cannot be kept with a run:
             `resume` needs it again. Data with answers and no reward get the one that finds most sampled answers right.
         test_data: For a table of problems: a second one to evaluate on. Without it a fifth of the rows is held out.
         out: Folder of the run; left out, ``runs/<method>-<task>-<seed>``.
-        trackers: ``"tensorboard"`` and/or ``"wandb"``.
+        trackers: Names (``"tensorboard"``, ``"wandb:project=mine,group=sweep"``, ``"trackio"``, ``"mlflow"``) and objects with
+            ``log(step, metrics)`` (`upslope.Tracker`).
+        callbacks: Objects with ``on_step``, ``on_evaluation``, ``on_checkpoint`` or ``on_end`` (`upslope.Callback`); one that
+            raises `upslope.StopTraining` ends the run early.
         take: As in `method`.
         preset: ``"rl-zoo"``: settings for this environment as rl-baselines3-zoo has them. What is given besides wins.
-        watcher: Is told what happens; the command line's live table is one.
+        watcher: Is told what happens (`upslope.Watcher`); the command line's live table is one.
         settings: Any field of `upslope.runtime.settings.Settings`: ``steps=60, seed=1, lr=3e-4, ...``.
 
     Raises:
@@ -126,18 +174,22 @@ def train(
         >>> len(run.metrics)
         3
     """
+    if "tokenizer" in settings:
+        raise UserError("tokenizer= is no argument of train; give both: model=(model, tokenizer).")
     chosen = _method(method, take)
     check_names(settings, parts=chosen.parts())
     task, test_data, objects = _task_objects(task, test_data)
     rewards, held = kept_or_held(reward)
-    objects = dataclasses.replace(objects, reward=held)
+    named, given = _named_model(model)
+    objects = dataclasses.replace(objects, reward=held, model=given)
     if preset:
         found = choose(preset, chosen, task, settings, knobs or {})
         settings, knobs = found.settings, found.knobs
         warnings.warn(Remark(found.told), stacklevel=2)
-    wanted = Settings(**with_system_text(settings))
-    plan = Plan(chosen, task, model, wanted, rewards, test_data, tuple(trackers), objects)
-    return _reported(start_run(plan, knobs, out, watcher))
+    listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
+    names = tuple(each for each in listeners.given if isinstance(each, str))
+    plan = Plan(chosen, task, named, Settings(**with_system_text(settings)), rewards, test_data, names, objects)
+    return _reported(start_run(plan, knobs, out, listeners))
 
 
 def _task_objects(task: Any, test_data: Any) -> tuple[str, str, PythonObjects]:
@@ -157,6 +209,16 @@ def _task_objects(task: Any, test_data: Any) -> tuple[str, str, PythonObjects]:
 _method = method
 
 
+def _named_model(model: object) -> tuple[str, GivenModel | None]:
+    """What a model is called, and the model itself where it is an object."""
+    model = model.path if isinstance(model, Run) else model
+    if isinstance(model, (str, Path)):
+        return str(model), None
+    given = given_model(model)
+    return given.name, given
+
+
+@checked(steps=optional(instance("a whole number, or None", int)), **_checks("path", "watcher", "trust"))
 def resume(
     path: str | Path,
     watcher: Watcher | None = None,
@@ -166,6 +228,8 @@ def resume(
     task: object = None,
     reward: object = None,
     model: object = None,
+    trackers: Sequence[Any] = (),
+    callbacks: Sequence[Any] = (),
 ) -> Run:
     """Goes on with a run that was stopped or killed, to the same end as if it had not been. A finished one is returned as it is.
 
@@ -173,12 +237,18 @@ def resume(
         steps: How many there shall be in all, of a finished run too; schedules are from there on those of a run of so many.
         trust: Code in the folder that this machine did not write may run, now and later.
         task, reward, model: What the run was given as Python objects that its folder could not keep; it said so when it began.
+        trackers, callbacks: As in `train`; no folder keeps objects. Trackers by name are the run's own already.
     """
-    done = (RunFolder.open(path).path / "summary.json").exists() and steps is None
-    run = resume_run(path, watcher, trust, _objects(task, reward, model), steps)
+    listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
+    opened, objects = RunFolder.open(path), _objects(task, reward, model)
+    done = (opened.path / "summary.json").exists() and steps is None
+    if objects != PythonObjects():
+        objects.check(checked_table(opened)["unkept"], opened.path)
+    run = resume_run(path, listeners, trust, objects, steps)
     return run if done else _reported(run)
 
 
+@checked(**_checks("path", "trust"))
 def load(path: str | Path, trust: bool = False, *, task: object = None, reward: object = None, model: object = None) -> Run:
     """A run from its folder, to look at: ``load(path).metrics``, ``.summary``, ``.table``.
 
@@ -197,6 +267,21 @@ def _objects(task: object, reward: object, model: object) -> PythonObjects:
     return PythonObjects(task if source is None else GymTask(source), None if reward is None else load_reward(reward), model)
 
 
+@checked(
+    what=one_or_several(text("methods by name or file, or folders of runs", Method), "methods by name or file, or folders of runs"),
+    task=one_or_several(text("a name ('upslope tasks') or a file"), "a name ('upslope tasks') or a file, or a list of them"),
+    seeds=instance("a whole number, at least 1", int),
+    model=text(MODEL),
+    grid=optional(mapping("a dict from knobs or settings to lists of values", several(lambda _, value: value, "a list of values"))),
+    reward=anything_but("a name or a list of names", int, float, bytes),
+    test_data=text("a file, as text or a path"),
+    workers=optional(instance("a whole number, or None", int)),
+    k=optional(instance("a whole number, or None", int)),
+    threshold=optional(number),
+    references=optional(mapping("a dict from tasks to two scores, as in {'reverse': (0.0, 1.0)}", several(number, "two scores"))),
+    quiet=instance("True or False", bool),
+    **_checks("knobs", "take", "out"),
+)
 def compare(
     what: str | Path | Sequence[str | Path],
     task: str | Sequence[str] = "reverse",
@@ -296,6 +381,8 @@ def _question(
         told = f"{rewards[0]!r} is a reward that no file defines, and every run is a process of its own, which must find it again"
         raise UserError(f"{told}. Put it into a file: reward='my.py:score'.")
     tasks = (task,) if isinstance(task, str) else tuple(task)
+    if not all(isinstance(each, str) for each in (*tasks, test_data)):
+        raise UserError("give tasks and test data by name or file: every run is a process of its own, which must find them again.")
     settings = with_system_text(settings)
     return Question(tuple(map(str, what)), tasks, seeds, model, knobs or {}, grid or {}, settings, rewards, test_data, take or {})
 

@@ -33,6 +33,7 @@ from upslope.tasks.text import UndecidedReward
 from upslope.types import Method, Network
 
 if TYPE_CHECKING:
+    from upslope.policies.given import GivenModel
     from upslope.policies.language_model import LanguageModel
     from upslope.rollout.text import TextRollout
     from upslope.tasks.gym import GymTask
@@ -95,7 +96,7 @@ class TextComponents(Components):
         self,
         method: Method,
         task: TextTask,
-        model: str,
+        model: str | GivenModel,
         settings: Settings,
         knobs: Knobs,
         checking: Progress | None = None,
@@ -104,10 +105,11 @@ class TextComponents(Components):
         from upslope.policies.trained import is_run, underlying_model
         from upslope.rollout.text import TextRollout
 
-        if is_run(model):  # it is trained already, and otherwise like the model it began with
+        like = underlying_model(model) if isinstance(model, str) else model.like
+        if not isinstance(model, str) or is_run(model):  # it is trained already, and otherwise like the model it began with
             settings = dataclasses.replace(settings, warm_start=settings.warm_start or 0.0)
-        settings = settings.resolved("text", underlying_model(model), max_tokens=task.max_tokens)
-        settings = dataclasses.replace(settings, device=pick_device(settings.device, underlying_model(model)))
+        settings = settings.resolved("text", like, max_tokens=task.max_tokens)
+        settings = dataclasses.replace(settings, device=pick_device(settings.device, like))
         if settings.device == "cuda":  # its driver takes a second to wake, which the model's code takes to import
             threading.Thread(target=torch.cuda.init, daemon=True).start()
         method = _settled(method, ("text",), knobs)
@@ -124,7 +126,7 @@ class TextComponents(Components):
         self.stepping = self.recording = 0.0
         self.rollout = self._make_rollout(TextRollout)
 
-    def _load_policy(self, model: str, task: TextTask, checking: Progress | None) -> LanguageModel:
+    def _load_policy(self, model: str | GivenModel, task: TextTask, checking: Progress | None) -> LanguageModel:
         """The model, checked, on its device, with adapters and heads; and the task with the prompts that fit it."""
         from upslope.policies.tokenization import PromptFormat
         from upslope.rollout.parity_check import load_checked
@@ -378,4 +380,5 @@ def pick_device(asked: Device, model: str) -> Device:
 def _settled(method: Method, domains: tuple[str, ...], knobs: Knobs) -> Method:
     from upslope.policies.control.networks import in_domains
 
-    return in_domains(method, *domains).with_knobs(knobs).derive(on=())
+    settled = in_domains(method, *domains).with_knobs(knobs).derive(on=())
+    return in_domains(settled, *domains)  # --set policy=none is the usual network too

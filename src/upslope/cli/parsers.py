@@ -93,7 +93,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     show.add_argument("--flat", action="store_true", help="all its parts, from sampling to the loss, with when each runs")
     check = command("check-method", looking.check_method, "make the checks that every method must pass")
     _add_check_method_flags(check)
-    tasks = command("tasks", looking.list_tasks, "list what can be trained on, or show some problems of a task")
+    tasks = command("tasks", looking.list_tasks, "list what can be trained on, show some problems of one, or try its reward")
     _add_tasks_flags(tasks)
     for each in (methods, show, check, tasks):
         each.add_argument("--json", action="store_true", help="the same as JSON")
@@ -110,6 +110,8 @@ def _add_tasks_flags(tasks: argparse.ArgumentParser) -> None:
     add("--model", default="", help="goes with TASK: whose chat template and tokens to show, as for train")
     for flag, metavar in (("--test-data", "FILE"), ("--columns", "TEXT"), ("--system", "TEXT"), ("--template", "TEXT")):
         add(flag, default="", metavar=metavar, help="goes with TASK, as for train")
+    add("--audit", action="store_true", help="goes with TASK: what its reward pays for right and wrong answers to twenty problems")
+    add("--reward", **{**REWARD, "help": "goes with --audit, as for train; repeatable"})
 
 
 def _add_check_method_flags(check: argparse.ArgumentParser) -> None:
@@ -148,7 +150,13 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     add("--reward", **REWARD)
     add("--test-data", default="", metavar="FILE", help="a second file of problems, to evaluate on")
     add("--preset", default="", metavar="NAME", help="rl-zoo: an environment's settings as rl-baselines3-zoo has them; flags win")
-    add("--tracker", action="append", default=[], metavar="NAME", help="tensorboard or wandb; repeatable")
+    add(
+        "--tracker",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="tensorboard, wandb, trackio or mlflow, with options as in wandb:project=mine,group=sweep; repeatable",
+    )
     add("--quiet", action="store_true", help="print nothing but the folder of the run")
 
 

@@ -20,6 +20,7 @@ from types import ModuleType
 
 from upslope.errors import MethodError, Remark, UserError, did_you_mean
 from upslope.plugins import METHODS, Plugin, plugins
+from upslope.runtime.arguments import checked, mapping, optional, several, text
 from upslope.types import NAMED_SLOTS, SLOTS, STACKED_SLOTS, Method
 from upslope.types.lazy_names import unknown
 
@@ -129,6 +130,10 @@ def composed_of(spec: str) -> list[str]:
     return [spec] if "+" not in name and Path(path).is_file() else spec.split("+")
 
 
+@checked(
+    names=several(text("the name of a method, or a method", Method), "a list of names of methods, as in ['dhpo', 'high-entropy']"),
+    take=optional(mapping("a dict from slots to methods, as in {'surrogate': 'dapo'}", text("the name of a method"))),
+)
 def compose(names: Sequence[str | Method], take: Mapping[str, str] | None = None) -> Method:
     """The first method with what each other changes against its own parent.
 

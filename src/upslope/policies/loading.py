@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from upslope.runtime.memory import explain_out_of_memory
 NAMED = 3
 """Tensors that a message names."""
 LONGEST_CAUSE = 300
+CURE = "If a file is missing or was cut off, copy the folder again."
 
 
 def from_folder(folder: Path, name: str = "") -> LanguageModel:
@@ -32,45 +33,66 @@ def from_folder(folder: Path, name: str = "") -> LanguageModel:
     """
     for file in ("config.json", "generation_config.json"):
         _check_json(folder / file)
-    with _one_line(f"the folder '{folder}' holds no causal language model that transformers can load"):
+    with one_line(f"the folder '{folder}' holds no causal language model that transformers can load"):
         model = _whole_model(folder)
     tokenizer = tokenizer_in(folder)
-    with _one_line(f"the model in '{folder}' cannot be used with its tokenizer"):
+    with one_line(f"the model in '{folder}' cannot be used with its tokenizer"):
         policy = LanguageModel(model, tokenizer, name or folder.resolve().name)
     policy.source = folder
     return policy
 
 
 def tokenizer_in(folder: Path) -> Any:
-    """The tokenizer in a folder.
+    """The tokenizer in a folder, looked at.
 
     Raises:
         UserError: if there is none that can be loaded.
     """
-    with _one_line(f"the tokenizer in '{folder}' cannot be loaded"):
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    with one_line(f"the tokenizer in '{folder}' cannot be loaded"):
+        tokenizer = load_tokenizer(folder)
         if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what is made of a family's name alone
             raise UserError(f"'{folder}' has no tokenizer: its files (tokenizer.json or the like) are missing. Copy them there.")
     return tokenizer
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a folder."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def refuse_encoder_decoder(where: str, config: Any) -> None:
+    """Refuses a model that answers in another way than by continuing a text."""
+    if getattr(config, "is_encoder_decoder", False):
+        raise UserError(
+            f"{where} a {config.model_type} model, an encoder with a decoder: it answers in another way than "
+            "by continuing a text. Take a model with a decoder alone, such as Llama, Qwen or Gemma."
+        )
 
 
 def _whole_model(folder: Path) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    if getattr(config, "is_encoder_decoder", False):
-        raise UserError(
-            f"the folder '{folder}' holds a {config.model_type} model, an encoder with a decoder: it answers in another way than "
-            "by continuing a text. Take a model with a decoder alone, such as Llama, Qwen or Gemma."
-        )
+    refuse_encoder_decoder(f"the folder '{folder}' holds", config)
     with quiet_loading():
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=torch.float32, local_files_only=True, output_loading_info=True,
             ignore_mismatched_sizes=True,
         )  # fmt: skip
     model, found = loaded
+    check_found(f"the model in '{folder}'", found, type(model).__name__)
+    return model
+
+
+def check_found(which: str, found: Mapping[str, Any], kind: str) -> None:
+    """Refuses what `transformers` had to fill in or to leave out.
+
+    Args:
+        found: what it says of that.
+        kind: of model, by its class.
+    """
     wrong = [f"{key} ({list(there)} in the file, {list(wanted)} in config.json)" for key, there, wanted in found["mismatched_keys"]]
     for keys, what in (
         (found["missing_keys"], "lacks {}: config.json asks for it. Copy the folder again, or mend its config.json."),
@@ -78,8 +100,7 @@ def _whole_model(folder: Path) -> Any:
         (found["unexpected_keys"], "has tensors that a {kind} has no place for: {}. Its config.json may be that of another model."),
     ):
         if keys:
-            raise UserError(f"the model in '{folder}' {what.format(_some(keys), kind=type(model).__name__)}")
-    return model
+            raise UserError(f"{which} {what.format(_some(keys), kind=kind)}")
 
 
 def _check_json(file: Path) -> None:
@@ -97,7 +118,7 @@ def _check_json(file: Path) -> None:
 
 
 @contextlib.contextmanager
-def _one_line(what: str) -> Iterator[None]:
+def one_line(what: str, cure: str = CURE) -> Iterator[None]:
     """Whatever fails inside is told as ``what`` with its cause: readers of files written by others raise errors of all kinds."""
     try:
         with _silent_reports():
@@ -108,18 +129,18 @@ def _one_line(what: str) -> Iterator[None]:
         # The tokenizers library panics with an exception of its own, which is not an `Exception`.
         if not isinstance(problem, Exception) and type(problem).__name__ != "PanicException":
             raise
-        raise explain_out_of_memory(problem) or UserError(f"{what}: {_cause(problem)}") from problem
+        raise explain_out_of_memory(problem) or UserError(f"{what}: {_cause(problem)} {cure}".rstrip()) from problem
 
 
 def _cause(problem: BaseException) -> str:
     """An error in one line."""
     if isinstance(problem, RecursionError):
-        return "one of its files is nested too deep."
+        return "something in it is nested too deep."
     said = " ".join(str(problem).split())
     said = said if len(said) <= LONGEST_CAUSE else f"{said[:LONGEST_CAUSE]}..."
     # What the libraries raise for files that were cut off names no file and no reason, only the place where they stumbled.
     told = said if isinstance(problem, (OSError, ValueError)) and said else f"{type(problem).__name__}: {said}"
-    return f"{told}{'' if told.endswith('.') else '.'} If a file is missing or was cut off, copy the folder again."
+    return f"{told}{'' if told.endswith('.') else '.'}"
 
 
 def _some(keys: Iterable[str]) -> str:

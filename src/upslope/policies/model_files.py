@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from upslope.errors import UserError
@@ -60,6 +61,10 @@ class ModelFiles:
                 files.write(name, data)
         return True
 
+    def shards(self, model: Any, tokenizer: Any, weights: Mapping[str, Tensor] | None = None) -> list[Shard]:
+        """The tensors themselves as the files would have them, by file."""
+        return self._look(model, tokenizer, weights)
+
     def _look(self, model: Any, tokenizer: Any, weights: Mapping[str, Tensor] | None) -> list[Shard]:
         shards: list[Shard] = []
         with tempfile.TemporaryDirectory(prefix="upslope-") as described:
@@ -89,6 +94,19 @@ def _weight_files(folder: Path) -> list[str]:
         return sorted(set(json.loads((folder / INDEX).read_bytes())["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
+
+
+def holds_weights(folder: Path, model: Any) -> bool:
+    """Whether the files of a folder hold this model's weights to the last bit, all of them and under its own names."""
+    state, files = model.state_dict(), _weight_files(folder)
+    if not files or any(set(_names(folder / file) or {""}) - set(state) for file in files):
+        return False
+    for file in files:
+        with safe_open(folder / file, framework="pt") as held:
+            for name in held.keys():  # noqa: SIM118 (it is no mapping)
+                if not torch.equal(held.get_tensor(name).float(), state[name].detach().cpu().float()):
+                    return False
+    return True
 
 
 def _names(file: Path) -> set[str] | None:

@@ -16,7 +16,7 @@ from upslope.report.words import in_bytes
 from upslope.runtime import trust
 from upslope.runtime.checkpoint_files import Damaged
 from upslope.runtime.data_files import file_digest, shown_name
-from upslope.runtime.python_objects import located
+from upslope.runtime.python_objects import MODEL_FOLDER, located
 from upslope.runtime.run_folder import LOGS, RunFolder, damaged_lines
 from upslope.runtime.settings import Settings
 
@@ -147,9 +147,9 @@ def _checkpoints(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
         yield Finding(f"checkpoints/{aside.name}", True, "damaged, and put aside; the run went on from the one before")
     if not folder.checkpoints() and folder.read("metrics.jsonl"):
         yield Finding("checkpoints", False, "there is none, though the run has begun; it can only be trained again")
-    further = [path for path in (folder.start, folder.best) if path.is_dir()]
+    further = [path for path in (folder.path / MODEL_FOLDER, folder.start, folder.best) if path.is_dir()]
     for path in [*further, *folder.checkpoints()]:
-        name = f"checkpoints/{path.name}"
+        name = path.relative_to(folder.path).as_posix()
         try:
             files = folder.reader(path)
             for each in files.names():

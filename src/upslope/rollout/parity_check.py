@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from upslope.errors import UserError
 from upslope.policies import load_language_model
+from upslope.policies.given import GivenModel
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.smollm2 import cache_folder
 from upslope.rollout.engines.torch_engine import TorchEngine
@@ -43,12 +44,14 @@ LARGE = 1_000_000_000
 """Parameters from which on only a model's first and last layer are compared."""
 
 
-def load_checked(spec: str, seed: int) -> LanguageModel:
-    """As `upslope.policies.load_language_model`, and looked at.
+def load_checked(spec: str | GivenModel, seed: int) -> LanguageModel:
+    """As `upslope.policies.load_language_model`, and looked at; of a model given as an object a copy.
 
     ``tiny`` is not: it was made a moment ago, of the same few lines as ever, and is to begin at once. What was found right once is
     not looked at again until the model's files, this code or torch have changed.
     """
+    if isinstance(spec, GivenModel):
+        return check_policy(spec.policy())
     policy = load_language_model(spec, seed)
     if spec.partition(":")[0] == "tiny":
         return policy

@@ -21,6 +21,7 @@ from upslope.learners.optimizer_step import learning_rate
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan, base_digests, check_base, checked_table
 from upslope.policies.trained import is_run, underlying_model, what_was_taken
+from upslope.run.listeners import Listeners
 from upslope.run.loop import train
 from upslope.run.watcher import Stopped, Watcher
 from upslope.runtime import trust, user_code
@@ -202,7 +203,8 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
         folder = RunFolder.create(out, name[-150:])
         with owned(folder.path):
             user_code.keep(bundles, folder.path / "code")
-            write_text(folder.path / "run.toml", tomli_w.dumps(plan.keep(folder.path, table)))
+            listening = watcher.table() if isinstance(watcher, Listeners) else {}
+            write_text(folder.path / "run.toml", tomli_w.dumps(plan.keep(folder.path, table) | listening))
             trust.remember(trust.code_of(table, folder.path / "code"))
             return train(Run(folder, plan, components), watcher or Watcher())
 
@@ -262,12 +264,13 @@ def _lengthen(folder: RunFolder, steps: int) -> None:
         raise UserError(
             f"{folder.path} has made {done} steps already; --steps {steps} is how many there shall be in all. Give more."
         )
-    if steps != before.steps:
-        after = dataclasses.replace(before, steps=steps)
+    if steps != before.steps or (folder.path / "summary.json").exists():  # one that ended early may go on to its planned end
         raw = folder.table()
         raw["settings"]["steps"] = steps
         raw["lengthened"] = [*raw.get("lengthened", []), {"at": done, "from": before.steps, "to": steps}]
         write_text(folder.path / "run.toml", tomli_w.dumps(raw))
+    if steps != before.steps:
+        after = dataclasses.replace(before, steps=steps)
         rates = f"{learning_rate(before, min(done + 1, before.steps or 1)):.3g} -> {learning_rate(after, done + 1):.3g}"
         told = f"from step {done} on this is a run of {steps} steps, not of {before.steps}: schedules are now those of {steps}"
         warnings.warn(Remark(f"{told} (learning rate of the next step {rates})."), stacklevel=3)

@@ -13,6 +13,7 @@ from upslope.learners.nonfinite import NonFinite
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.learners.signal import SignalWatch
 from upslope.plain_data import JsonDict
+from upslope.run.listeners import Listeners
 from upslope.run.stopping import StopRule
 from upslope.run.watcher import Stopped, Watcher
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter
@@ -21,7 +22,6 @@ from upslope.runtime.files import load_state, save_state, write_json
 from upslope.runtime.memory import peak_memory
 from upslope.runtime.stop_signals import stop_signals
 from upslope.runtime.threads import torch_threads
-from upslope.runtime.trackers import Tracker, make_trackers
 from upslope.types import Metrics
 
 if TYPE_CHECKING:
@@ -33,6 +33,11 @@ BYTES_KEPT = 12
 
 def train(run: Run, watcher: Watcher) -> Run:
     """Trains a run to its end."""
+    with watcher if isinstance(watcher, Listeners) else Listeners(watcher) as listeners:
+        return _train(run, listeners)
+
+
+def _train(run: Run, watcher: Listeners) -> Run:
     assert run.components is not None
     settings, parameters = run.plan.settings, run.components.policy.parameter_count()
     with torch_threads(settings.threads or 1), stop_signals() as signals:
@@ -40,16 +45,16 @@ def train(run: Run, watcher: Watcher) -> Run:
         with CheckpointSaver(run.folder, settings.keep_checkpoints or 2, BYTES_KEPT * parameters) as saver:
             loop = TrainingLoop(run, watcher, saver)
             loop.begin_or_restore()
-            trackers = make_trackers(run.plan.trackers, run.path, run.plan.table())
+            loop.heed_callbacks()
             with signals.waiting():
                 while not loop.over:
-                    loop.step(trackers)
-                    loop.save_if_due(signals.asked)
+                    loop.step()
+                    loop.save_if_due(signals.asked or watcher.failed)
             summary = loop.finish()
+            loop.tell_written(wait=True)
+            watcher.check(f"All steps are saved; up.resume({str(run.path)!r}) ends the run.")
         run.folder.prune(settings.keep_checkpoints or 1)
         write_json(run.path / "summary.json", summary)
-    for tracker in trackers:
-        tracker.close()
     watcher.ended(summary)
     return run
 
@@ -57,7 +62,7 @@ def train(run: Run, watcher: Watcher) -> Run:
 class TrainingLoop:
     """A run under way."""
 
-    def __init__(self, run: Run, watcher: Watcher, saver: CheckpointSaver):
+    def __init__(self, run: Run, watcher: Listeners, saver: CheckpointSaver):
         assert run.components is not None
         self.run, self.components, self.watcher, self.saver = run, run.components, watcher, saver
         self.folder, self.settings = run.folder, run.plan.settings
@@ -65,6 +70,7 @@ class TrainingLoop:
         self.stop_rule = StopRule(self.settings, {})
         self.signal = SignalWatch(run.plan.method, run.plan.reward, self.settings.samples_per_task)
         self.clock = _Clock(0.0)
+        self.evaluated_at = -1
         self.keeps_start = PolicyGradient.needs_start(run.plan.method, self.settings)
         self.learner: PolicyGradient
 
@@ -76,6 +82,25 @@ class TrainingLoop:
         """Ends the run before its last step, if there is a reason."""
         if reason:
             self.progress["ended_early"] = reason
+
+    def heed_callbacks(self) -> None:
+        """Tells them which checkpoints are on the disk, and ends the run here, evaluated, if one of them asks for it."""
+        self.tell_written()
+        if self.watcher.failed and not self.progress["step"]:
+            self.saver.wait()
+            self.watcher.check(f"up.resume({str(self.run.path)!r}) goes on from the beginning.")
+        if (reason := self.watcher.callbacks.stop) and not self.over:
+            if self.evaluated_at != self.progress["step"]:
+                self._evaluate()
+            self._end_if(reason)
+
+    def tell_written(self, wait: bool = False) -> None:
+        """The checkpoints that were written in the background since the last time."""
+        if wait:
+            self.saver.wait()
+        while self.saver.written:
+            path = self.saver.written.popleft()
+            self.watcher.saved(int(path.name[5:]), path)
 
     # -- the beginning -------------------------------------------------------------------------------------------------
 
@@ -155,7 +180,7 @@ class TrainingLoop:
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
-    def step(self, trackers: list[Tracker]) -> None:
+    def step(self) -> None:
         """Samples, learns, logs, and evaluates where that is due."""
         step, settings = self.progress["step"] + 1, self.settings
         metrics = self._learn(step)
@@ -165,11 +190,10 @@ class TrainingLoop:
         self.signal.say(step, self.folder)
         self.components.record_step(self.folder, self.learner, step, metrics["seconds"])
         self.watcher.stepped(step, metrics)
-        for tracker in trackers:
-            tracker.log(step, metrics)
         if settings.eval_every and step % settings.eval_every == 0 and step < (settings.steps or 0):
             self._end_if(self.stop_rule.reason(step, self._evaluate()))
         self.saver.check()
+        self.heed_callbacks()
 
     def _learn(self, step: int) -> Metrics:
         """One step. Rows without a finite gradient are kept in the run's folder; what ends the run says how to go on."""
@@ -187,9 +211,12 @@ class TrainingLoop:
         if rows is None or not rows.info or not count:
             return
         assert rows.advantage is not None
+        records = []
         for index in torch.linspace(0, rows.rows - 1, min(count, rows.rows)).long().unique().tolist():
             advantage = float(rows.advantage[index].sum() / rows.sampled[index].sum().clamp_min(1))
-            self.folder.append("samples.jsonl", {"step": step, "advantage": advantage, **rows.info[index]})
+            records.append({"step": step, "advantage": advantage, **rows.info[index]})
+            self.folder.append("samples.jsonl", records[-1])
+        self.watcher.sampled(step, records)
 
     def _evaluate(self) -> JsonDict:
         """The score as the policy stands; where it is the best so far and that is to be kept, with its weights."""
@@ -199,6 +226,7 @@ class TrainingLoop:
         if self.stop_rule.is_best(step, result) and self.settings.keep:
             self.saver.save(self.folder.best, lambda files: self._fill_best(files, step, result))
         self.progress |= {"best": dict(self.stop_rule.seen), "evaluated": result}
+        self.evaluated_at = step
         self.watcher.evaluated(step, result)
         return result
 
@@ -218,9 +246,10 @@ class TrainingLoop:
             again = step - int(last.name[5:])
             lost = f" The {again} step{'s'[: again > 1]} after it, which fall between two checkpoints, will be made again."
             told = f"stopped after step {step}; 'upslope resume {self.run.path}' goes on from {last.name}."
-            raise Stopped(told + (lost if again else ""))
+            raise self.watcher.ending(Stopped(told + (lost if again else "")))
 
     def _save(self) -> None:
+        self.tell_written(wait=True)  # before the new one takes the place of an older one
         progress = self.progress | ({"seconds": self.clock.total()} if self.progress["step"] else {})
         self.saver.save(self.folder.checkpoint(progress["step"]), lambda files: self._fill(files, progress))
 

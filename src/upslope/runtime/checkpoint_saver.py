@@ -7,6 +7,7 @@ it, leaving the block waits for it too, and a write that failed is told at the n
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -98,6 +99,8 @@ class CheckpointSaver:
         """What a whole checkpoint takes to write."""
         self.asked = time.perf_counter()
         """When the last one was asked for."""
+        self.written: deque[Path] = deque()
+        """Checkpoints that are on the disk, oldest first, until somebody takes them out."""
         self._rooms: dict[tuple[str, str], Tensor] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
@@ -145,6 +148,7 @@ class CheckpointSaver:
             fill(files)
         if another:
             self.folder.prune(self.keep)
+            self.written.append(path)
         if another and path.name != self.folder.checkpoint(0).name:  # the first is mostly links
             self.seconds = time.perf_counter() - began
 

@@ -12,6 +12,8 @@ from upslope.errors import UserError
 
 IN_RUN = "{run}"
 """How a path in ``run.toml`` begins that is below the run's own folder, wherever that is."""
+MODEL_FOLDER = "model"
+"""Where a run keeps a model that was given as an object, below its own folder."""
 
 
 @dataclass(frozen=True)
