@@ -159,25 +159,11 @@ def _asked(fields: Fields, policy: LanguageModel, prompts: list[list[int]], limi
             "max_tokens",
             code="context_length_exceeded",
         )
-    top_k = fields.whole("top_k", 0, -1) or 0
-    temperature = fields.number("temperature", 1.0)
-    if 0 < temperature < LEAST_TEMPERATURE:
-        raise BadRequest(f"temperature={temperature} is too small to divide by; 0 takes the likeliest token.", "temperature")
-    try:
-        sampling = Sampling(
-            max_tokens=max(limit, 1),
-            temperature=temperature,
-            top_k=min(max(top_k, 0), policy.model.config.get_text_config().vocab_size),
-            top_p=fields.number("top_p", 1.0),
-            min_p=fields.number("min_p", 0.0),
-        )
-    except UserError as wrong:
-        raise BadRequest(str(wrong)) from None
     options = fields.get("stream_options") or {}
     return CompletionRequest(
         prompts=prompts,
         n=n,
-        sampling=sampling,
+        sampling=_sampling(fields, policy, limit),
         numbers=_numbers(fields, rows, limit),
         stop=_stops(fields.get("stop")),
         # The model's own end every answer anyway.
@@ -189,6 +175,24 @@ def _asked(fields: Fields, policy: LanguageModel, prompts: list[list[int]], limi
         ids=fields.flag("return_token_ids"),
         spelled=fields.flag("return_tokens_as_token_ids"),
     )
+
+
+def _sampling(fields: Fields, policy: LanguageModel, limit: int) -> Sampling:
+    """How tokens are to be drawn."""
+    top_k = fields.whole("top_k", 0, -1) or 0
+    temperature = fields.number("temperature", 1.0)
+    if 0 < temperature < LEAST_TEMPERATURE:
+        raise BadRequest(f"temperature={temperature} is too small to divide by; 0 takes the likeliest token.", "temperature")
+    try:
+        return Sampling(
+            max_tokens=max(limit, 1),
+            temperature=temperature,
+            top_k=min(max(top_k, 0), policy.model.config.get_text_config().vocab_size),
+            top_p=fields.number("top_p", 1.0),
+            min_p=fields.number("min_p", 0.0),
+        )
+    except UserError as wrong:
+        raise BadRequest(str(wrong)) from None
 
 
 def _prompt_list(given: object) -> list[object]:
