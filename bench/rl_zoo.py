@@ -110,7 +110,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--share", type=float, default=1.0, help="of the zoo's steps")
     flags = parser.parse_args()
-    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"machine": machine.describe(), "versions": machine.versions()}
+    kept: dict[str, Any] = {"row": "rl_zoo", "machine": machine.describe(), "versions": machine.versions()}
+    if RESULTS.exists():
+        kept |= json.loads(RESULTS.read_text())
     for env_id in flags.environments:
         words = f"python bench/rl_zoo.py {env_id} --seeds {flags.seeds}" + (f" --share {flags.share:g}" if flags.share != 1 else "")
         kept.setdefault("environments", {})[env_id] = measure(env_id, flags.seeds, flags.share) | {"command": words}

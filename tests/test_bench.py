@@ -332,3 +332,16 @@ def test_the_phases_of_a_step_are_found() -> None:
     told = measure_point(Point("batch", 8, "2 x 4", given), steps=1, threads=1)
     assert all(told["phases"][phase] > 0 for phase in PHASES)
     assert told["tokens"] == 2 * 4 * (4 + 6) and told["seconds"] > 0
+
+
+@pytest.mark.slow
+def test_both_sides_of_the_zoo_take_the_same_preset(tmp_path, monkeypatch, capsys):
+    import rl_zoo
+
+    monkeypatch.setattr(rl_zoo, "EPISODES", 2)
+    monkeypatch.setattr(rl_zoo, "RESULTS", tmp_path / "rl_zoo.json")
+    monkeypatch.setattr(sys, "argv", ["rl_zoo.py", "CartPole-v1", "--seeds", "1", "--share", "0.01"])
+    rl_zoo.main()
+    found = report.load(tmp_path)["rl_zoo"]["environments"]["CartPole-v1"]
+    assert found["env_steps"] == 1024 and found["command"].endswith("--share 0.01")
+    assert all(8 <= found[side]["mean"] <= 500 for side in ("ours", "stable-baselines3"))

@@ -9,6 +9,7 @@ import doctest
 import importlib
 import importlib.util
 import io
+import itertools
 import re
 import shlex
 import shutil
@@ -77,7 +78,9 @@ def run_command(line: str) -> str:
     words = shlex.split(line, comments=True)
     assert words[0] == "upslope", f"only upslope is run here; say why {words[0]!r} is not"
     if words[1] == "train" or (words[1] == "compare" and "--task" in words):
-        words += shlex.split(SMALL["control" if any(task_domain(word) == "control" for word in words) else "text"])
+        rewards = {word for flag, word in itertools.pairwise(words) if flag == "--reward"}  # a file's function, too
+        control = any(task_domain(word) == "control" for word in words if word not in rewards)
+        words += shlex.split(SMALL["control" if control else "text"])
     if words[1] == "resume" and "--steps" in words:
         words += ["--steps", "3"]
     if words[1] == "compare" and "--task" in words:

@@ -104,7 +104,7 @@ def test_a_package_that_pip_installed_is_used_like_our_own(site: Path, tmp_path:
     assert main(["train", *words, "--out", str(out)]) == 0 and len(up.load(out).metrics) == 2
     whole = (out / "metrics.jsonl").read_text().splitlines()
     table = (out / "run.toml").read_text()
-    assert 'task = "acme-rl/last-letter:length=2"' in table and 'reward = "acme-rl/letters"' in table
+    assert 'task = "acme-rl/last-letter:length=2"' in table and '"acme-rl/letters"' in table
     assert 'acme-rl = "1.0"' in table and "acme_rl" not in table
     (out / "summary.json").unlink()
     shutil.rmtree(out / "checkpoints" / "step-000002")
@@ -152,7 +152,7 @@ def test_it_trains_resumes_and_is_evaluated(acme: Path, tmp_path: Path, capsys: 
         warnings.simplefilter("error", Remark)
         assert len(up.resume(out).metrics) == 2
     assert up.load(out).table["packages"] == {"acme-rl": "1.0"}
-    assert up.load(out).table["task"] == "acme-rl/last-letter:length=2" and up.load(out).table["reward"] == "acme-rl/letters"
+    assert up.load(out).table["task"] == "acme-rl/last-letter:length=2" and up.load(out).table["reward"] == ["acme-rl/letters"]
     assert main(["eval", str(out), "--k", "1", "--problems", "2"]) == 0
     assert main(["check", str(out)]) == 0
     put(acme, "acme-rl", "1.1", ENTRY_POINTS)

@@ -381,6 +381,8 @@ def _question(
         told = f"{rewards[0]!r} is a reward that no file defines, and every run is a process of its own, which must find it again"
         raise UserError(f"{told}. Put it into a file: reward='my.py:score'.")
     tasks = (task,) if isinstance(task, str) else tuple(task)
+    if not all(isinstance(each, str) for each in (*tasks, test_data)):
+        raise UserError("give tasks and test data by name or file: every run is a process of its own, which must find them again.")
     settings = with_system_text(settings)
     return Question(tuple(map(str, what)), tasks, seeds, model, knobs or {}, grid or {}, settings, rewards, test_data, take or {})
 

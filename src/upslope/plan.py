@@ -15,6 +15,7 @@ from upslope.errors import Remark, UserError
 from upslope.plain_data import JsonDict
 from upslope.plugins import Plugin, changed_versions, full_name
 from upslope.rewards import plugin_of as reward_plugin
+from upslope.rewards.spec import from_anywhere
 from upslope.runtime import trust, user_code
 from upslope.runtime.data_files import DataFiles, file_digest
 from upslope.runtime.method_file import method_from_table, method_table, modern_table, packages_of
@@ -69,11 +70,16 @@ class Plan:
     @cached_property
     def data_files(self) -> dict[str, DataFiles]:
         """The files that task and test data are read from, by argument; what they held when they were first asked for."""
-        found = {"task": DataFiles.at(self.task)} if self._task_kind() == "data" else {}
-        if self.test_data and self.objects.test_data is None:
-            test = DataFiles.at(self.test_data)
-            taken = any(each.name == test.name and each.source != test.source for each in found.values())
-            found["test_data"] = DataFiles.at(self.test_data, "test-") if taken else test
+        found: dict[str, DataFiles] = {}
+        paths = {"task": self.task if self._task_kind() == "data" else ""}
+        paths |= {"test_data": self.test_data if self.objects.test_data is None else ""}
+        taken = {getattr(each, "kept_name", "") for each in (self.objects.task, self.objects.test_data)}
+        for key, path in paths.items():
+            if path:
+                files = DataFiles.at(path)
+                same = any(each.source == files.source for each in found.values())
+                found[key] = DataFiles.at(path, f"{key.partition('_')[0]}-") if files.name in taken and not same else files
+                taken.add(found[key].name)
         return found
 
     def table(self) -> JsonDict:
@@ -115,7 +121,7 @@ class Plan:
     def _full_reward(self, text: str) -> str:
         """A reward as ``run.toml`` names it; what is an object of Python's is only called something there."""
         read = RewardText.parse(text)
-        return text if self.objects.reward else str(read.named(full_name(read.name, reward_plugin(text))))
+        return text if self.objects.reward else str(read.named(from_anywhere(full_name(read.name, reward_plugin(text)))))
 
     def _packages(self) -> dict[str, str]:
         """Versions of the installed packages whose parts, task or reward the run uses. A method stands in the file as a whole."""

@@ -380,4 +380,5 @@ def pick_device(asked: Device, model: str) -> Device:
 def _settled(method: Method, domains: tuple[str, ...], knobs: Knobs) -> Method:
     from upslope.policies.control.networks import in_domains
 
-    return in_domains(method, *domains).with_knobs(knobs).derive(on=())
+    settled = in_domains(method, *domains).with_knobs(knobs).derive(on=())
+    return in_domains(settled, *domains)  # --set policy=none is the usual network too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -189,6 +190,21 @@ def test_a_token_says_what_was_recorded(page: Page, address: str, runs: Path) ->
             assert figure(said[name]) == sample[key][at], name
         assert said["clipped"] == {1: "at the upper bound", -1: "at the lower bound", 0: "no"}[sample["clipped"][at]]
     picture(page, "rollouts")
+
+
+def test_each_reward_of_several_is_a_column_of_the_samples(page: Page, address: str, runs: Path) -> None:
+    file = runs / "dhpo-0" / "rollouts" / "step-000006.json.gz"
+    before, record = file.read_bytes(), board_runs.read_step(file)
+    for sample in (each for group in record["groups"] for each in group["samples"]):
+        sample["components"] = {"task": sample["reward"], "exact": 0.25, "never": None}
+    try:
+        file.write_bytes(gzip.compress(json.dumps(record).encode()))
+        page.goto(address + "#/rollouts?run=dhpo-0&step=6")
+        expect(page.locator(".sample-lines thead th").nth(2)).to_have_text("exact")
+        expect(page.locator(".sample-lines thead th").nth(3)).to_have_text("never")
+        expect(page.locator(".sample-lines tbody tr").first.locator("td").nth(1)).to_have_text("0.250")
+    finally:
+        file.write_bytes(before)
 
 
 def test_compares_two_samples_and_colours_them_alike(page: Page, address: str) -> None:

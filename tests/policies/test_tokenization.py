@@ -151,6 +151,7 @@ def test_a_server_reads_what_the_run_reads(chat_model, tmp_path):
 
     settings = {**QUICK, "model": str(chat_model), "system": "short", "template": "enable_thinking=false"}
     run = up.train("grpo", [*talks(8), {"prompt": "7+7=", "answer": 14}], out=tmp_path / "run", **settings)
+    assert "--system is left out of 8 rows that begin with a system message of their own." in run.components.task.describe()
     wanted = run.policy.encode("7+7=")
     assert run.policy.tokenizer.decode(wanted) == "s:short;u:7+7=;a:-"
     for messages in ([{"role": "user", "content": "7+7="}], run.policy.prompt_format.messages("7+7=")):

@@ -243,6 +243,18 @@ def test_a_view_survives_metrics_it_does_not_know_and_misses_none(run: Run, caps
     assert capsys.readouterr().err == ""
 
 
+def test_means_are_called_means_and_go_on_with_a_resumed_run(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    watcher = LiveTable(terminal=False)
+    watcher.run, watcher.steps = run, 5
+    for step in (4, 5):
+        watcher.stepped(step, {"reward": 9.0, "seconds": 0.1})
+    before = [record["reward"] for record in run.metrics]
+    assert watcher.history["reward"] == [*before, 9.0, 9.0] and len(before) == 3 and "step" not in watcher.history
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"step 4/5  reward {(sum(before) + 9) / 4:.2f}") and first.endswith("(means of the last 8 steps)")
+    assert second.startswith("step 5/5") and "means" not in second
+
+
 def test_the_end_names_commands_that_work(run: Run) -> None:
     named = re.findall(r"upslope (\w+) (\S+)", "\n".join(closing(run, run.summary)))
     assert {command for command, _ in named} == {"try", "eval", "show", "board"}

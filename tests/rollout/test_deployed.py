@@ -112,9 +112,10 @@ def test_what_is_no_observation_is_refused(runs: dict[str, Path], name: str, giv
 
 def test_text_says_what_answers(tmp_path: Path):
     run = up.load(fake_run(tmp_path, "grpo", 0, 0.5))
-    for act in (lambda: run.predict([1.0]), lambda: run.export(tmp_path / "policy.onnx")):
-        with pytest.raises(UserError, match="upslope serve"):
-            act()
+    with pytest.raises(UserError, match="upslope serve"):
+        run.predict([1.0])
+    with pytest.raises(UserError, match=r"policy\.onnx is for networks of environments; reverse is answered in text"):
+        run.export(tmp_path / "policy.onnx")
 
 
 def test_loading_for_use_starts_no_processes(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch):

@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 
 import upslope as up
+from upslope.board.plan_file import parse_plan
+from upslope.board.plan_view import settings_view
 from upslope.cli import main
 from upslope.errors import UserError
 from upslope.report.check_run import check_run
+from upslope.report.compare.cells import Question, check, check_agrees
 from upslope.runtime import data_files
 from upslope.runtime.data_files import DataFiles
+from upslope.serving.server import load_served
 
 QUICK = {
     "warm_start": 0.0, "steps": 2, "tasks_per_step": 2, "samples_per_task": 2, "max_tokens": 3, "eval_problems": 4,
@@ -64,11 +68,21 @@ def test_a_run_works_from_anywhere_and_wherever_it_is_moved(started, tmp_path, m
     assert json.loads(said["eval"])["task"] == "problems.jsonl"
     assert "data                         problems.jsonl" in said["check"] and "on problems.jsonl, model" in said["check"]
     assert all(each.whole for each in check_run(moved))
+    assert load_served(str(moved), "cpu", 1).tokenizer is not None
     (moved / "summary.json").unlink()
     shutil.rmtree(moved / "checkpoints" / "step-000002")
     again = up.resume(moved)
     assert again.summary["task"] == "problems.jsonl" and len(again.metrics) == 2
     assert again.components.task.sample(1, "test", np.random.default_rng(0))[0].prompt.startswith("1")
+
+
+def test_the_board_shows_the_file_and_the_command_that_reads_it_again(started):
+    plan = parse_plan((started / "run.toml").read_text())
+    view = settings_view(plan)
+    assert (view["task"], view["test_data"]) == ("problems.jsonl", "test-problems.jsonl")
+    home = started.parent
+    assert f"--task {home / 'problems.jsonl'} " in view["command"]
+    assert f"--test-data {home / 'held' / 'problems.jsonl'} " in view["command"]
 
 
 def test_a_copy_that_was_changed_or_is_gone_is_noticed(started):
@@ -140,6 +154,18 @@ def test_a_run_from_before_data_were_copied_reads_as_it_did(tmp_path, monkeypatc
     monkeypatch.chdir("/")
     with pytest.raises(UserError, match="Go where the run was started"):
         _ = up.load(tmp_path / "run").policy
+
+
+@pytest.mark.parametrize("largest", [data_files.LARGEST_COPY, 100])
+def test_an_earlier_run_on_other_data_is_not_taken_for_a_cell(tmp_path, monkeypatch, largest):
+    monkeypatch.setattr(data_files, "LARGEST_COPY", largest)
+    file = write(tmp_path / "problems.jsonl")
+    checked = check(Question(("grpo",), (str(file),), seeds=1, model=TINY, settings=QUICK, reward=("exact",)), up.method)
+    run = up.train("grpo", str(file), model=TINY, reward="exact", out=tmp_path / "run", **checked.cells[0].settings)
+    check_agrees(checked.cells[0], run.path, checked)
+    write(file, 50)
+    with pytest.raises(UserError, match=r"was trained with data\..*problems.jsonl '\w+', and now it is"):
+        check_agrees(checked.cells[0], run.path, checked)
 
 
 def test_runs_on_other_data_of_the_same_name_are_not_compared(tmp_path, monkeypatch, capsys):

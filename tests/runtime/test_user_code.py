@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 import upslope as up
 from upslope.cli import main
@@ -251,13 +253,13 @@ def test_only_the_runs_own_code_by_its_digest(where, trusting, strangers):
     evil.write_text((strangers.parent / "theirs" / "reward.py").read_text())
     toml = strangers / "run.toml"
     (kept,) = (strangers / "code").iterdir()
-    old = next(line for line in toml.read_text().splitlines() if line.startswith("reward = "))
-    digest = old.rpartition("@")[2].strip('"')
+    table = tomllib.loads(toml.read_text())
+    digest = table["reward"][0].rpartition("@")[2]
     new = {
         "absolute": f"{evil}:score@{digest}", "above": f"../../evil.py:score@{digest}", "no digest": f"{kept.name}/reward.py:score",
         "other digest": f"{kept.name}/reward.py:score@{'0' * 16}", "link": f"{kept.name}/reward.py:score@{digest}",
     }  # fmt: skip
-    toml.write_text(toml.read_text().replace(old, f'reward = "{new[where]}"'))
+    toml.write_text(tomli_w.dumps(table | {"reward": [new[where]]}))
     if where == "link":
         (kept / "reward.py").unlink()
         (kept / "reward.py").symlink_to(evil)

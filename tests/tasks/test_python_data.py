@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import upslope as up
-from upslope.errors import Remark, TaskError
+from upslope.errors import Remark, TaskError, UserError
 from upslope.tasks import python_data
 from upslope.tasks.python_data import as_python_table
 
@@ -68,6 +68,22 @@ def test_test_data_in_python_is_kept_too(tmp_path):
     assert [problem.prompt for problem in again.components.task.division.problems["test"]] == ["8+8="]
 
 
+def test_a_file_and_a_table_of_the_same_name_are_both_kept(tmp_path):
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    run = up.train("grpo", tmp_path / "test.jsonl", test_data=[{"prompt": "8+8=", "answer": 16}], out=tmp_path / "run", **QUICK)
+    assert (run.table["task"], run.table["test_data"]) == ("{run}/data/task-test.jsonl", "{run}/data/test.jsonl")
+    again = up.load(run.path)
+    assert again.policy is not None
+    assert again.components.task.division.problems == run.components.task.division.problems
+
+
+def test_a_comparison_takes_names_and_files_only(tmp_path):
+    with pytest.raises(UserError, match="give tasks and test data by name or file"):
+        up.compare(["grpo", "rloo"], ROWS, out=tmp_path / "comparison")
+    with pytest.raises(UserError, match="give tasks and test data by name or file"):
+        up.compare(["grpo", "rloo"], "sort", test_data=ROWS, out=tmp_path / "comparison")
+
+
 def test_splits_of_a_dataset_dict_and_columns(tmp_path):
     import datasets
 
@@ -78,6 +94,8 @@ def test_splits_of_a_dataset_dict_and_columns(tmp_path):
     assert [problem.answer for problem in division.problems["test"]] == [row["answer"] for row in ROWS[15:]]
     again = up.load(run.path)
     assert again.policy is not None and again.components.task.division.problems == division.problems
+    with pytest.raises(TaskError, match=r"the dataset is in splits, and --columns split= would be others"):
+        up.train("grpo", data, columns="split=", **QUICK)
     with pytest.raises(TaskError, match=r"splits a, b, and what 'a' is for cannot be told. Give one of them: task=data\['a'\]"):
         as_python_table(datasets.DatasetDict({"a": data["train"], "b": data["test"]}), "problems")
 
@@ -106,8 +124,9 @@ def stumbling():
         (None, "task=None is no data"),
         ({"prompt": "a"}, "is a dict, not a table"),
         ({}, "task={} is a dict, not a table"),
+        ({"prompt": ["a", "b"], "answer": ["1", "2"]}, "is a dict, not a table"),
         ([], "task=[] is empty"),
-        (lambda: None, "is no data. Give a list of dicts"),
+        (lambda: None, "lambda gave None, which is no gymnasium.Env"),
         (object(), "is no data"),
         (["2+2="], "row 1: '2+2=' is no dict"),
         ([*ROWS, ("a", "b")], "row 21: ('a', 'b') is no dict"),

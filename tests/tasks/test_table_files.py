@@ -12,7 +12,7 @@ import pytest
 
 from upslope.errors import MissingExtra, TaskError
 from upslope.rewards import load_reward
-from upslope.tasks import domain_of, load_task
+from upslope.tasks import domain_of, load_task, table_files
 from upslope.tasks.table_files import read_table
 
 ROWS = [{"prompt": f'ask "{i}",\nplease', "answer": f"{i}", "level": f"{i % 3}"} for i in range(30)]
@@ -113,6 +113,14 @@ def test_a_long_value_of_a_csv_is_read_and_the_limit_of_others_left_alone(tmp_pa
     assert csv.field_size_limit() == before
 
 
+def test_reading_that_takes_seconds_is_said(tmp_path, monkeypatch):
+    write_csv(tmp_path / "data.csv")
+    assert read_table(str(tmp_path / "data.csv")).remarks == ()
+    monkeypatch.setattr(table_files, "SLOW_SECONDS", -1.0)
+    monkeypatch.setattr(table_files, "MANY_ROWS", 30)
+    assert read_table(str(tmp_path / "data.csv")).remarks == ("Reading 30 rows took 0 s.",)
+
+
 def test_nested_values_dates_and_numbers_of_parquet_become_plain_data(tmp_path):
     import datetime
     import decimal
@@ -158,7 +166,7 @@ def test_splits_of_a_dataset_on_disk(tmp_path):
 def test_folders_that_no_library_wrote(tmp_path):
     (tmp_path / "folder" / "main").mkdir(parents=True)
     (tmp_path / "folder" / "main" / "train.parquet").touch()
-    with pytest.raises(TaskError, match=r"none that save_to_disk .*give one of its files: main/train.parquet"):
+    with pytest.raises(TaskError, match=r"not one that save_to_disk .*Give one of its files: .*folder/main/train.parquet"):
         read_table(str(tmp_path / "folder"))
     (tmp_path / "folder" / "state.json").write_text("{")
     with pytest.raises(TaskError, match=r"state.json' cannot be read"):
@@ -169,6 +177,13 @@ def test_a_folder_with_the_name_of_a_task_does_not_hide_it(tmp_path, monkeypatch
     write_dataset(tmp_path / "sort")
     monkeypatch.chdir(tmp_path)
     assert load_task("sort").name == "sort"
+    write_dataset(tmp_path / "mine")
+    with pytest.raises(TaskError, match=r"no task named 'mine'. The folder with a dataset is given as a path: ./mine"):
+        load_task("mine")
+    (tmp_path / "openai" / "gsm8k").mkdir(parents=True)
+    write_csv(tmp_path / "openai" / "gsm8k" / "train.csv")
+    with pytest.raises(TaskError, match=r"Give one of its files of problems: openai/gsm8k/train.csv"):
+        load_task("openai/gsm8k")
     assert len(load_task("./sort", reward=load_reward("exact")).rows) == len(ROWS)
 
 

@@ -27,6 +27,7 @@ from upslope.objective.references import Snapshot
 from upslope.objective.regularize import EntropyBonus, ReferenceKL
 from upslope.objective.surrogate.clip import Bounds, BranchClip, ClippedWeight, PessimisticClip
 from upslope.objective.weight import TopEntropy
+from upslope.policies.control.networks import in_domains
 from upslope.report.compare.cells import Question
 from upslope.report.compare.command import _grid
 from upslope.runtime.method_file import dump_method, load_method
@@ -264,7 +265,7 @@ def test_what_the_pages_tell_people_to_set_can_be_set(page: Path):
             if "VALUE" in word:
                 continue
             owner, _, word = word.rpartition(":") if ":" in word.partition("=")[0] else ("", "", word)
-            after(find(owner or named[0]).for_domain("text"), word)
+            after(in_domains(find(owner or named[0]), "control" if "gym:" in line else "text"), word)
 
 
 @pytest.mark.parametrize("name", catalogue())

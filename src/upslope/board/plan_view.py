@@ -34,7 +34,10 @@ def read_whole_plan(root: Path, parts: tuple[str, ...]) -> JsonDict:
     """All of ``run.toml``, parts by today's names."""
     with safe_files.folder(root, *parts) as at:
         plan = parse_plan(safe_files.read(at, "run.toml").decode("utf-8"))
-    return plan | {"method": modern_table(plan["method"])}
+    method = modern_table(plan["method"])
+    if plan["domain"] == "control" and isinstance(method, dict):
+        method = {"policy": modern_table({"part": "policy.MLP"}), **method}  # older runs had no other and did not say so
+    return plan | {"method": method}
 
 
 # -- the method ------------------------------------------------------------------------------------------------------------
@@ -149,6 +152,8 @@ def method_of_run(plan: JsonDict) -> JsonDict:
 
 
 def _flat(value: object, path: str = "") -> JsonDict:
+    if isinstance(value, list) and value and not any(isinstance(item, (dict, list)) for item in value):
+        return {path: ",".join(map(str, value))} if path else {}  # one knob, as --set takes it
     if isinstance(value, list):
         # Inside a slot that holds one part its position need not be said.
         value = {"": value[0]} if len(value) == 1 else {str(position): item for position, item in enumerate(value)}

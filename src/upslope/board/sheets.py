@@ -87,7 +87,7 @@ class Sheets:
 def _refusal(task: str, record: JsonDict) -> str:
     """Why an episode is not even tried; empty if it is."""
     if not re.fullmatch(r"gym:[A-Za-z0-9_/]+-v\d+", task):
-        return "only gymnasium's own environments are drawn here; 'upslope try RUN --render' shows any."
+        return "only gymnasium's own environments are drawn here; 'upslope try RUN --video film.mp4' shows any."
     actions, length, seed = record["actions"], record["length"], record["seed"]
     if not (
         isinstance(actions, list)

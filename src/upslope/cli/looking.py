@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from upslope.cli.codes import FAILED
 from upslope.cli.training import knobs_set, taken
@@ -17,6 +17,7 @@ from upslope.errors import UserError
 
 if TYPE_CHECKING:
     from upslope.run import Run
+    from upslope.tasks.text import TextTask
 
 # -- a run -----------------------------------------------------------------------------------------------------------------
 
@@ -128,7 +129,9 @@ def check_method(flags: argparse.Namespace) -> int:
 
 
 def list_tasks(flags: argparse.Namespace) -> int:
-    """Lists what can be trained on, or shows problems of one."""
+    """Lists what can be trained on, shows problems of one, or tries its reward."""
+    if flags.audit or flags.reward:
+        return _audit(flags)
     if flags.task:
         return _show_task(flags)
     for name in ("show", "model", "test_data", "columns", "system", "template"):
@@ -142,6 +145,25 @@ def list_tasks(flags: argparse.Namespace) -> int:
         return 0
     room = max(len(each.name) for each in found)
     _print("\n".join(f"{each.name:<{room}}  {each.domain:<7}  {each.description}" for each in found))
+    return 0
+
+
+def _audit(flags: argparse.Namespace) -> int:
+    """What a task's reward, or another one for it, pays for answers of known worth."""
+    from upslope.rewards import load_rewards
+    from upslope.rewards.audit import audit_text
+    from upslope.tasks import load_task
+    from upslope.tasks.text import UndecidedReward
+
+    if not flags.task or not flags.audit:
+        raise UserError("--audit goes with a task, and --reward with both: upslope tasks problems.jsonl --audit --reward number.")
+    task = load_task(flags.task, reward=load_rewards(flags.reward), test_data=flags.test_data or None, columns=flags.columns)
+    if isinstance(getattr(task, "reward", None), UndecidedReward):
+        raise UserError(f"{flags.task!r} has no reward of its own: say which one to audit, as in --reward number.")
+    if task.domain == "control":
+        raise UserError(f"{flags.task} is an environment, which pays for actions; only rewards for text can be audited.")
+    records, text = audit_text(cast("TextTask", task), ", ".join(flags.reward))
+    _print([*records] if flags.json else text)
     return 0
 
 

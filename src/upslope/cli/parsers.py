@@ -93,7 +93,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     show.add_argument("--flat", action="store_true", help="all its parts, from sampling to the loss, with when each runs")
     check = command("check-method", looking.check_method, "make the checks that every method must pass")
     _add_check_method_flags(check)
-    tasks = command("tasks", looking.list_tasks, "list what can be trained on, or show some problems of a task")
+    tasks = command("tasks", looking.list_tasks, "list what can be trained on, show some problems of one, or try its reward")
     _add_tasks_flags(tasks)
     for each in (methods, show, check, tasks):
         each.add_argument("--json", action="store_true", help="the same as JSON")
@@ -110,6 +110,8 @@ def _add_tasks_flags(tasks: argparse.ArgumentParser) -> None:
     add("--model", default="", help="goes with TASK: whose chat template and tokens to show, as for train")
     for flag, metavar in (("--test-data", "FILE"), ("--columns", "TEXT"), ("--system", "TEXT"), ("--template", "TEXT")):
         add(flag, default="", metavar=metavar, help="goes with TASK, as for train")
+    add("--audit", action="store_true", help="goes with TASK: what its reward pays for right and wrong answers to twenty problems")
+    add("--reward", **{**REWARD, "help": "goes with --audit, as for train; repeatable"})
 
 
 def _add_check_method_flags(check: argparse.ArgumentParser) -> None:
@@ -181,7 +183,7 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         command("serve", serve.run, "answer requests in OpenAI's protocol with a run's result or a model, until interrupted")
     )
     exporting.add_flags(
-        command("export", exporting.export, "write what was trained as a file for use elsewhere, once it is checked")
+        command("export", exporting.export, "write what was trained for use in other programs, text as a folder, control as a file")
     )
     resume = command("resume", training.resume, "go on with a run that was stopped or killed")
     resume.add_argument("--steps", type=whole(1), metavar="N", help="go on to so many steps in all, with a finished run too")

@@ -81,7 +81,7 @@ class LiveTable(Watcher):
         self._stepping_since, self._first_step = 0.0, 0
         self._said = 0.0
         self._warmed: tuple[int, float, float] | None = None
-        self._silent, self._skipped = 0, False
+        self._silent, self._skipped, self._explained = 0, False, False
 
     def __enter__(self) -> LiveTable:
         self._heard = warnings.catch_warnings()
@@ -163,15 +163,26 @@ class LiveTable(Watcher):
     def stepped(self, step: int, metrics: Metrics) -> None:
         if not self._stepping_since:  # the first step counts from its own beginning
             self._stepping_since, self._first_step = time.perf_counter() - metrics.get("seconds", 0.0), step - 1
+            self._recall(step)
         self.step = step
-        for key, value in metrics.items():
-            if isinstance(value, (int, float)) and value == value:
-                self.history[key].append(float(value))
+        self._remember(metrics)
         self._draw(None)
         self._say_if_silent(metrics)
         self._say_if_skipped(step, metrics)
         if not self.drawing and (step == self.steps or step * PLAIN_LINES // self.steps > (step - 1) * PLAIN_LINES // self.steps):
             self._line(self._plain())
+
+    def _recall(self, step: int) -> None:
+        """A run that goes on shows the means and curves it would have shown had it not stopped."""
+        if step > 1 and self.run is not None:
+            earlier = {each["step"]: each for each in self.run.folder.read("metrics.jsonl") if each.get("kind") == "step"}
+            for number in sorted(number for number in earlier if number < step):
+                self._remember({key: value for key, value in earlier[number].items() if key != "step"})
+
+    def _remember(self, metrics: Mapping[str, Any]) -> None:
+        for key, value in metrics.items():
+            if isinstance(value, (int, float)) and value == value:
+                self.history[key].append(float(value))
 
     def ended(self, summary: JsonDict) -> None:
         self._stop_drawing()
@@ -181,7 +192,8 @@ class LiveTable(Watcher):
     # -- how it looks ----------------------------------------------------------------------------------------------------
 
     def _view(self) -> RenderableType:
-        head = _bar_line(f"step {self.step:>{len(str(self.steps))}} of {self.steps}", self.step, self.steps, self._left())
+        left = "  ".join(filter(None, (self._left(), f"means of the last {SMOOTHED} steps")))
+        head = _bar_line(f"step {self.step:>{len(str(self.steps))}} of {self.steps}", self.step, self.steps, left)
         grid = Table.grid(padding=(0, 2))
         for _ in range(3):
             grid.add_column()
@@ -198,7 +210,9 @@ class LiveTable(Watcher):
         words += [f"{shown.short} {shown.write(_recent(self.history[shown.key]))}" for shown in self._present()]
         if speed := self.history.get("tokens_per_second"):
             words.append(f"{_recent(speed):,.0f} {'steps/s' if 'episode_return' in self.history else 'tok/s'}")
-        return "  ".join([*words, self._left()]).rstrip()
+        told = f"(means of the last {SMOOTHED} steps)" if len(words) > 1 and not self._explained else ""
+        self._explained |= bool(told)
+        return "  ".join(filter(None, [*words, self._left(), told]))
 
     def _present(self) -> list[Shown]:
         return [shown for shown in SHOWN if self.history.get(shown.key)]

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from upslope.fields import shown
+from upslope.plain_data import JsonDict
+from upslope.rewards.extract import expected_text
 from upslope.runtime.seeding import numpy_generator
 from upslope.tasks.text import FULL_MARKS, Problem, TextTask
 
@@ -17,6 +19,8 @@ SEED = 30_000
 """Of the problems: the same for every run of a task, and none of the run's own random numbers."""
 NEARLY = 0.95
 """From this share of what the expected answer earns, an answer was paid in full."""
+FORMS = ("\\boxed{{{}}}", "<think>It follows.</think>\n<answer>{}</answer>")
+"""Forms in which a reward may want the expected answer; the one that it pays best counts."""
 NONSENSE = "Purple lanterns whistle under the seventh Tuesday."
 TOLERATED = {"empty": 0.0, "nonsense": 0.0, "other": 0.25}
 """Share of problems in which an answer that should be wrong may be paid: a problem can have several right answers."""
@@ -79,7 +83,7 @@ class Audit:
             row, many = refused[0], f"{len(refused)} of {len(self.of('expected'))} problems"
             found.append(
                 f"the reward {name} pays {row.reward:g} for the expected answer in {many}: "
-                f"{shown(row.response)} to {shown(row.problem.prompt)}. Does it want another form than the data have?"
+                f"{shown(row.response)} to {shown(row.problem.prompt)}. Nor boxed or in tags. Does it want another form?"
             )
         wrong = {kind: self.paid(kind) for kind, share in TOLERATED.items() if len(self.paid(kind)) > share * len(self.of(kind))}
         if wrong:
@@ -101,6 +105,17 @@ class Audit:
         return "\n".join(lines)
 
 
+def audit_text(task: TextTask, reward: str = "") -> tuple[list[JsonDict], str]:
+    """The audit of a task, as records and for people; ``reward`` is the one it is under, if it is not its own."""
+    found, name = audit(task), reward or f"of {task.name}"
+    records = [
+        {"answer": row.kind, "prompt": row.problem.prompt, "response": row.response, "reward": row.reward, "correct": row.correct}
+        for row in found.rows
+    ]
+    quiet = ["Nothing odd was found."] if found.of("expected") else []
+    return records, "\n".join([found.table(), *(found.remarks(name) or quiet)])
+
+
 def _expected(problem: Problem) -> str:
     return f", where {shown(problem.answer)} is expected" if problem.answer else ""
 
@@ -109,17 +124,24 @@ def audit(task: TextTask, problems: int = PROBLEMS) -> Audit:
     """What a task pays for answers of known worth to some of its training problems."""
     drawn = task.sample(problems, "train", numpy_generator(SEED, "audit"))
     asked = list({problem.prompt: problem for problem in drawn}.values())
-    tried = [(kind, problem, response) for problem in asked for kind, response in _answers(problem, asked).items()]
+    tried = [(kind, problem, response) for problem in asked for kind, response in _answers(problem, asked)]
     scores = task.score([problem for _, problem, _ in tried], [response for _, _, response in tried])
-    rows = zip(tried, scores.reward, scores.correct, strict=True)
-    return Audit(tuple(Tried(*each, float(reward), bool(correct)) for each, reward, correct in rows), len(asked))
+    paid = zip(tried, scores.reward, scores.correct, strict=True)
+    best: dict[tuple[str, Problem], Tried] = {}
+    for row in (Tried(*each, float(reward), bool(correct)) for each, reward, correct in paid):
+        before = best.setdefault((row.kind, row.problem), row)
+        if (row.correct, row.reward) > (before.correct, before.reward):
+            best[row.kind, row.problem] = row
+    return Audit(tuple(best.values()), len(asked))
 
 
-def _answers(problem: Problem, asked: Sequence[Problem]) -> dict[str, str]:
-    """The answers to try on a problem, by kind. Another's is of the next problem with a different one."""
+def _answers(problem: Problem, asked: Sequence[Problem]) -> list[tuple[str, str]]:
+    """The answers to try on a problem, with their kinds. Another's is of the next problem with a different one."""
+    wrong = [("empty", ""), ("nonsense", NONSENSE)]
     if not problem.answer.strip():
-        return {"empty": "", "nonsense": NONSENSE}
+        return wrong
     place = asked.index(problem)
     others = [other.answer for other in (*asked[place + 1 :], *asked[:place])]
     other = next((answer for answer in others if answer.strip() and answer.strip() != problem.answer.strip()), None)
-    return {"expected": problem.answer, "empty": "", "nonsense": NONSENSE} | ({} if other is None else {"other": other})
+    right = [("expected", problem.answer), *(("expected", form.format(expected_text(problem.answer))) for form in FORMS)]
+    return [*right, *wrong, *([] if other is None else [("other", other)])]

@@ -17,6 +17,8 @@ from upslope.tasks.text import RewardRows, takes
 Function = Callable[..., Any]
 ANSWERS = ("solution", "solutions", "ground_truth", "target", "label", "expected", "reference", "gold")
 """What functions call the expected answer that is ``answer`` here, where the data have no such column themselves."""
+UNSEEN = ("completion_ids", "trainer_state", "environments")
+"""What TRL gives a function and we do not."""
 UNHEARD = ("log_extra", "log_metric")
 """Functions that TRL hands in to be called with more to log."""
 
@@ -55,6 +57,10 @@ class Trl(Ours):
         for parameter in signature.parameters.values():
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 raise RewardError(f"{name}{signature} cannot be called by name, as one with 'completions' is. Leave out the '/'.")
+            if parameter.name in UNSEEN and parameter.default is parameter.empty:
+                raise RewardError(
+                    f"{name} needs {parameter.name!r}, which no reward is given here: it sees text. Give it a default."
+                )
 
     def call(self, name: str, function: Function, rows: RewardRows, finish: Function) -> Any:
         return finish(function(**self._arguments(name, function, rows)))
@@ -140,5 +146,7 @@ class Verl(Ours):
 def convention_of(function: Function) -> Ours:
     """How a function is to be called. One whose parameters cannot be seen is called as ours are."""
     if takes(function, "completions"):
+        return Trl()
+    if takes(function, "completion_ids"):  # refused, saying why
         return Trl()
     return Verl() if takes(function, "solution_str") else Ours()

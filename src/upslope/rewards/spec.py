@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from upslope.errors import did_you_mean
@@ -38,6 +39,12 @@ def built_in(text: str) -> BuiltIn | MathVerify | None:
     if kind is Format:
         return Format(tuple(tag.strip() for tag in options.split(",")))
     return kind(**_options(text, kind, options))
+
+
+def from_anywhere(name: str) -> str:
+    """A reward's name as it is right from every folder: the file of a JSON schema by its absolute path."""
+    kind, _, file = name.partition(":schema=")
+    return f"{kind}:schema={Path(file).expanduser().absolute()}" if kind == Json.name and file else name
 
 
 def _options(text: str, kind: Any, options: str) -> dict[str, Any]:

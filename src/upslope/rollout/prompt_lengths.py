@@ -64,6 +64,9 @@ def fit_prompts(
         raise UserError(f"--max-tokens {max_tokens} leaves no room for a prompt: {name!r} has {room} positions. Give less.")
     limit = None if room is None else PromptLimit(room - max_tokens, long)
     if isinstance(task, DataTask):
+        own = sum(row.problem.messages[0]["role"] == "system" for _, row in task.rows if row.problem.messages)
+        if form.system and own:
+            task = task.remarking(f"--system is left out of {own} rows that begin with a system message of their own.")
         measured = measured_prompts(task, tokenizer, form, progress)
         return _fit_file(task, measured, limit, f"--max-tokens {max_tokens} leaves of the {room} positions of {name!r}")
     if limit is not None and long == "skip":

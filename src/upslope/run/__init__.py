@@ -91,8 +91,8 @@ class Run:
 
         if self.table["domain"] != "control":
             raise UserError(
-                f"{self.table['task']} is answered in text and has no observations. 'upslope serve {self.path}' answers; its "
-                "checkpoint is a folder for transformers."
+                f"{self.table['task']} is answered in text and has no observations. 'upslope serve {self.path}' answers, "
+                f"and 'upslope export {self.path}' writes it for other programs."
             )
         self.policy  # noqa: B018  (loads what is needed)
         assert self.components is not None
@@ -114,14 +114,35 @@ class Run:
         """
         return self.controller.predict(observation, state, episode_start, deterministic)
 
-    def export(self, to: str | Path) -> JsonDict:
-        """Writes the policy of an environment as ``.onnx`` or ``.pt`` (TorchScript), once it agrees with `predict`.
+    def export(
+        self, to: str | Path, *, merge: bool = False, checkpoint: str | int = "", dtype: str = "", gguf: bool = False
+    ) -> JsonDict:
+        """Writes what was trained for use in other programs.
+
+        A model of text becomes a folder for `transformers`, vLLM, llama.cpp or peft; no code that the run holds is run for it. The
+        policy of an environment becomes one file, ``.onnx`` or ``.pt`` (TorchScript), once it agrees with `predict`.
+
+        Args:
+            to: A new or empty folder; for an environment, the file.
+            merge: Text: adapters become part of the weights; without it they are written alone, as peft has them.
+            checkpoint: Text: ``"best"``, ``"last"`` or a step; left out, the best one where it was kept, else the last.
+            dtype: Text: ``"bfloat16"``, ``"float16"`` or ``"float32"``; left out, bfloat16, and float32 for adapters alone.
+            gguf: Text: also one ``.gguf`` file, for llama.cpp.
 
         Returns:
-            What was written and how it was checked.
+            What was written (``folder`` or ``file``), and of an environment how it was checked.
+
+        Raises:
+            UserError: before anything is written, if that cannot be.
         """
         from upslope.rollout.export_control import export_control
+        from upslope.run.exporting import TextExport, export_text
 
+        wanted = TextExport(merge, str(checkpoint), dtype, gguf)
+        if self.table["domain"] == "text":
+            return export_text(self, to, wanted)
+        if given := [name for name, value in vars(wanted).items() if value]:
+            raise UserError(f"--{given[0]} goes with text; {self.table['task']} is an environment. Leave it out.")
         return export_control(self.controller, Path(to))
 
     @property

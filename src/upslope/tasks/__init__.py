@@ -26,10 +26,10 @@ from upslope.tasks.embedded import EmbeddedTask
 from upslope.tasks.env_sources import EnvSource, InFile, beside_user, environments_in, is_environment
 from upslope.tasks.grounding import Grounding
 from upslope.tasks.interval import IntervalGrounding
-from upslope.tasks.kinds import DATA_SUFFIXES, Kind, domain_of, kind_of
+from upslope.tasks.kinds import DATA_SUFFIXES, Kind, domain_of, is_data_folder, kind_of
 from upslope.tasks.own import make_own
 from upslope.tasks.recommend import Recommend
-from upslope.tasks.table_files import Table
+from upslope.tasks.table_files import Table, files_in
 from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, UndecidedReward, WithReward, split_of
 
 if TYPE_CHECKING:
@@ -205,7 +205,10 @@ def _unknown(spec: str, name: str) -> str:
     if Path(spec).is_file():
         return f"{spec!r} is no kind of file that problems are read from: {', '.join(DATA_SUFFIXES)}. Name it by what is in it."
     if Path(spec).is_dir():
-        return f"no task named {spec!r}, but a folder. One that save_to_disk of datasets wrote is given as ./{Path(spec)}."
+        if is_data_folder(f"./{spec}"):
+            return f"no task named {spec!r}. The folder with a dataset is given as a path: ./{spec}."
+        files = ", ".join(files_in(Path(spec))) or "none"
+        return f"{spec!r} is a folder, and not one that save_to_disk of datasets wrote. Give one of its files of problems: {files}."
     if name.partition(":")[0] in ("gym", "reasoning-gym"):
         return f"{spec!r} lacks the name behind the colon, as in gym:CartPole-v1 or reasoning-gym:chain_sum."
     if re.fullmatch(r"[\w/]+-v\d+", name):

@@ -33,18 +33,17 @@ def problem_rows(table: Table, columns: Columns) -> list[ProblemRow]:
 
 
 def _problem_row(where: str, row: TableRow, columns: Columns) -> ProblemRow:
-    start = f"The {row.place.split()[0]} begins {json.dumps(row.values, ensure_ascii=False, default=str)[:60]!r}."
     given = value_at(row.values, columns.prompt)
     if given is ABSENT:
-        raise TaskError(f'{where}: no "{columns.prompt}".{did_you_mean(columns.prompt, row.values)} {start}')
+        raise TaskError(f'{where}: no "{columns.prompt}".{did_you_mean(columns.prompt, row.values)} {_begins(row)}')
     answer: Any = value_at(row.values, columns.answer) if columns.answer else ABSENT
     if isinstance(given, list):
         messages, answer = _conversation(where, as_messages(given, where, columns.prompt), answer, columns.prompt)
     elif isinstance(given, str) and given:
         messages = ()
     else:
-        raise TaskError(f'{where}: "{columns.prompt}" must be text and not empty, but is {str(given)[:40]!r}. {start}')
-    answer = "" if answer is ABSENT or not columns.answer else _checked_answer(where, answer, columns, start)
+        raise TaskError(f'{where}: "{columns.prompt}" must be text and not empty, but is {str(given)[:40]!r}. {_begins(row)}')
+    answer = "" if answer is ABSENT or not columns.answer else _checked_answer(where, answer, columns, row)
     messages = _with_system(where, row, columns, messages, given)
     prompt = readable(messages) if messages else given
     _check_characters(where, {columns.prompt: prompt, columns.answer: answer})
@@ -77,17 +76,23 @@ def _with_system(where: str, row: TableRow, columns: Columns, messages: tuple[Me
     return ({"role": "system", "content": system}, *(messages or ({"role": "user", "content": given},)))
 
 
-def _checked_answer(where: str, answer: Any, columns: Columns, start: str) -> str:
+def _begins(row: TableRow) -> str:
+    return f"The {'line' if row.place.startswith('line') else 'row'} begins {json.dumps(row.values, ensure_ascii=False)[:60]!r}."
+
+
+def _checked_answer(where: str, answer: Any, columns: Columns, row: TableRow) -> str:
     name = columns.answer
     if isinstance(answer, bool) or not isinstance(answer, (str, int, float)):
         cure = "--columns answer= leaves it to your reward, among infos."
-        raise TaskError(f'{where}: "{name}" must be text or a number, but is {str(answer)[:40]!r}; {cure} {start}')
+        raise TaskError(f'{where}: "{name}" must be text or a number, but is {str(answer)[:40]!r}; {cure} {_begins(row)}')
     if isinstance(answer, float) and not math.isfinite(answer):
-        raise TaskError(f'{where}: "{name}" is {answer}, which no answer equals. Write a number, or text in quotes. {start}')
+        raise TaskError(f'{where}: "{name}" is {answer}, which no answer equals. Write a number, or text in quotes. {_begins(row)}')
     return str(answer)
 
 
 def _split(where: str, row: TableRow, columns: Columns) -> Split | None:
+    if row.split is not None and columns.split != "split":
+        raise TaskError(f"{where}: the dataset is in splits, and --columns split={columns.split} would be others. Leave that out.")
     said: Any = value_at(row.values, columns.split) if columns.split else ABSENT
     if said is ABSENT or said is None or said == "":
         said = row.split

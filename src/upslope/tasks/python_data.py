@@ -12,7 +12,7 @@ from upslope.errors import TaskError, UserError
 from upslope.fields import shown
 from upslope.runtime.data_files import FOLDER
 from upslope.runtime.files import write_text
-from upslope.runtime.python_objects import IN_RUN
+from upslope.runtime.python_objects import IN_RUN, located
 from upslope.tasks.plain_values import plain
 from upslope.tasks.problems import kept_line
 from upslope.tasks.table_files import Table, TableRow, splits_of
@@ -31,11 +31,15 @@ class PythonTable(Table):
 
     domain: ClassVar[str] = "text"
 
+    @property
+    def kept_name(self) -> str:
+        """What ``run.toml`` calls it."""
+        return f"{IN_RUN}/{FOLDER}/{self.name}.jsonl"
+
     def keep(self, folder: Path) -> str:
         """Writes it below the run's folder; what ``run.toml`` calls it."""
-        name = f"{FOLDER}/{self.name}.jsonl"
-        write_text(folder / name, "".join(map(kept_line, self.rows)))
-        return f"{IN_RUN}/{name}"
+        write_text(Path(located(self.kept_name, folder)), "".join(map(kept_line, self.rows)))
+        return self.kept_name
 
 
 def as_python_table(value: Any, name: str, argument: str = "task") -> PythonTable:
@@ -51,7 +55,7 @@ def as_python_table(value: Any, name: str, argument: str = "task") -> PythonTabl
     where = f"{argument}={shown(value)}" if not _is_large(value) else f"{argument}= (a {type(value).__name__})"
     remarks: tuple[str, ...] = ()
     if isinstance(value, Mapping):
-        if not value or not all(_has_columns(each) for each in value.values()):
+        if not value or not all(_is_table(each) for each in value.values()):
             raise TaskError(f"{where} is a dict, not a table. Give {POSSIBLE}.")
         cure = f"Give one of them: {argument}=data[{next(iter(value))!r}]."
         names, remarks = splits_of(argument, [str(split) for split in value], cure)
@@ -96,9 +100,10 @@ def _dicts(value: Any, where: str) -> Iterator[Any]:
         raise TaskError(f"{where} raised {said} after {number} rows.") from error
 
 
-def _has_columns(value: object) -> bool:
+def _is_table(value: object) -> bool:
     """Whether it is a table of pandas or `datasets`, or rows."""
-    return hasattr(value, "column_names") or hasattr(value, "columns") or (isinstance(value, list) and bool(value))
+    rows = isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+    return hasattr(value, "column_names") or hasattr(value, "columns") or rows
 
 
 def _is_large(value: object) -> bool:

@@ -21,8 +21,8 @@ from upslope.plain_data import JsonDict
 from upslope.tasks.kinds import DATA_SUFFIXES
 from upslope.tasks.plain_values import plain
 
-SLOW_SECONDS = 5.0
-"""Reading that takes longer is said, with the time: it is part of what a run waits for."""
+SLOW_SECONDS, MANY_ROWS = 5.0, 10_000
+"""Reading so many rows, if it takes longer than that, is said with the time: it is part of what a run waits for."""
 LIKE = '{"prompt": "2+2=", "answer": "4"}'
 LONGEST_FIELD = 2**30
 """Characters of a value in a CSV. The reader's own limit, 128 KB, is below the length of some prompts."""
@@ -67,7 +67,7 @@ def read_table(path: str) -> Table:
     if not rows:
         raise TaskError(f"{path!r} is empty. It must have a row for each problem, such as {LIKE}.")
     seconds = time.monotonic() - began
-    slow = (f"Reading {len(rows):,} rows took {seconds:.0f} s.",) if seconds > SLOW_SECONDS else ()
+    slow = (f"Reading {len(rows):,} rows took {seconds:.0f} s.",) if seconds > SLOW_SECONDS and len(rows) >= MANY_ROWS else ()
     return Table(path, rows, (*remarks, *slow))
 
 
@@ -220,15 +220,19 @@ def _read_folder(path: str, folder: Path) -> tuple[list[TableRow], tuple[str, ..
     if (folder / "state.json").is_file():
         return list(_read_dataset(path, folder)), ()
     if not (folder / "dataset_dict.json").is_file():
-        files = sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.name.endswith(DATA_SUFFIXES))
-        there = f"give one of its files: {', '.join(files[:5])}" if files else f"problems are in files that end in {DATA_SUFFIXES}"
-        raise TaskError(f"{path!r} is a folder, and none that save_to_disk of datasets wrote; {there}.")
+        files = ", ".join(files_in(folder)) or "none"
+        raise TaskError(f"{path!r} is a folder, and not one that save_to_disk of datasets wrote. Give one of its files: {files}.")
     splits = _folder_json(folder / "dataset_dict.json").get("splits")
     if not isinstance(splits, list) or not splits:
         raise TaskError(f"{str(folder / 'dataset_dict.json')!r} names no splits. Save the dataset again.")
     names, remarks = splits_of(path, [str(each) for each in splits], f"Give the folder of one: {path.rstrip('/')}/{splits[0]}.")
     rows = [TableRow(row.values, row.place, names[split]) for split in names for row in _read_dataset(path, folder / split, split)]
     return rows, remarks
+
+
+def files_in(folder: Path) -> list[str]:
+    """Some files of problems in a folder that is no table itself."""
+    return sorted(str(each) for each in folder.rglob("*") if each.name.endswith(DATA_SUFFIXES))[:5]
 
 
 def _read_dataset(path: str, folder: Path, split: str | None = None) -> Iterator[TableRow]:

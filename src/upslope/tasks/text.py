@@ -182,7 +182,9 @@ class RewardRows:
     def of(cls, problems: Sequence[Problem], responses: Sequence[str], task_name: str = "") -> RewardRows:
         prompts, answers = [problem.prompt for problem in problems], [problem.answer for problem in problems]
         infos = [dict(problem.info) for problem in problems]
-        return cls(prompts, list(responses), answers, infos, [getattr(each, "messages", None) for each in problems], task_name)
+        return cls(
+            prompts, list(responses), answers, infos, [getattr(each, "messages", None) or None for each in problems], task_name
+        )
 
     def only(self, row: int) -> RewardRows:
         prompt, response, answer = self.prompts[row], self.responses[row], self.answers[row]

@@ -19,7 +19,7 @@ from upslope.plan import Plan
 from upslope.run import Watcher, resume, start
 from upslope.runtime.reward_text import reward_texts
 from upslope.runtime.settings import Settings
-from upslope.tasks import domain_of
+from upslope.tasks import task_domain
 from upslope.testing.checks import expect
 from upslope.types import Method, Metrics
 
@@ -53,7 +53,7 @@ class Ground:
             (folder / "data.jsonl").write_text("".join(lines))
             (folder / "letters.py").write_text(LETTERS)
             task, reward = str(folder / "data.jsonl"), f"{folder / 'letters.py'}:score"
-        control = domain_of(task) == "control"
+        control = task_domain(task) == "control"
         given = Settings(**{**(CONTROL if control else TEXT), **settings, **self.settings})
         return Plan(method, task, "tiny" if control else MODEL, given, reward_texts(reward))
 

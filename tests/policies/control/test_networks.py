@@ -35,6 +35,7 @@ def test_fields_are_what_the_network_has():
 
 def test_without_a_word_it_is_as_it_was():
     made = components()
+    assert components(**{"policy": "none"}).method.policy == MLP()
     assert made.method.policy == MLP() == MLP(hidden=(64, 64), activation="tanh", log_std=0.0)
     assert made.policy.log_std.tolist() == [0.0] and made.policy.sizes.hidden == (64, 64)
 

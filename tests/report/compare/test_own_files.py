@@ -31,7 +31,7 @@ def test_what_is_ones_own_is_compared_from_its_files(tmp_path: Path, monkeypatch
     (tmp_path / "mine" / "problems.jsonl").write_text("\n".join(rows))
     monkeypatch.chdir(tmp_path)
     many = ("grpo", "mine/methods.py:mine", "mine/methods.py:other", "dhpo+mine/methods.py:mine")
-    question = Question(many, ("mine/problems.jsonl",), 1, reward="mine/reward.py:score",
+    question = Question(many, ("mine/problems.jsonl",), 1, reward=("mine/reward.py:score",),
                         knobs={"mine/methods.py:other:surrogate.high": 0.3})  # fmt: skip
     checked = check(question, method)
     assert [cell.label for cell in checked.cells] == ["grpo", "mine", "other", "dhpo+mine"]

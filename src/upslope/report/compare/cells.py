@@ -261,9 +261,11 @@ def check_agrees(cell: Cell, path: Path, checked: Checked) -> None:
     table = checked_table(RunFolder.open(path))
     wanted = {"model": absolute_model(cell.question.model), "settings": {**cell.settings, "seed": cell.seed}}
     wanted |= {"method": _without_texts(checked.methods[cell.label, cell.task])}
-    files = DataFiles.at(cell.task) if kind_of(cell.task) == "data" else None
-    if files is not None and table["task"] != cell.task:  # runs from before they had copies of their data name the file itself
-        wanted |= {"task": files.name, "data": files.digests}
+    if kind_of(cell.task) == "data":
+        files = DataFiles.at(cell.task)
+        as_given = cell.task in table["data"]  # by an absolute path, or in a run from before they had copies of their data
+        digests = {cell.task: files.digests.get(files.name)} if as_given else files.digests
+        wanted |= {"task": cell.task if as_given else files.name, "data": digests}
     elif ".py:" not in cell.task:
         wanted["task"] = full_name(cell.task, plugin_of(cell.task))
     was, now = flat({**table, "method": _without_texts(table["method"])}), flat(wanted)

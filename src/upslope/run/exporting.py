@@ -1,0 +1,131 @@
+"""A text run's result as a folder for other programs: written whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from upslope.errors import Remark, UserError, did_you_mean
+from upslope.plain_data import JsonDict
+from upslope.plan import check_base
+from upslope.policies import load_language_model
+from upslope.policies.export import DTYPES, write_adapters, write_model
+from upslope.policies.gguf_file import check_gguf, write_gguf
+from upslope.policies.language_model import ADAPTER_FILE
+from upslope.policies.loading import from_folder
+from upslope.runtime.checkpoint_files import CheckpointReader
+from upslope.runtime.run_folder import RunFolder
+from upslope.runtime.settings import Settings
+
+if TYPE_CHECKING:
+    from upslope.run import Run
+
+
+CONTROL_FILES = (".onnx", ".pt")
+
+
+@dataclass(frozen=True)
+class TextExport:
+    """What is wanted of a text run."""
+
+    merge: bool = False
+    """Adapters become part of the weights: a model that needs no peft. Without it they are written alone, as peft has them."""
+    checkpoint: str = ""
+    """``"best"``, ``"last"`` or the number of a step; empty takes the best one where it was kept, else the last."""
+    dtype: str = ""
+    """Of the weights; empty is bfloat16, and float32 for adapters alone."""
+    gguf: bool = False
+    """Also a ``.gguf`` file for llama.cpp."""
+
+
+def export_text(run: Run, to: str | Path, wanted: TextExport) -> JsonDict:
+    """Writes the folder and says what is in it. No code that the run holds is run.
+
+    Raises:
+        UserError: before anything is written, if the folder is not empty or something asked for does not fit the run.
+    """
+    target = Path(to).expanduser()
+    _check_target(target, run.table["task"])
+    if wanted.dtype and wanted.dtype not in DTYPES:
+        raise UserError(f"--dtype {wanted.dtype!r} is none of {', '.join(DTYPES)}.{did_you_mean(wanted.dtype, DTYPES)}")
+    files = _checked_files(run.folder, _chosen(run.folder, wanted.checkpoint))
+    adapted = ADAPTER_FILE in files
+    if adapted and wanted.gguf and not wanted.merge:
+        raise UserError(f"--gguf holds whole weights, and {run.path} trained adapters. Give --merge too.")
+    if wanted.merge and not adapted:
+        warnings.warn(Remark(f"--merge is not needed: {run.path} has no adapters, its weights are whole."), stacklevel=3)
+    alone = adapted and not wanted.merge
+    dtype = wanted.dtype or ("float32" if alone else "bfloat16")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        if alone:
+            _write_adapters(run, files, dtype, draft, target.absolute())
+        else:
+            _write_whole(run, files, dtype, wanted.gguf, draft)
+        draft.chmod(0o755)
+        if target.exists():
+            target.rmdir()
+        draft.rename(target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return {"folder": str(target), "holds": "adapters" if alone else "model", "dtype": dtype, "checkpoint": files.folder.name}
+
+
+def _check_target(target: Path, task: str) -> None:
+    if target.suffix in CONTROL_FILES:
+        raise UserError(f"--to {target.name} is for networks of environments; {task} is answered in text. Give a new folder.")
+    if target.exists() and not target.is_dir():
+        raise UserError(f"--to {target} is a file; a text run is written as a folder. Give another name.")
+    if target.is_dir() and any(target.iterdir()):
+        raise UserError(f"--to {target} is not empty. Give a new folder, or empty that one.")
+
+
+def _chosen(folder: RunFolder, asked: str) -> Path:
+    """The checkpoint that is meant."""
+    if asked == "best" or (not asked and folder.best.is_dir()):
+        if not folder.best.is_dir():
+            raise UserError(f"{folder.path} kept no best checkpoint (that is --keep best:score). Give --checkpoint last.")
+        return folder.best
+    if asked in ("", "last"):
+        return folder.latest()
+    found = {int(path.name[5:]): path for path in folder.checkpoints()}
+    if not asked.isdecimal() or int(asked) not in found:
+        there = ", ".join([*(["best"] if folder.best.is_dir() else []), *map(str, sorted(found))]) or "none yet"
+        raise UserError(f"--checkpoint {asked!r} is not there: give best, last or a step. {folder.path} has {there}.")
+    return found[int(asked)]
+
+
+def _checked_files(folder: RunFolder, checkpoint: Path) -> CheckpointReader:
+    """The files of a checkpoint, every byte as it was written."""
+    files = folder.reader(checkpoint)
+    if "config.json" not in files:
+        raise UserError(f"{checkpoint} holds no language model.")
+    for name in files.names():
+        files.check(name)
+    return files
+
+
+def _write_whole(run: Run, files: CheckpointReader, dtype: str, gguf: bool, draft: Path) -> None:
+    """A checkpoint has its adapters folded in already: its model is the merged one."""
+    policy = from_folder(files.folder, run.path.resolve().name)
+    if gguf:
+        check_gguf(policy)
+    write_model(policy, draft, dtype)
+    if gguf:
+        write_gguf(policy, draft, draft / f"{policy.name}-{dtype}.gguf", dtype)
+
+
+def _write_adapters(run: Run, files: CheckpointReader, dtype: str, draft: Path, target: Path) -> None:
+    settings = Settings(**run.table["settings"])
+    base = load_language_model(run.table["model"], settings.seed)
+    check_base(run.folder, base, settings)
+    if base.source is None:  # made on the spot: it goes along
+        write_model(base, draft / "base", "float32")
+    where = target / "base" if base.source is None else base.source.absolute()
+    weights = {name: value.to(DTYPES[dtype]) for name, value in files.read_tensors(ADAPTER_FILE).items()}
+    write_adapters(weights, settings.lora, str(where), base.tokenizer, draft)

@@ -1,0 +1,27 @@
+"""What the page says of a run's plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from upslope.board.plan_view import changed_knobs, read_whole_plan
+from upslope.methods import find
+from upslope.plan import Plan
+from upslope.policies.control.networks import MLP, in_domains
+from upslope.runtime.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("network", "changed"),
+    [(MLP(), {}), (None, {}), (MLP(hidden=(8, 4)), {"policy.hidden": "8,4"})],
+    ids=["usual", "from before it was a part", "another"],
+)
+def test_a_network_is_changed_only_where_it_is_another(tmp_path: Path, network: MLP | None, changed: dict):
+    method = in_domains(find("ppo"), "control", "control-discrete").derive(policy=network, on={})
+    plan = Plan(method, "gym:CartPole-v1", settings=Settings().resolved("control", "mlp"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.toml").write_text(tomli_w.dumps(plan.table()))
+    assert changed_knobs(read_whole_plan(tmp_path, ("run",))) == changed
