@@ -23,7 +23,11 @@ import torch
 from places import ROOT
 
 from upslope.cli import main
-from upslope.methods import catalogue
+from upslope.cli.parsers import parsers
+from upslope.errors import MethodError
+from upslope.methods import catalogue, find
+from upslope.parts import MLP
+from upslope.runtime.synonyms import meant
 from upslope.tasks import task_domain
 
 torch.set_num_threads(1)
@@ -37,7 +41,10 @@ SMALL = {
     "--eval-problems 8 --checkpoint-every 1",
     "control": "--steps 1 --envs 2 --horizon 32 --passes 1 --eval-problems 2",
 }
-TRAINING = {"README.md", "control.md", "comparing.md", "runs.md", "your-own-method.md", "python.md"}
+TRAINING = {
+    "README.md", "coming-from-stable-baselines3.md", "coming-from-trl.md", "coming-from-verl.md", "comparing.md", "control.md",
+    "python.md", "runs.md", "your-own-method.md",
+}  # fmt: skip
 """Pages whose examples train for several seconds."""
 SAME_EVERY_TIME = ("show", "methods", "tasks")
 """Commands whose output on a page must be what they print."""
@@ -201,6 +208,46 @@ def test_the_page_on_your_own_method_names_every_slot_with_its_class() -> None:
     text = (ROOT / "docs" / "your-own-method.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| [^|`]+ \| `(\w+)` \| `(\w+)` \| [^|]+ \|$", text, re.M)
     assert rows == [(slot, kind.__name__) for slot, kind in SLOT_CLASSES.items()]
+
+
+def rows_of_names(page: Path) -> list[tuple[list[str], list[str]]]:
+    """Of a table of names, what stands in backquotes: what it is called elsewhere, and here."""
+    cells = re.findall(r"^\| ([^|]*) \| ([^|]*) \| [^|]*\|$", page.read_text(encoding="utf-8"), re.M)
+    return [(re.findall(r"`([^`]+)`", there), re.findall(r"`([^`]+)`", here)) for there, here in cells[1:]]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("coming-from-*.md")), ids=lambda page: page.name)
+def test_names_of_other_libraries_are_answered_with_what_the_page_says(page: Path) -> None:
+    flags = {name for action in parsers()[1]["train"]._actions for name in action.option_strings}
+    rows = rows_of_names(page)
+    assert len(rows) > 15
+    for there, here in rows:
+        given = [shlex.split(each) for each in here if each.startswith("--")]
+        for words in given:
+            assert {word for word in words if word.startswith("--")} <= flags, here
+            if words[0] == "--set":
+                assert settable(words[1]), here
+        wanted = {f"--set {words[1].partition('=')[0]}=..." if words[0] == "--set" else words[0] for words in given}
+        for name in (each.rpartition(".")[2] for each in there if given):
+            if re.fullmatch(r"[a-z]\w+", name) and name not in UNTYPED and f"--{name.replace('_', '-')}" not in flags:
+                told = meant(name, (), flags=True)
+                assert any(f"'{each}'" in told for each in wanted), (name, told)
+
+
+UNTYPED = ("name", "path", "set_random_seed")
+"""Names that nobody types as a flag, or that mean too many things."""
+
+
+def settable(knob: str) -> bool:
+    """Whether one of the two methods that the pages speak of takes a knob."""
+    path, _, value = knob.partition("=")
+    for method in (find("grpo"), find("ppo").derive(policy=MLP())):
+        try:
+            method.with_knobs({path: value})
+        except MethodError:
+            continue
+        return True
+    return False
 
 
 def test_files_that_pages_name_are_there() -> None:

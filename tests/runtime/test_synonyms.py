@@ -13,7 +13,8 @@ from upslope.cli.parsers import parsers
 from upslope.errors import UserError
 from upslope.methods import find
 from upslope.runtime.settings import Settings
-from upslope.runtime.synonyms import FLAGS, HAS, KEYWORDS, KNOBS, SETTINGS, knob_paths, meant
+from upslope.runtime.synonyms import FLAGS, HAS, KEYWORDS, KNOBS, PARTS, SETTINGS, knob_paths, meant
+from upslope.types import SLOTS
 
 OURS = {f.name for f in dataclasses.fields(Settings)}
 
@@ -25,10 +26,11 @@ def train_flags() -> set[str]:
 def test_every_target_exists_and_no_name_is_one_of_ours() -> None:
     keywords = set(inspect.signature(up.train).parameters)
     assert set(SETTINGS) <= OURS and set(FLAGS) <= train_flags()
+    assert {path.partition(".")[0] for path in PARTS} <= set(SLOTS)
     assert {KEYWORDS.get(flag, flag.removeprefix("--").replace("-", "_")) for flag in FLAGS} <= keywords
     for pattern in KNOBS:
         assert knob_paths(pattern, find(HAS.get(pattern, "grpo")).parts()), pattern
-    for names in (*SETTINGS.values(), *FLAGS.values(), *KNOBS.values()):
+    for names in (*SETTINGS.values(), *FLAGS.values(), *KNOBS.values(), *PARTS.values()):
         assert len(set(names)) == len(names)
         for name in names:
             assert name not in OURS | keywords and f"--{name.replace('_', '-')}" not in train_flags(), name
@@ -63,6 +65,8 @@ def test_every_shown_knob_can_be_set() -> None:
         (["train", "ppo", "--n-steps", "8"], "Did you mean '--horizon'?"),
         (["train", "ppo", "--total-timesteps", "8"], "Did you mean '--steps'?"),
         (["train", "grpo", "--epochs", "8"], "Did you mean '--passes'?"),
+        (["train", "grpo", "--loss-type", "dapo"], "Did you mean '--set aggregate=...'?"),
+        (["train", "ppo", "--target-kl", "0.02"], "Did you mean '--set controller=...'?"),
         (["train", "grpo", "--report-to", "wandb"], "Did you mean '--tracker'?"),
         (["train", "--gamma", "0.9", "ppo"], "Did you mean '--set advantage.gamma=...'"),
         (["compare", "ppo", "--gamma", "0.9"], "compare: no flag '--gamma'. Did you mean '--set advantage.gamma=...'?"),

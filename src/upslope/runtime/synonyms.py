@@ -30,7 +30,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "passes": ("epochs", "n_epochs", "num_epochs", "ppo_epochs", "update_epochs", "num_iterations", "num_ppo_epochs"),
     "tasks_per_step": ("batch_size", "train_batch_size", "per_device_train_batch_size", "rollout_batch_size",
                        "generation_batch_size", "gradient_accumulation_steps", "prompts_per_step", "num_prompts"),
-    "updates_per_step": ("num_minibatches", "num_mini_batches", "n_minibatches", "nminibatches", "steps_per_generation"),
+    "updates_per_step": ("num_minibatches", "num_mini_batches", "n_minibatches", "nminibatches", "steps_per_generation",
+                         "ppo_mini_batch_size"),
     "minibatch": ("batch_size", "minibatch_size", "mini_batch_size", "ppo_mini_batch_size"),
     "samples_per_task": ("num_generations", "group_size", "rollout_n", "n_samples", "num_samples", "num_return_sequences",
                          "num_samples_per_prompt", "samples_per_prompt", "n_samples_per_prompt"),
@@ -54,6 +55,9 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "watch_kl": ("log_kl", "compute_kl"),
     "samples_logged": ("log_completions", "num_completions_to_print", "log_samples"),
     "stop": ("stop_strings", "stop_token", "stop_sequences"),
+    "columns": ("prompt_key", "prompt_column"),
+    "template": ("chat_template_kwargs", "apply_chat_template_kwargs"),
+    "long": ("truncation", "filter_overlong_prompts", "max_prompt_length"),
 }  # fmt: skip
 """By setting of ours, its names elsewhere."""
 
@@ -61,7 +65,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "--task": ("dataset", "dataset_name", "train_dataset", "train_files", "env", "env_id", "environment", "env_name", "data"),
     "--test-data": ("eval_dataset", "val_files", "test_dataset", "validation_data"),
     "--model": ("model_name", "model_name_or_path", "model_path", "pretrained"),
-    "--reward": ("reward_funcs", "reward_fn", "reward_function", "reward_func", "custom_reward_function"),
+    "--reward": ("reward_funcs", "reward_fn", "reward_function", "reward_func", "custom_reward_function", "reward_weights"),
     "--out": ("output_dir", "output", "save_dir", "run_dir", "default_local_dir", "log_dir", "logdir"),
     "--tracker": ("report_to", "logger", "track", "tensorboard_log", "use_wandb", "wandb"),
     "--quiet": ("silent", "disable_tqdm"),
@@ -89,6 +93,15 @@ HAS = {"advantage.*.gamma": "ppo", "advantage.*.lam": "ppo", "regularize.Entropy
        "models.ValueFunction.weight": "ppo", "models.ValueFunction.clip": "ppo"}  # fmt: skip
 """A method that has the knob; of the others grpo has it."""
 
+PARTS: dict[str, tuple[str, ...]] = {
+    "aggregate": ("loss_type", "loss_agg_mode"),
+    "ratio": ("importance_sampling_level",),
+    "filter": ("filter_groups",),
+    "controller": ("target_kl",),
+    "policy.hidden": ("net_arch",),
+}
+"""By path that every method takes, what is chosen there, as another part or as the network's, and its names elsewhere."""
+
 
 def meant(name: str, known: Iterable[str], parts: PartPaths = (), flags: bool = False) -> str:
     """`` Did you mean 'x'?`` for a name of another library, a knob of the method at hand or a slip; nothing if nobody knows it.
@@ -102,6 +115,7 @@ def meant(name: str, known: Iterable[str], parts: PartPaths = (), flags: bool = 
     word = name.lstrip("-").replace("-", "_").lower()
     found = [_setting(target, flags) for target, names in SETTINGS.items() if word in names]
     found += [_flag(target, flags) for target, names in FLAGS.items() if word in names]
+    found += [(_set(path, flags), "") for path, names in PARTS.items() if word in names]
     found += _knobs(word, list(parts), flags)
     if not found:
         return did_you_mean(name, known)
@@ -129,7 +143,11 @@ def _knobs(word: str, parts: list[tuple[str, Any]], flags: bool) -> list[tuple[s
     if not paths and patterns:
         paths = [_usual_path(pattern) for pattern in patterns]
         note = f"for a method that has it, such as {HAS.get(patterns[0], 'grpo')}" if parts else ""
-    return [(f"--set {path}=..." if flags else f"knobs={{'{path}': ...}}", note) for path in paths]
+    return [(_set(path, flags), note) for path in paths]
+
+
+def _set(path: str, flags: bool) -> str:
+    return f"--set {path}=..." if flags else f"knobs={{'{path}': ...}}"
 
 
 def _usual_path(pattern: str) -> str:
