@@ -80,7 +80,7 @@ def test_a_file_and_a_table_of_the_same_name_are_both_kept(tmp_path):
 def test_a_comparison_takes_names_and_files_only(tmp_path):
     with pytest.raises(UserError, match=r"it must be a name \('upslope tasks'\) or a file"):
         up.compare(["grpo", "rloo"], ROWS, out=tmp_path / "comparison")
-    with pytest.raises(UserError, match="test_data is .* it must be a file"):
+    with pytest.raises(UserError, match=r"test_data is .* it must be a file"):
         up.compare(["grpo", "rloo"], "sort", test_data=ROWS, out=tmp_path / "comparison")
 
 
