@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from upslope.board.access import Door
 from upslope.board.app import make_app
 from upslope.methods import find
+from upslope.policies.control.networks import in_domains
 from upslope.runtime.method_file import method_table
 from upslope.runtime.settings import Settings
 from upslope.tasks import domain_of
@@ -30,7 +31,7 @@ def plan(method: str = "grpo", task: str = "reverse", knobs: dict[str, Any] | No
     """What stands in ``run.toml``."""
     domain = domain_of(task)
     whole = Settings(**settings).resolved(domain, "tiny", max_tokens=8)
-    settled = find(method).for_domain(domain).with_knobs(knobs or {}).derive(on=())
+    settled = in_domains(find(method), domain).with_knobs(knobs or {}).derive(on=())
     return {
         "upslope": "0.1.0", "domain": domain, "task": task, "model": "tiny", "reward": "", "test_data": "", "trackers": [],
         "data": {}, "build": {"python": "3.11", "torch": "2"},

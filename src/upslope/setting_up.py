@@ -23,6 +23,7 @@ from upslope.plain_data import JsonDict, Knobs
 from upslope.rewards import load_reward, load_rewards
 from upslope.runtime.checkpoint_files import CheckpointWriter
 from upslope.runtime.python_objects import PythonObjects
+from upslope.runtime.reward_text import reward_texts
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.seeding import mix, numpy_generator, uniforms
 from upslope.runtime.settings import Device, Settings
@@ -350,7 +351,7 @@ def set_up(
         objects: the task, reward or model themselves, where they are not given by name.
     """
     objects = objects or PythonObjects()
-    wanted = objects.reward or load_rewards(reward)
+    wanted = objects.reward or load_rewards(reward_texts(reward))
     loaded = load_task(
         task if objects.task is None else objects.task,
         reward=wanted,

@@ -213,7 +213,7 @@ def test_a_reward_that_fails_stops_the_run_with_its_checkpoint_intact(
 ) -> None:
     switch = tmp_path / "broken"
     Path("mine.py").write_text(FLAKY.format(evaluated=10, switch=str(switch), trouble=trouble))
-    words = [*REVERSE, "--reward", "mine.py:score", "--quiet"]
+    words = [*REVERSE, "--reward", "mine.py:score", "--audit", "off", "--quiet"]
     assert upslope(*words, "--out", "whole")[0] == 0
     switch.touch()
     message = refusal(upslope(*words, "--out", "run"))

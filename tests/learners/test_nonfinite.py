@@ -60,7 +60,7 @@ def finite_checkpoints(run: Path) -> list[str]:
 def test_a_run_whose_gradients_stay_nan_ends_with_its_last_checkpoint(tmp_path: Path):
     run = tmp_path / "run"
     with pytest.raises(NonFinite) as told:
-        up.train(poisoned(tmp_path, "grpo", after=0.5), **TEXT, out=run)
+        up.train(poisoned(tmp_path, "grpo", after=0.5), **TEXT, checkpoint_every=10, out=run)
     said = str(told.value)
     assert (
         "step 15: the gradient was not finite in 5 updates in a row" in said and "checkpoint step-000010 is good (--model " in said

@@ -106,7 +106,7 @@ def test_where_a_reward_does_not_apply_its_metric_is_of_the_other_rows(data, tmp
 
 @pytest.mark.parametrize("given", [3, [None], {"a": ("exact", "x")}, ("exact", 0.5)])
 def test_what_is_no_reward_is_refused_before_anything_is_made(given, data, tmp_path):
-    with pytest.raises(RewardError):
+    with pytest.raises(UserError):
         up.train("grpo", data, reward=given, **SMALL, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

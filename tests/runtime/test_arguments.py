@@ -39,7 +39,7 @@ RIGHT = {
         "path": (), "watcher": ("none",), "trust": ("truth",), "steps": ("none", "number"), "trackers": (), "callbacks": ("none",),
         "task": ("none",), "reward": ("none",), "model": ("none",),
     },
-    "load": {"path": (), "trust": ("truth",)},
+    "load": {"path": (), "trust": ("truth",), "task": ("none",), "reward": ("none",), "model": ("none",)},
     "method": {"spec": (), "take": ("none",)},
     "compose": {"names": (), "take": ("none",)},
     "list_methods": {"family": ("empty",)},
@@ -99,8 +99,7 @@ def test_every_argument_is_in_the_table():
     for name, arguments in RIGHT.items():
         of = inspect.signature(getattr(up, name)).parameters
         named = {each for each, parameter in of.items() if parameter.kind is not inspect.Parameter.VAR_KEYWORD}
-        left = {"task", "reward", "model"} if name == "load" else set()  # they are looked at when the plan is
-        assert named - left == set(arguments), name
+        assert named == set(arguments), name
 
 
 def test_paths_work_wherever_text_does(run: Path, tmp_path: Path):

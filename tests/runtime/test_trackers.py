@@ -173,6 +173,15 @@ def test_trackers_as_objects_get_everything_they_have_a_method_for(tmp_path: Pat
     assert run.table["trackers"] == ["tensorboard"] and run.table["listeners"] == {"trackers": ["Mine", "OnlyLog"]}
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_that_goes_on_takes_further_trackers(tmp_path: Path):
+    up.train("grpo", **SMALL, out=tmp_path / "run", trackers=[Mine()])
+    mine = Mine()
+    run = up.resume(tmp_path / "run", steps=3, trackers=[mine, "tensorboard"])
+    assert mine.told[0] == "begin run 3" and mine.told[1].startswith("samples 3") and mine.told[-1] == "close"
+    assert (run.path / "tensorboard").is_dir()
+
+
 @pytest.mark.filterwarnings("ignore:.*are objects")
 def test_a_tracker_is_closed_however_the_run_ends(tmp_path: Path):
     class Bad:

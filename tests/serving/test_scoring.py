@@ -129,6 +129,7 @@ def test_many_texts_are_scored_in_pieces_beside_requests_that_write(server: Serv
         ({"prompt": "a", "echo": "yes"}, "echo is 'yes'"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens is 0"),
         ({"prompt": "a" * 600, "echo": True, "max_tokens": 0}, "the most is 512"),
+        ({"prompt": ["a" * 400] * 200, "echo": True, "logprobs": 20, "max_tokens": 0}, "asks for 1684200 log-probabilities"),
     ],
 )
 def test_what_cannot_be_echoed_is_refused(server: Server, body: Any, said: str) -> None:

@@ -33,6 +33,8 @@ LEAST_TEMPERATURE = 1e-30
 """Logits divided by less are no numbers any more."""
 MOST_TOPS = 20
 """Likeliest tokens told of each place of an echoed text."""
+MOST_SCORES = 2**20
+"""Log-probabilities of echoed texts that one request may ask for: each takes a few hundred bytes until it is sent."""
 CHAT_TOKENS = 1024
 """The most tokens of a chat answer where the request does not say."""
 COMPLETION_TOKENS = 16
@@ -95,6 +97,13 @@ def read_completion(body: object, policy: LanguageModel, name: str) -> Completio
         return asked
     if asked.stream:
         raise BadRequest("stream with echo is not supported here: leave one of them out.", "stream")
+    scores = asked.n * sum(len(prompt) + limit for prompt in asked.prompts) * (1 + (logprobs or 0))
+    if logprobs is not None and scores > MOST_SCORES:
+        raise BadRequest(
+            f"echo with logprobs={logprobs} asks for {scores} log-probabilities; the most of one request is {MOST_SCORES}. "
+            "Ask in several requests, or for fewer of the likeliest tokens.",
+            "logprobs",
+        )
     texts = (each if isinstance(each, str) else policy.decode(ids) for each, ids in zip(given, asked.prompts, strict=True))
     return replace(asked, echo=tuple(texts), tops=logprobs or 0)
 
@@ -150,25 +159,11 @@ def _asked(fields: Fields, policy: LanguageModel, prompts: list[list[int]], limi
             "max_tokens",
             code="context_length_exceeded",
         )
-    top_k = fields.whole("top_k", 0, -1) or 0
-    temperature = fields.number("temperature", 1.0)
-    if 0 < temperature < LEAST_TEMPERATURE:
-        raise BadRequest(f"temperature={temperature} is too small to divide by; 0 takes the likeliest token.", "temperature")
-    try:
-        sampling = Sampling(
-            max_tokens=max(limit, 1),
-            temperature=temperature,
-            top_k=min(max(top_k, 0), policy.model.config.get_text_config().vocab_size),
-            top_p=fields.number("top_p", 1.0),
-            min_p=fields.number("min_p", 0.0),
-        )
-    except UserError as wrong:
-        raise BadRequest(str(wrong)) from None
     options = fields.get("stream_options") or {}
     return CompletionRequest(
         prompts=prompts,
         n=n,
-        sampling=sampling,
+        sampling=_sampling(fields, policy, limit),
         numbers=_numbers(fields, rows, limit),
         stop=_stops(fields.get("stop")),
         # The model's own end every answer anyway.
@@ -180,6 +175,24 @@ def _asked(fields: Fields, policy: LanguageModel, prompts: list[list[int]], limi
         ids=fields.flag("return_token_ids"),
         spelled=fields.flag("return_tokens_as_token_ids"),
     )
+
+
+def _sampling(fields: Fields, policy: LanguageModel, limit: int) -> Sampling:
+    """How tokens are to be drawn."""
+    top_k = fields.whole("top_k", 0, -1) or 0
+    temperature = fields.number("temperature", 1.0)
+    if 0 < temperature < LEAST_TEMPERATURE:
+        raise BadRequest(f"temperature={temperature} is too small to divide by; 0 takes the likeliest token.", "temperature")
+    try:
+        return Sampling(
+            max_tokens=max(limit, 1),
+            temperature=temperature,
+            top_k=min(max(top_k, 0), policy.model.config.get_text_config().vocab_size),
+            top_p=fields.number("top_p", 1.0),
+            min_p=fields.number("min_p", 0.0),
+        )
+    except UserError as wrong:
+        raise BadRequest(str(wrong)) from None
 
 
 def _prompt_list(given: object) -> list[object]:
