@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upslope.errors import MethodError, Remark, UserError, did_you_mean
+from upslope.given import model_argument, objects_again, task_argument
 from upslope.methods import catalogue, check_own_name, compose, composed_of, find
 from upslope.methods.control.presets import choose
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan, checked_table
-from upslope.policies.given import GivenModel, given_model
-from upslope.rewards import kept_or_held, load_reward
+from upslope.rewards import kept_or_held
 from upslope.run import Run, Watcher
 from upslope.run import resume as resume_run
 from upslope.run import start as start_run
@@ -38,10 +38,7 @@ from upslope.runtime.settings import Settings, check_names
 from upslope.runtime.system_text import with_system_text
 from upslope.runtime.trackers import check_trackers
 from upslope.runtime.user_code import load_file
-from upslope.tasks import TextTask, list_tasks
-from upslope.tasks.env_sources import name_in_run, source_of
-from upslope.tasks.gym import GymTask
-from upslope.tasks.python_data import as_python_table
+from upslope.tasks import list_tasks
 from upslope.types import Method
 
 if TYPE_CHECKING:
@@ -178,9 +175,9 @@ def train(
         raise UserError("tokenizer= is no argument of train; give both: model=(model, tokenizer).")
     chosen = _method(method, take)
     check_names(settings, parts=chosen.parts())
-    task, test_data, objects = _task_objects(task, test_data)
+    task, test_data, objects = task_argument(task, test_data)
     rewards, held = kept_or_held(reward)
-    named, given = _named_model(model)
+    named, given = model_argument(model)
     objects = dataclasses.replace(objects, reward=held, model=given)
     if preset:
         found = choose(preset, chosen, task, settings, knobs or {})
@@ -192,30 +189,7 @@ def train(
     return _reported(start_run(plan, knobs, out, listeners))
 
 
-def _task_objects(task: Any, test_data: Any) -> tuple[str, str, PythonObjects]:
-    """The names of task and test data, and what of them was given as objects that their names do not bring back."""
-    by_name = test_data is None or isinstance(test_data, (str, Path))
-    tested = None if by_name else as_python_table(test_data, "test", "test_data")
-    name = str(test_data or "") if tested is None else tested.name
-    if isinstance(task, (str, Path)):
-        return str(task), name, PythonObjects(test_data=tested)
-    source = None if isinstance(task, TextTask) else source_of(task)
-    if source is not None and (known := name_in_run(source)) is not None:
-        return known, name, PythonObjects(test_data=tested)
-    found = GymTask(source) if source else task if isinstance(task, TextTask) else as_python_table(task, "problems")
-    return found.name, name, PythonObjects(task=found, test_data=tested)
-
-
 _method = method
-
-
-def _named_model(model: object) -> tuple[str, GivenModel | None]:
-    """What a model is called, and the model itself where it is an object."""
-    model = model.path if isinstance(model, Run) else model
-    if isinstance(model, (str, Path)):
-        return str(model), None
-    given = given_model(model)
-    return given.name, given
 
 
 @checked(steps=optional(instance("a whole number, or None", int)), **_checks("path", "watcher", "trust"))
@@ -240,7 +214,7 @@ def resume(
         trackers, callbacks: As in `train`; no folder keeps objects. Trackers by name are the run's own already.
     """
     listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
-    opened, objects = RunFolder.open(path), _objects(task, reward, model)
+    opened, objects = RunFolder.open(path), objects_again(task, reward, model)
     done = (opened.path / "summary.json").exists() and steps is None
     if objects != PythonObjects():
         objects.check(checked_table(opened)["unkept"], opened.path)
@@ -258,13 +232,7 @@ def load(path: str | Path, trust: bool = False, *, task: object = None, reward: 
         trust: Such code may run although this machine did not write it, now and later.
         task, reward, model: As in `resume`.
     """
-    return Run(RunFolder.open(path), trust=trust, objects=_objects(task, reward, model))
-
-
-def _objects(task: object, reward: object, model: object) -> PythonObjects:
-    """What a run was given, once more, for one that could not keep it."""
-    source = None if task is None or isinstance(task, (str, TextTask)) else source_of(task)
-    return PythonObjects(task if source is None else GymTask(source), None if reward is None else load_reward(reward), model)
+    return Run(RunFolder.open(path), trust=trust, objects=objects_again(task, reward, model))
 
 
 @checked(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 _WEIGHED = re.compile(
@@ -54,6 +55,6 @@ class RewardText:
         return self.name if plain else f"{self.name}*{self.weight!r}"
 
 
-def reward_texts(given: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
+def reward_texts(given: str | Sequence[str]) -> tuple[str, ...]:
     """The rewards of a plan. Runs of earlier versions have one text, which is empty where there was none."""
     return tuple(filter(None, [given] if isinstance(given, str) else given))
