@@ -223,16 +223,30 @@ def resume(
 
 
 @checked(**_checks("path", "trust"))
-def load(path: str | Path, trust: bool = False, *, task: object = None, reward: object = None, model: object = None) -> Run:
+def load(
+    path: str | Path,
+    trust: bool = False,
+    *,
+    checkpoint: str = "last",
+    task: object = None,
+    reward: object = None,
+    model: object = None,
+) -> Run:
     """A run from its folder, to look at: ``load(path).metrics``, ``.summary``, ``.table``.
 
     Looking runs nothing. ``.plan`` and ``.policy`` load methods, tasks and rewards of the user's own, if the folder has any.
 
     Args:
         trust: Such code may run although this machine did not write it, now and later.
+        checkpoint: ``"last"``, or ``"best"`` for the weights of the best evaluation where the run kept them.
         task, reward, model: As in `resume`.
     """
-    return Run(RunFolder.open(path), trust=trust, objects=objects_again(task, reward, model))
+    if checkpoint not in ("best", "last"):
+        raise UserError(f"checkpoint is {checkpoint!r}; it must be 'best' or 'last'.{did_you_mean(checkpoint, ('best', 'last'))}")
+    folder, best = RunFolder.open(path), checkpoint == "best"
+    if best:
+        folder.kept_best()
+    return Run(folder, trust=trust, objects=objects_again(task, reward, model), use_best=best)
 
 
 @checked(

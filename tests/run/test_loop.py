@@ -181,6 +181,27 @@ def test_the_best_evaluation_keeps_its_weights(tmp_path):
     AutoModelForCausalLM.from_pretrained(run.folder.best, local_files_only=True)
 
 
+def test_a_controller_is_used_at_its_best_where_that_is_asked(tmp_path):
+    pytest.importorskip("onnx", reason="ONNX needs the extra upslope[export]")
+    asked = {**CONTROL, "checkpoint_every": 9, "eval_every": 1, "keep": "best:score", "lr": 0.1}
+    run = up.train("ppo", **asked, steps=2, watcher=Scored([0.1, 0.9, 0.3]), out=tmp_path / "run")
+    best, last = up.load(run.path, checkpoint="best"), up.load(run.path)
+    state = [0.1, -0.2, 0.05, 0.3]
+    assert best.policy.weights()["actor.0.weight"].ne(last.policy.weights()["actor.0.weight"]).any()
+    assert best.predict(state)[1] is None and best.checkpoint == run.folder.best
+    for checkpoint, of in (("", best), ("last", last)):
+        run.export(tmp_path / f"{checkpoint or 'best'}.pt", checkpoint=checkpoint)
+        exported = torch.jit.load(tmp_path / f"{checkpoint or 'best'}.pt")
+        logits = exported(torch.tensor([state]))[1]
+        shown = of.policy.actor.forward(torch.tensor([state]).numpy())[0]
+        assert torch.allclose(logits, torch.from_numpy(shown), atol=1e-5)
+    plain = up.train("ppo", **CONTROL, steps=1, out=tmp_path / "plain")
+    with pytest.raises(UserError, match="kept no best checkpoint"):
+        up.load(plain.path, checkpoint="best")
+    with pytest.raises(UserError, match="it must be 'best' or 'last'"):
+        up.load(plain.path, checkpoint="beste")
+
+
 # -- the disk ------------------------------------------------------------------------------------------------------------
 
 

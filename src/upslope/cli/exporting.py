@@ -10,7 +10,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("path", metavar="RUN", help="the folder of a run")
     add("--to", required=True, metavar="PATH", help="text: a new folder; control: policy.onnx, or policy.pt for TorchScript")
     add("--merge", action="store_true", help="text: adapters become part of the weights; else they are written alone, for peft")
-    add("--checkpoint", default="", metavar="WHICH", help="text: best, last or a step (best where it was kept, else last)")
+    add("--checkpoint", default="", metavar="WHICH", help="best or last, for text also a step (best where it was kept, else last)")
     add("--dtype", default="", metavar="TYPE", help="text: bfloat16, float16 or float32 (bfloat16; of adapters alone float32)")
     add("--gguf", action="store_true", help="text: also one .gguf file for llama.cpp; Llama, Qwen2 and Qwen3")
     add("--trust", action="store_true", help="control: run code in the folder that this machine did not write; remembered")

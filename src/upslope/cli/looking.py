@@ -28,7 +28,8 @@ def evaluate(flags: argparse.Namespace) -> int:
     from upslope.report.checkup import EvaluationRequest, evaluate, evaluation_text
 
     found = evaluate(
-        load(flags.path, flags.trust), EvaluationRequest(flags.k, flags.samples, flags.problems, flags.temperature, flags.engine)
+        load(flags.path, flags.trust, checkpoint=flags.checkpoint),
+        EvaluationRequest(flags.k, flags.samples, flags.problems, flags.temperature, flags.engine),
     )
     _print(found if flags.json else evaluation_text(found))
     return 0
@@ -50,7 +51,7 @@ def try_out(flags: argparse.Namespace) -> int:
     from upslope.api import load
     from upslope.report import checkup
 
-    run = load(flags.path, flags.trust)
+    run = load(flags.path, flags.trust, checkpoint=flags.checkpoint)
     if checkup.is_control(run):
         for name, given in (("--prompt", flags.prompt), ("--temperature", flags.temperature)):
             if given:

@@ -196,6 +196,8 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     check.add_argument("path", metavar="RUN", help="the folder of a run")
     check.add_argument("--json", action="store_true", help="the same as JSON")
     board.add_flags(command("board", board.run, "a web page on the runs, live, until interrupted"))
+    for each in (evaluate, attempt):
+        each.add_argument("--checkpoint", choices=("last", "best"), default="last", help="which one; best needs --keep best (last)")
     for each in (evaluate, attempt, resume):
         each.add_argument("path", metavar="RUN", help="the folder of a run")
         each.add_argument("--trust", action="store_true", help="run code in the folder that this machine did not write; remembered")

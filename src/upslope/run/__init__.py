@@ -62,6 +62,8 @@ class Run:
     """What it was given as Python objects that its folder could not keep."""
     checkpoint: Path | None = None
     """The checkpoint that the components were loaded from."""
+    use_best: bool = False
+    """Whether its best evaluation's weights are meant (``keep="best:score"``), not the last ones."""
 
     @property
     def path(self) -> Path:
@@ -125,7 +127,7 @@ class Run:
         Args:
             to: A new or empty folder; for an environment, the file.
             merge: Text: adapters become part of the weights; without it they are written alone, as peft has them.
-            checkpoint: Text: ``"best"``, ``"last"`` or a step; left out, the best one where it was kept, else the last.
+            checkpoint: ``"best"`` or ``"last"``, for text also a step; left out, the best one where it was kept, else the last.
             dtype: Text: ``"bfloat16"``, ``"float16"`` or ``"float32"``; left out, bfloat16, and float32 for adapters alone.
             gguf: Text: also one ``.gguf`` file, for llama.cpp.
 
@@ -141,9 +143,15 @@ class Run:
         wanted = TextExport(merge, str(checkpoint), dtype, gguf)
         if self.table["domain"] == "text":
             return export_text(self, to, wanted)
-        if given := [name for name, value in vars(wanted).items() if value]:
+        if given := [name for name, value in vars(wanted).items() if value and name != "checkpoint"]:
             raise UserError(f"--{given[0]} goes with text; {self.table['task']} is an environment. Leave it out.")
-        return export_control(self.controller, Path(to))
+        if checkpoint not in ("", "best", "last"):
+            raise UserError(f"--checkpoint {checkpoint!r}: of an environment's run it is best or last.")
+        best = checkpoint == "best" or (not checkpoint and self.folder.best.is_dir())
+        if best:
+            self.folder.kept_best()
+        chosen = self if self.use_best == best else dataclasses.replace(self, components=None, use_best=best)
+        return export_control(chosen.controller, Path(to))
 
     @property
     def lengthened_at(self) -> set[int]:
@@ -278,7 +286,10 @@ def _lengthen(folder: RunFolder, steps: int) -> None:
 
 
 def load_components(run: Run) -> Components:
-    """Task, policy and rollout of a run as its last whole checkpoint has them, for evaluation and use, without its engine."""
+    """Task, policy and rollout of a run as a checkpoint has them, for evaluation and use, without its engine.
+
+    That is the last whole one, or the one of the best evaluation if the run is to be used at its best.
+    """
     plan = dataclasses.replace(run.plan, settings=dataclasses.replace(run.plan.settings, engine="torch"))
     components = set_up_plan(plan, for_training=False)
     check_base(run.folder, components.policy, plan.settings)
@@ -287,7 +298,11 @@ def load_components(run: Run) -> Components:
         components.policy.load(files)
         components.rollout.load_state(load_state(files, "learner")["rollout"])
 
-    _, run.checkpoint, remarks = run.folder.last_whole(load)
+    if run.use_best:
+        run.checkpoint, remarks = run.folder.kept_best(), list[str]()
+        load(run.folder.reader(run.checkpoint))
+    else:
+        _, run.checkpoint, remarks = run.folder.last_whole(load)
     for remark in remarks:
         warnings.warn(Remark(remark), stacklevel=2)
     return components

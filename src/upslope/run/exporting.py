@@ -88,9 +88,7 @@ def _check_target(target: Path, task: str) -> None:
 def _chosen(folder: RunFolder, asked: str) -> Path:
     """The checkpoint that is meant."""
     if asked == "best" or (not asked and folder.best.is_dir()):
-        if not folder.best.is_dir():
-            raise UserError(f"{folder.path} kept no best checkpoint (that is --keep best:score). Give --checkpoint last.")
-        return folder.best
+        return folder.kept_best()
     if asked in ("", "last"):
         return folder.latest()
     found = {int(path.name[5:]): path for path in folder.checkpoints()}

@@ -194,6 +194,12 @@ class RunFolder:
         """The policy as the best evaluation found it, where that is kept."""
         return self.path / "checkpoints" / "best"
 
+    def kept_best(self) -> Path:
+        """The same, which must be there."""
+        if not self.best.is_dir():
+            raise UserError(f"{self.path} kept no best checkpoint (that is --keep best:score). Give --checkpoint last.")
+        return self.best
+
     def checkpoint(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step-{step:06d}"
 
