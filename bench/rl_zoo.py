@@ -3,7 +3,12 @@
 Both sides get the same `Preset`, and both without what ours does not have (state-dependent exploration, ``ortho_init=False``):
 figures of the zoo's own table are therefore not comparable. A return is the mean over 100 greedy episodes after the last step, with
 raw rewards and frozen statistics. ``--share 0.2`` stops after a fifth of the zoo's steps; where a learning rate or a clip falls
-linearly, it then falls over that fifth. Results are kept by environment in ``bench/results/rl_zoo.json``.
+linearly, it then falls over that fifth. Results are kept by environment in ``bench/results/rl_zoo.json``, and ``--go-on``
+adds the seeds that are missing.
+
+Both sides play the same 100 episodes, in all seeds. That matters: a mean over 100 episodes of Pendulum moves by 13 from one draw of
+their first states to the next, which the spread over seeds cannot show because all of them share the draw. On two draws one and the
+same policy had -232 and -189.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ def ours(preset: Preset, env_id: str, seed: int) -> float:
     """Mean greedy return after a run of this library."""
     from upslope.learners.policy_gradient import PolicyGradient
     from upslope.methods import find
-    from upslope.rollout.environments import evaluate_control
+    from upslope.rollout.deployed import DeployedPolicy
     from upslope.runtime.settings import Settings
     from upslope.runtime.threads import use_threads
     from upslope.setting_up import set_up
@@ -42,9 +47,8 @@ def ours(preset: Preset, env_id: str, seed: int) -> float:
     learner = PolicyGradient(made.method, made.policy, made.rollout, made.settings)
     for step in range(1, preset.steps + 1):
         learner.step(step)
-    returns = evaluate_control(made.task, made.policy, made.rollout.state(), episodes=EPISODES, seed=EVALUATION_SEED)
     made.rollout.close()
-    return statistics.fmean(returns)
+    return mean_return(DeployedPolicy(made.task, made.policy, made.rollout.observations), env_id)
 
 
 def theirs(preset: Preset, env_id: str, seed: int) -> float:
@@ -52,7 +56,6 @@ def theirs(preset: Preset, env_id: str, seed: int) -> float:
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import VecNormalize
 
     torch.set_num_threads(1)
@@ -70,12 +73,25 @@ def theirs(preset: Preset, env_id: str, seed: int) -> float:
     )  # fmt: skip
     with scratch_folder():
         model.learn(preset.steps * preset.n_envs * preset.n_steps, log_interval=None)
-    judged: Any = make_vec_env(env_id, 10, seed=EVALUATION_SEED)
-    if preset.normalize:
-        seen = model.get_vec_normalize_env().obs_rms
-        judged = VecNormalize(judged, training=False, norm_reward=False)
-        judged.obs_rms = seen
-    found, _ = evaluate_policy(model, judged, n_eval_episodes=EPISODES, deterministic=True)
+    return mean_return(model, env_id, getattr(model.get_vec_normalize_env(), "obs_rms", None))
+
+
+def mean_return(policy: Any, env_id: str, statistics_seen: Any = None) -> float:
+    """Of greedy episodes, the same ones whoever plays them.
+
+    Args:
+        policy: By Stable-Baselines3's protocol.
+        statistics_seen: Of observations, where the policy does not normalise them itself.
+    """
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    envs: Any = make_vec_env(env_id, 10, seed=EVALUATION_SEED)
+    if statistics_seen is not None:
+        envs = VecNormalize(envs, training=False, norm_reward=False)
+        envs.obs_rms = statistics_seen
+    found, _ = evaluate_policy(policy, envs, n_eval_episodes=EPISODES, deterministic=True)
     return float(found)
 
 
@@ -83,22 +99,25 @@ def _schedule(value: float, linear: bool) -> float | Callable[[float], float]:
     return (lambda left: left * value) if linear else value
 
 
-def measure(env_id: str, seeds: int, share: float) -> dict[str, Any]:
-    """Both sides with several seeds."""
+def measure(env_id: str, seeds: int, share: float, kept: dict[str, Any]) -> dict[str, Any]:
+    """Both sides with several seeds; those that are kept of the same work are not run again."""
     whole = preset_for(RL_ZOO, f"gym:{env_id}")
     preset = dataclasses.replace(whole, n_timesteps=whole.n_timesteps * share)
     found: dict[str, Any] = {
         "preset": str(preset), "left_out": preset.left_out, "share": share, "episodes": EPISODES,
         "env_steps": preset.steps * preset.n_envs * preset.n_steps,
     }  # fmt: skip
+    same = all(kept.get(key) == value for key, value in found.items())
     for side, run in {"ours": ours, "stable-baselines3": theirs}.items():
+        before = kept.get(side, {}) if same else {}
+        returns, seconds = list(before.get("seeds", [])), before.get("seconds", 0.0) * len(before.get("seeds", []))
         began = time.perf_counter()
-        returns = [run(preset, env_id, seed) for seed in range(seeds)]
+        returns += [run(preset, env_id, seed) for seed in range(len(returns), seeds)]
         found[side] = {
             "mean": statistics.fmean(returns),
             "spread": statistics.stdev(returns) if len(returns) > 1 else 0.0,
             "seeds": returns,
-            "seconds": (time.perf_counter() - began) / seeds,
+            "seconds": (seconds + time.perf_counter() - began) / len(returns),
         }
         print(f"{env_id} {side}: {returns}, {found[side]['seconds']:.0f} s a run", flush=True)
     return found
@@ -109,13 +128,16 @@ def main() -> None:
     parser.add_argument("environments", nargs="+", metavar="ID")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--share", type=float, default=1.0, help="of the zoo's steps")
+    parser.add_argument("--go-on", action="store_true", help="keep the seeds that were run, and run those that are missing")
     flags = parser.parse_args()
     kept: dict[str, Any] = {"row": "rl_zoo", "machine": machine.describe(), "versions": machine.versions()}
     if RESULTS.exists():
         kept |= json.loads(RESULTS.read_text())
+    environments = kept.setdefault("environments", {})
     for env_id in flags.environments:
         words = f"python bench/rl_zoo.py {env_id} --seeds {flags.seeds}" + (f" --share {flags.share:g}" if flags.share != 1 else "")
-        kept.setdefault("environments", {})[env_id] = measure(env_id, flags.seeds, flags.share) | {"command": words}
+        before = environments.get(env_id, {}) if flags.go_on else {}
+        environments[env_id] = measure(env_id, flags.seeds, flags.share, before) | {"command": words}
         RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
 
 

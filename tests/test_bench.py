@@ -341,7 +341,16 @@ def test_both_sides_of_the_zoo_take_the_same_preset(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(rl_zoo, "EPISODES", 2)
     monkeypatch.setattr(rl_zoo, "RESULTS", tmp_path / "rl_zoo.json")
     monkeypatch.setattr(sys, "argv", ["rl_zoo.py", "CartPole-v1", "--seeds", "1", "--share", "0.01"])
+    judged, mean_return = [], rl_zoo.mean_return
+    monkeypatch.setattr(rl_zoo, "mean_return", lambda *given: judged.append(type(given[0]).__name__) or mean_return(*given))
     rl_zoo.main()
     found = report.load(tmp_path)["rl_zoo"]["environments"]["CartPole-v1"]
     assert found["env_steps"] == 1024 and found["command"].endswith("--share 0.01")
     assert all(8 <= found[side]["mean"] <= 500 for side in ("ours", "stable-baselines3"))
+    assert judged == ["DeployedPolicy", "PPO"], "both sides play the same episodes"
+    monkeypatch.setattr(sys, "argv", ["rl_zoo.py", "CartPole-v1", "--seeds", "2", "--share", "0.01", "--go-on"])
+    rl_zoo.main()
+    more = report.load(tmp_path)["rl_zoo"]["environments"]["CartPole-v1"]
+    assert len(judged) == 4, "only the seeds that were missing"
+    for side in ("ours", "stable-baselines3"):
+        assert len(more[side]["seeds"]) == 2 and more[side]["seeds"][:1] == found[side]["seeds"]

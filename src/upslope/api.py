@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upslope.errors import MethodError, Remark, UserError, did_you_mean
+from upslope.fields import shown
 from upslope.given import model_argument, objects_again, task_argument
 from upslope.methods import catalogue, check_own_name, compose, composed_of, find
 from upslope.methods.control.presets import choose
@@ -241,8 +242,8 @@ def load(
         checkpoint: ``"last"``, or ``"best"`` for the weights of the best evaluation where the run kept them.
         task, reward, model: As in `resume`.
     """
-    if checkpoint not in ("best", "last"):
-        raise UserError(f"checkpoint is {checkpoint!r}; it must be 'best' or 'last'.{did_you_mean(checkpoint, ('best', 'last'))}")
+    if not isinstance(checkpoint, str) or checkpoint not in ("best", "last"):
+        raise UserError(f"checkpoint is {shown(checkpoint)}; it must be 'best' or 'last'.")
     folder, best = RunFolder.open(path), checkpoint == "best"
     if best:
         folder.kept_best()

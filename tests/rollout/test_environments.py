@@ -9,7 +9,8 @@ import torch
 
 from upslope.errors import MethodError, TaskError, UserError
 from upslope.policies.control.mlp import MLPPolicy
-from upslope.rollout.environments import EnvRollout, evaluate_control
+from upslope.rollout.deployed import DeployedPolicy
+from upslope.rollout.environments import EnvRollout, _episode_seed, evaluate_control
 from upslope.tasks.gym import GymTask
 from upslope.types import Ended
 
@@ -289,3 +290,18 @@ def test_a_diverged_simulation_is_told_and_not_learned_from():
     sampler._envs._envs[0].unwrapped.drawn = float("nan")
     with pytest.raises(TaskError, match="not a finite number"):
         sampler.collect(0)
+
+
+@pytest.mark.oracle("stable-baselines3")
+def test_stable_baselines_finds_the_same_return():
+    """On the same first states: our episodes have a seed each, theirs one for each environment."""
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    task = GymTask("Pendulum-v1")
+    policy = MLPPolicy.for_task(task, seed=3)
+    own = evaluate_control(task, policy, None, episodes=4, seed=5)
+    envs = make_vec_env("Pendulum-v1", 4)
+    envs._seeds = [_episode_seed(5, episode) for episode in range(4)]
+    found, _ = evaluate_policy(DeployedPolicy(task, policy, None), envs, n_eval_episodes=4)
+    assert np.mean(own) == pytest.approx(found, rel=1e-6)

@@ -39,7 +39,7 @@ RIGHT = {
         "path": (), "watcher": ("none",), "trust": ("truth",), "steps": ("none", "number"), "trackers": (), "callbacks": ("none",),
         "task": ("none",), "reward": ("none",), "model": ("none",),
     },
-    "load": {"path": (), "trust": ("truth",), "task": ("none",), "reward": ("none",), "model": ("none",)},
+    "load": {"path": (), "trust": ("truth",), "checkpoint": (), "task": ("none",), "reward": ("none",), "model": ("none",)},
     "method": {"spec": (), "take": ("none",)},
     "compose": {"names": (), "take": ("none",)},
     "list_methods": {"family": ("empty",)},

@@ -1,7 +1,8 @@
-"""PPO: its first update is REINFORCE with its advantage; GAE against torchrl and Stable-Baselines3, and by hand."""
+"""PPO: its first update is REINFORCE with its advantage; whole steps against Stable-Baselines3, GAE against torchrl and by hand."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -12,6 +13,7 @@ from oracles import control_batch, loss_and_gradient, one_answer, torchrl_gae
 from torch import Tensor
 
 from upslope.methods import find
+from upslope.methods.control.presets import preset_for
 from upslope.objective.advantage import GAE
 from upslope.objective.ratio import NoRatio
 from upslope.objective.surrogate import LogLikelihood, PessimisticClip
@@ -86,6 +88,44 @@ def test_gae_matches_stable_baselines(seed: int):
     ours = gae(batch)
     torch.testing.assert_close(ours, torch.from_numpy(buffer.advantages.T.copy()), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(gae.signals(batch, ours)["returns"], torch.from_numpy(buffer.returns.T.copy()), rtol=1e-6, atol=1e-6)
+
+
+def assert_near(found: Tensor, wanted: Tensor, name: str, atol: float) -> None:
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=atol, msg=lambda said: f"{name}: {said}")
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.checks("oracle", "ppo", by="whole steps equal those of Stable-Baselines3")
+@pytest.mark.oracle("stable-baselines3")
+@pytest.mark.parametrize(
+    ("env", "horizon", "inside", "at_the_end"),
+    [
+        ("Pendulum-v1", 230, Ended.TRUNCATED, Ended.PAUSED),
+        ("Pendulum-v1", 200, Ended.NO, Ended.TRUNCATED),
+        ("CartPole-v1", 90, Ended.TERMINATED, Ended.PAUSED),
+    ],
+)
+def test_whole_steps_equal_those_of_stable_baselines(
+    env: str, horizon: int, inside: Ended, at_the_end: Ended, monkeypatch: pytest.MonkeyPatch
+):
+    """The second rollout goes on where the first stopped; the last minibatch of a pass is a smaller one."""
+    from beside_stable_baselines import our_steps, their_steps
+
+    zoo = preset_for("rl-zoo", f"gym:{env}")
+    # Schedules are left out: theirs counts the rollout that is being learned from as done, so it is one step ahead of ours.
+    preset = dataclasses.replace(
+        zoo, n_envs=2, n_steps=horizon, batch_size=64, n_epochs=3, ent_coef=0.01, linear_lr=False, linear_clip=False
+    )
+    first, own, rows = our_steps(preset, env, monkeypatch)
+    assert (rows[0].ended[:, :-1] == inside).any() and (rows[0].ended[:, -1] == at_the_end).any()
+    assert preset.n_envs * horizon % preset.batch_size
+    for found, wanted in zip(own, their_steps(preset, env, first, rows, monkeypatch), strict=True):
+        for name, column in wanted.columns.items():
+            assert_near(found.columns[name], column, name, atol=1e-4)
+        assert found.norms == pytest.approx(wanted.norms, rel=1e-4) and max(found.norms) > preset.max_grad_norm
+        for name, weight in wanted.weights.items():
+            assert_near(found.weights[name], weight, name, atol=1e-5)
+    assert (own[-1].weights["critic.2.bias"] - first["critic.2.bias"]).abs() > 1e-3
 
 
 @pytest.mark.checks("oracle", "ppo", by="GAE and the dual clip worked out by hand")
