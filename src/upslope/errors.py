@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +15,11 @@ class UserError(Exception):
 
 class Remark(UserWarning):
     """Something the user should know and that does not stop the run. The live view shows it as a note."""
+
+
+# Each is said whenever it is so, not once in a process: the next run of a notebook may have the same to say. What the user or a
+# test has chosen for warnings comes first.
+warnings.filterwarnings("always", category=Remark, append=True)
 
 
 class MethodError(UserError):
@@ -45,6 +51,8 @@ def install_extra(extra: str) -> str:
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` or nothing, ready to be appended to a message."""
     known = list(known)
+    folded = {name.casefold(): name for name in reversed(known)}
     swapped = [name for name in known if sorted(name) == sorted(given)]  # the commonest slip, which difflib ranks low
-    near = list(dict.fromkeys([*swapped, *difflib.get_close_matches(given, known, n=2, cutoff=0.5)]))[:2]
+    close = [folded[name] for name in difflib.get_close_matches(given.casefold(), list(folded), n=2, cutoff=0.5)]
+    near = list(dict.fromkeys([*swapped, *close]))[:2]
     return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

@@ -137,7 +137,7 @@ def other_models() -> dict[str, object]:
         "ViTForImageClassification, which AutoModelForCausalLM": (transformers.ViTForImageClassification(vit), made.tokenizer),
         "LlamaModel, which AutoModelForCausalLM does not load": (made.model.model, made.tokenizer),
         "is the class LlamaForCausalLM, not a model": (type(made.model), made.tokenizer),
-        "model is 7, a int": 7,
+        "model is 7 \\(int\\)": 7,
         "model is None, a NoneType": None,
     }  # fmt: skip
 

@@ -60,8 +60,9 @@ def judged(prompts, responses, answers):
     [
         (["length:max=1", "number"], [True, False]),  # the first that compares with the answer
         ([judged, "number"], [False, True]),  # what says so itself
-        ([short, "length:max=1*0.5"], [True, False]),  # full marks of the sum
-        ([short, "length:max=1*-1"], [False, False]),
+        ([short, "length:max=1*-1"], [True, False]),  # the only function
+        ([short, short, "length:max=1*-1"], [True, False]),  # full marks of the sum
+        ([short, short, "length:max=1*-2"], [False, False]),
     ],
 )
 def test_what_is_correct_among_several(given, correct):
@@ -88,7 +89,8 @@ def test_components_of_a_component_have_its_name():
         (["exact", " "], "a reward is empty"),
         (["exact", "numbr"], "no reward named 'numbr'"),
         (object(), "is no reward"),
-        ([], "no reward was given"),
+        ([], "without a reward in it"),
+        ({}, "without a reward in it"),
     ],
 )
 def test_anything_else_is_refused_in_words(given, told):
@@ -102,7 +104,7 @@ def test_names_and_built_in_values_are_kept_as_text():
     assert held is None
     assert texts == ("number:tolerance=0.1*1.0 as right", "regex:a*2*0.5 as form", "regex:b*1.0 as x", "exact*2.0 as y")
     assert [part.weight for part in load_reward(list(texts)).parts] == [1.0, 0.5, 1.0, 2.0]
-    assert kept_or_held("") == kept_or_held(None) == kept_or_held([]) == ((), None)
+    assert kept_or_held("") == kept_or_held(None) == kept_or_held(()) == ((), None)
 
 
 @pytest.fixture
@@ -157,3 +159,30 @@ def test_a_script_that_would_train_again_is_not_loaded_for_its_function(tmp_path
         monkeypatch.setitem(sys.modules, "__main__", module)
         texts, held = kept_or_held(module.style)
         assert (held is None) is kept and texts == ((f"{script}:style",) if kept else ("style",))
+
+
+def accuracy(completions, solution, **columns):
+    return [float(said == right) for said, right in zip(completions, solution, strict=True)]
+
+
+def short(completions, **columns):
+    return [-len(said) / 10 for said in completions]
+
+
+def graded(prompts, responses, answers):
+    return [0.5 for _ in responses]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "correct"),
+    [
+        ({"acc": accuracy, "short": (short, 0.1)}, [1.0, 0.0]),  # by its parameter, whatever the sum is
+        ({"short": short, "acc": accuracy}, [1.0, 0.0]),
+        (["format:a", accuracy], [1.0, 0.0]),
+        ({"only": graded, "length": "length:max=9"}, [0.0, 0.0]),  # the only one that is no built-in
+        ({"exact": "exact", "acc": short}, [1.0, 0.0]),
+    ],
+)
+def test_what_is_right_is_said_by_the_reward_that_compares_with_the_answer(rewards, correct):
+    reward = load_reward(rewards)
+    assert reward(["1+1=", "1+2="], ["2", "4"], ["2", "3"])["correct"] == correct

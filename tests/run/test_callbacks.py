@@ -153,12 +153,12 @@ def test_what_no_folder_holds_is_said_at_the_start_and_when_it_is_missing(tmp_pa
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("tensorboard", "callbacks is 'tensorboard', a str; it must be a list of objects with on_step"),
+        ("tensorboard", "callbacks is 'tensorboard' \\(str\\); it must be a list of objects with on_step"),
         (Notes(), r"it must be a list .* Give callbacks=\[Notes"),
         ([Notes], "Notes is a class, not an object of it"),
         ([print], "has none of the methods on_step"),
-        ([None], "callbacks: None, a NoneType, has none of the methods"),
-        (7, "callbacks is 7, a int"),
+        ([None], "callbacks: None \\(NoneType\\) has none of the methods"),
+        (7, "callbacks is 7 \\(int\\)"),
     ],
 )
 def test_what_is_no_callback_is_refused_before_the_run(given: object, told: str, tmp_path: Path):

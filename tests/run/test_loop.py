@@ -99,6 +99,17 @@ def test_no_steps_left_is_refused_and_the_run_stays_finished(tmp_path):
     assert up.resume(run.path).summary["steps"] == 2
 
 
+def test_a_refused_lengthening_changes_nothing(tmp_path):
+    run = up.train("grpo", [{"prompt": f"{n}", "answer": "1"} for n in range(12)], reward=lambda prompts, responses, answers: [
+        float(len(response)) for response in responses
+    ], **{key: value for key, value in SMALL.items() if key != "task"}, steps=2, out=tmp_path / "run")  # fmt: skip
+    before = {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file() and file.name != "process.json"}
+    with pytest.raises(UserError, match="was given its reward as a Python object"):
+        up.resume(run.path, steps=4)
+    after = {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file() and file.name != "process.json"}
+    assert after == before and up.load(run.path).summary["steps"] == 2
+
+
 # -- shorter -------------------------------------------------------------------------------------------------------------
 
 
@@ -124,9 +135,9 @@ def test_patience_counts_evaluations_without_a_better_one(tmp_path):
         run.summary["steps"] == 3
         and "2 evaluations up to step 3 did not exceed the score 0.3 of step 1" in run.summary["ended_early"]
     )
-    with pytest.warns(Remark):  # asked to go on, it is patient again
-        longer = up.resume(run.path, Scored([0.1, 0.2, 0.9]), steps=10)
-    assert longer.summary["steps"] == 5
+    with pytest.warns(Remark, match="no longer apply"):  # asked to go on, it does
+        longer = up.resume(run.path, Scored([0.1] * 9), steps=10)
+    assert longer.summary["steps"] == 10 and "ended_early" not in longer.summary
 
 
 def test_a_kill_behind_an_early_end_changes_nothing(tmp_path, monkeypatch):

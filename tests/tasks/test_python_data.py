@@ -120,8 +120,8 @@ def stumbling():
 @pytest.mark.parametrize(
     ("task", "told"),
     [
-        (3, "task is 3, a int; it must be a name"),
-        (None, "task is None, a NoneType; it must be a name"),
+        (3, "task is 3 (int); it must be a name"),
+        (None, "task is None (NoneType); it must be a name"),
         ({"prompt": "a"}, "is a dict, not a table"),
         ({}, "task={} is a dict, not a table"),
         ({"prompt": ["a", "b"], "answer": ["1", "2"]}, "is a dict, not a table"),

@@ -134,7 +134,7 @@ def given_model(value: object) -> GivenModel:
         _check_model(value)
         _check_plain(value)
         raise UserError(f"model is a {type(value).__name__} without its tokenizer. Give model=(model, tokenizer).")
-    raise UserError(f"model is {shown(value)}, a {type(value).__name__}. {POSSIBLE}")
+    raise UserError(f"model is {shown(value)} ({type(value).__name__}). {POSSIBLE}")
 
 
 def _is_tokenizer(value: object) -> bool:

@@ -104,6 +104,8 @@ class LiveTable(Watcher):
 
     # -- what the run tells ----------------------------------------------------------------------------------------------
 
+    tells_remarks = True
+
     def began(self, run: Run, components: Components) -> None:
         self.run, self.steps = run, run.plan.settings.steps or 0
         self._line(headline(run, components))

@@ -19,7 +19,7 @@ SEED = 30_000
 """Of the problems: the same for every run of a task, and none of the run's own random numbers."""
 NEARLY = 0.95
 """From this share of what the expected answer earns, an answer was paid in full."""
-FORMS = ("\\boxed{{{}}}", "<think>It follows.</think>\n<answer>{}</answer>")
+FORMS = ("{}", "\\boxed{{{}}}", "<think>It follows.</think>\n<answer>{}</answer>")
 """Forms in which a reward may want the expected answer; the one that it pays best counts."""
 NONSENSE = "Purple lanterns whistle under the seventh Tuesday."
 TOLERATED = {"empty": 0.0, "nonsense": 0.0, "other": 0.25}
@@ -83,7 +83,7 @@ class Audit:
             row, many = refused[0], f"{len(refused)} of {len(self.of('expected'))} problems"
             found.append(
                 f"the reward {name} pays {row.reward:g} for the expected answer in {many}: "
-                f"{shown(row.response)} to {shown(row.problem.prompt)}. Nor boxed or in tags. Does it want another form?"
+                f"{shown(row.response)} to {shown(row.problem.prompt)}. Nor alone, boxed or in tags. Another form?"
             )
         wrong = {kind: self.paid(kind) for kind, share in TOLERATED.items() if len(self.paid(kind)) > share * len(self.of(kind))}
         if wrong:

@@ -38,6 +38,10 @@ class Ours:
             told = f"{name}{signature} cannot be called with three lists"
             raise RewardError(f"{told}. Write it as def {short}(prompts, responses, answers).") from None
 
+    def reads_answer(self, function: Function) -> bool:
+        """Whether the parameters tell that it compares with the answer: ours get it always, so that says nothing."""
+        return False
+
     def call(self, name: str, function: Function, rows: RewardRows, finish: Function) -> Any:
         """What the function returns; ``finish`` waits for what is asynchronous."""
         further = {"infos": rows.infos} if takes(function, "infos") else {}
@@ -51,6 +55,9 @@ class Trl(Ours):
     """
 
     none_applies = True
+
+    def reads_answer(self, function: Function) -> bool:
+        return any(takes(function, name) for name in ("answer", "answers", *ANSWERS))
 
     def check(self, name: str, function: Function, signature: inspect.Signature) -> None:
         """Which columns there are is only known with the data."""
@@ -103,6 +110,9 @@ def _unheard(*values: Any, **named: Any) -> None:
 
 class Verl(Ours):
     """``(data_source, solution_str, ground_truth, extra_info)``, row by row: a number, or a mapping with ``score``."""
+
+    def reads_answer(self, function: Function) -> bool:
+        return takes(function, "ground_truth")
 
     def check(self, name: str, function: Function, signature: inspect.Signature) -> None:
         known = {"data_source", "solution_str", "ground_truth", "extra_info"}

@@ -52,8 +52,10 @@ def read_rewards(given: Any) -> list[GivenReward]:
     Raises:
         RewardError: for anything that is no reward.
     """
-    if given is None or (isinstance(given, (str, list, tuple, Mapping)) and not given):
+    if given is None or given in ("", ()):
         return []
+    if isinstance(given, (list, Mapping)) and not given:
+        raise RewardError(f"reward is {given!r}, without a reward in it. Give {POSSIBLE}, or leave it out.")
     if isinstance(given, Mapping):
         return [_labelled(label, value) for label, value in given.items()]
     if isinstance(given, Sequence) and not isinstance(given, str):

@@ -59,6 +59,11 @@ class UserReward:
         return bool(getattr(self.function, "needs_answer", False))
 
     @property
+    def reads_answer(self) -> bool:
+        """Whether it asks for the expected answer by name, as functions for TRL and verl do."""
+        return self.convention.reads_answer(self.function)
+
+    @property
     def _short_name(self) -> str:
         return getattr(self.function, "__name__", type(self.function).__name__)
 

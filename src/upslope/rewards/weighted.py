@@ -28,14 +28,19 @@ class RewardPart:
     def needs_answer(self) -> bool:
         return bool(getattr(self.reward, "needs_answer", False))
 
+    @property
+    def reads_answer(self) -> bool:
+        """Whether the reward's parameters say that it is given the expected answer."""
+        return bool(getattr(self.reward, "reads_answer", False))
+
 
 @dataclass(frozen=True)
 class WeightedRewards:
     """The sum of rewards times their weights. One that does not apply to a response is left out of that response's sum.
 
     Components are each reward by its label, before its weight, and each reward's own components as ``<label>_<name>``. ``correct``
-    is the first of theirs of that name; without one, full marks of the first reward that compares with the answer; without such
-    a one there is none, and a response counts as right where the sum is 1 or more.
+    is the first of theirs of that name; without one, full marks of the reward that judges (`judge`); without such a one there is
+    none, and a response counts as right where the sum is 1 or more.
     """
 
     parts: tuple[RewardPart, ...]
@@ -50,6 +55,14 @@ class WeightedRewards:
     @property
     def needs_answer(self) -> bool:
         return any(part.needs_answer for part in self.parts)
+
+    @property
+    def judge(self) -> RewardPart | None:
+        """The reward that says what is right: the first that compares with the answer, else the first function that asks for it by
+        name (``solution``, ``ground_truth``), else the only one that is no built-in."""
+        functions = [part for part in self.parts if hasattr(part.reward, "function")]
+        found = [part for part in self.parts if part.needs_answer] or [part for part in self.parts if part.reads_answer]
+        return next(iter(found or (functions if len(functions) == 1 else [])), None)
 
     def __call__(
         self,
@@ -77,9 +90,8 @@ class WeightedRewards:
         for part, _, components in paid:
             for name, column in components.items():
                 columns.setdefault("correct" if name == "correct" else f"{part.label}_{name}", column)
-        judge = next((values for part, values, _ in paid if part.needs_answer), None)
-        if "correct" not in columns and judge is not None:
-            columns["correct"] = [float(value >= FULL_MARKS) for value in judge]
+        if "correct" not in columns and (judge := self.judge) is not None:
+            columns["correct"] = [float(value >= FULL_MARKS) for value in columns[judge.label]]
         return {"reward": total, **columns}
 
 

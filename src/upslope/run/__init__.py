@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from upslope.errors import Remark, UserError
-from upslope.learners.optimizer_step import learning_rate
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan, base_digests, check_base, checked_table
 from upslope.policies.trained import is_run, underlying_model, what_was_taken
+from upslope.run.lengthening import Lengthening
 from upslope.run.listeners import Listeners
 from upslope.run.loop import train
 from upslope.run.watcher import Stopped, Watcher
@@ -34,7 +34,7 @@ from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.reward_text import RewardText
 from upslope.runtime.run_folder import RunFolder, check_new
 from upslope.runtime.run_lock import owned
-from upslope.runtime.settings import Settings, check_domain, remarks_on
+from upslope.runtime.settings import check_domain, remarks_on
 from upslope.runtime.trackers import check_trackers
 from upslope.setting_up import Components, set_up
 
@@ -256,33 +256,14 @@ def resume(
     if (folder.path / "summary.json").exists() and steps is None:
         return Run(folder, trust=trusted, objects=objects)
     with _mendable(), owned(folder.path):
-        if steps is not None:
-            _lengthen(folder, steps)
         plan = Plan.from_folder(folder, trusted, objects)
+        longer = None if steps is None else Lengthening.of(folder, plan.settings, steps)
+        plan = plan if longer is None else dataclasses.replace(plan, settings=longer.after)
         components = set_up_plan(plan)
         check_base(folder, components.policy, plan.settings)
+        if longer is not None:  # all that could be refused has been looked at
+            longer.write()
         return train(Run(folder, plan, components), watcher or Watcher())
-
-
-def _lengthen(folder: RunFolder, steps: int) -> None:
-    """Sets how many steps a run shall have in all, from its last checkpoint on; ``run.toml`` keeps both numbers."""
-    table, done = checked_table(folder), int(folder.latest().name[5:])
-    before = Settings(**table["settings"])
-    if steps <= done:
-        raise UserError(
-            f"{folder.path} has made {done} steps already; --steps {steps} is how many there shall be in all. Give more."
-        )
-    if steps != before.steps or (folder.path / "summary.json").exists():  # one that ended early may go on to its planned end
-        raw = folder.table()
-        raw["settings"]["steps"] = steps
-        raw["lengthened"] = [*raw.get("lengthened", []), {"at": done, "from": before.steps, "to": steps}]
-        write_text(folder.path / "run.toml", tomli_w.dumps(raw))
-    if steps != before.steps:
-        after = dataclasses.replace(before, steps=steps)
-        rates = f"{learning_rate(before, min(done + 1, before.steps or 1)):.3g} -> {learning_rate(after, done + 1):.3g}"
-        told = f"from step {done} on this is a run of {steps} steps, not of {before.steps}: schedules are now those of {steps}"
-        warnings.warn(Remark(f"{told} (learning rate of the next step {rates})."), stacklevel=3)
-    (folder.path / "summary.json").unlink(missing_ok=True)
 
 
 def load_components(run: Run) -> Components:

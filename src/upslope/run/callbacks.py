@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -46,14 +47,29 @@ def checked_callbacks(given: object) -> tuple[object, ...]:
         return ()
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         one = f" Give callbacks=[{type(given).__name__}(...)]." if _hooks(given) else ""
-        raise UserError(f"callbacks is {shown(given)}, a {type(given).__name__}; it must be a list of objects with {_any()}.{one}")
+        raise UserError(f"callbacks is {shown(given)} ({type(given).__name__}); it must be a list of objects with {_any()}.{one}")
     found = tuple(given)
     for each in found:
         if isinstance(each, type):
             raise UserError(f"callbacks: {each.__name__} is a class, not an object of it. Give {each.__name__}(...).")
         if not _hooks(each):
-            raise UserError(f"callbacks: {shown(each)}, a {type(each).__name__}, has none of the methods {_any()}.")
+            raise UserError(f"callbacks: {shown(each)} ({type(each).__name__}) has none of the methods {_any()}.")
+        for hook in _hooks(each):
+            _check_signature(each, hook)
     return found
+
+
+def _check_signature(callback: object, hook: str) -> None:
+    """Refuses a method that cannot be called as ours is, such as that of another library's callback."""
+    wanted = tuple(inspect.signature(getattr(Callback, hook)).parameters)[1:]
+    try:
+        inspect.signature(getattr(callback, hook)).bind(*wanted)
+    except TypeError:
+        told = f"callbacks: {type(callback).__name__}.{hook} cannot be called with {', '.join(wanted)}"
+        cure = f"Write it as def {hook}(self, {', '.join(wanted)}); callbacks of other libraries do not fit"
+        raise UserError(f"{told}. {cure}.") from None
+    except ValueError:
+        return  # some callables written in C have no signature
 
 
 def _hooks(value: object) -> list[str]:

@@ -49,7 +49,8 @@ class Listeners(Watcher):
 
     def began(self, run: Run, components: Components) -> None:
         self.watcher.began(run, components)
-        for remark in self._remarks(run):
+        of_task = () if self.watcher.tells_remarks else getattr(components.task, "remarks", ())
+        for remark in (*of_task, *self._remarks(run)):
             warnings.warn(Remark(remark), stacklevel=2)
         names = list(dict.fromkeys((*run.plan.trackers, *(each for each in self.given if isinstance(each, str)))))
         objects = [each for each in self.given if not isinstance(each, str)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from upslope.plain_data import JsonDict
 from upslope.setting_up import Components
@@ -18,6 +18,9 @@ class Watcher:
 
     What it raises ends the run as it is, without a further checkpoint.
     """
+
+    tells_remarks: ClassVar[bool] = False
+    """Whether it tells the user of a task's remarks; where nobody does they are warnings."""
 
     def began(self, run: Run, components: Components) -> None:
         """Before anything else, of a run that is resumed too."""

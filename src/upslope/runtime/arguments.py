@@ -39,7 +39,7 @@ def checked(**checks: Check) -> Callable[[Function], Function]:
 
 def refuse(name: str, value: object, wanted: str) -> UserError:
     """The error for an argument of the wrong type."""
-    kind = f"the class {value.__name__}" if isinstance(value, type) else f"{shown(value)}, a {type(value).__name__}"
+    kind = f"the class {value.__name__}" if isinstance(value, type) else f"{shown(value)} ({type(value).__name__})"
     return UserError(f"{name} is {kind}; it must be {wanted}.")
 
 

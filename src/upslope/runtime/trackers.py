@@ -85,7 +85,7 @@ def parse_tracker(spec: str) -> tuple[str, dict[str, str]]:
 def check_trackers(trackers: object) -> tuple[Any, ...]:
     """Refuses names that are no tracker, trackers that are not installed, and objects that take no metrics."""
     if isinstance(trackers, (str, bytes, Mapping)) or not isinstance(trackers, Iterable):
-        what = f"trackers is {shown(trackers)}, a {type(trackers).__name__}"
+        what = f"trackers is {shown(trackers)} ({type(trackers).__name__})"
         raise UserError(f"{what}; it must be a list of names ({', '.join(KINDS)}) and objects with log(step, metrics).")
     found = tuple(trackers)
     for each in found:
@@ -97,7 +97,7 @@ def check_trackers(trackers: object) -> tuple[Any, ...]:
             raise UserError(f"trackers: {each.__name__} is a class, not an object of it. Give {each.__name__}(...).")
         elif not callable(getattr(each, "log", None)):
             raise UserError(
-                f"trackers: {shown(each)}, a {type(each).__name__}, has no log(step, metrics). Names are {', '.join(KINDS)}."
+                f"trackers: {shown(each)} ({type(each).__name__}) has no log(step, metrics). Names are {', '.join(KINDS)}."
             )
     return found
 

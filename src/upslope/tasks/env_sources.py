@@ -6,7 +6,9 @@ nor gymnasium is imported until one is made.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import importlib
 import importlib.machinery
 import inspect
 import pickle
@@ -230,6 +232,10 @@ def _is_elsewhere(module: str, file: Path) -> bool:
 
 def load_environments(file: str) -> Any:
     """The module of a user's file, and what it registered noted."""
+    path = Path(file).expanduser()
+    if "gymnasium" not in sys.modules and path.is_file() and b"gymnasium" in path.read_bytes():
+        with contextlib.suppress(ImportError):  # the file will say so
+            importlib.import_module("gymnasium")  # with its own environments, which are not the file's
     before = dict(sys.modules["gymnasium"].registry) if "gymnasium" in sys.modules else {}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*Overriding environment")  # a run's own copy registers the same once more
