@@ -138,7 +138,7 @@ def other_models() -> dict[str, object]:
         "LlamaModel, which AutoModelForCausalLM does not load": (made.model.model, made.tokenizer),
         "is the class LlamaForCausalLM, not a model": (type(made.model), made.tokenizer),
         "model is 7 \\(int\\)": 7,
-        "model is None, a NoneType": None,
+        "model is None \\(NoneType\\)": None,
     }  # fmt: skip
 
 

@@ -200,7 +200,7 @@ def test_a_tracker_is_closed_however_the_run_ends(tmp_path: Path):
         ("wandb", "trackers is 'wandb' \\(str\\); it must be a list of names"),
         (7, "trackers is 7 \\(int\\); it must be a list"),
         ([Mine], "Mine is a class, not an object of it"),
-        ([7], r"trackers: 7 \\(int\\) has no log\(step, metrics\)"),
+        ([7], r"trackers: 7 \(int\) has no log\(step, metrics\)"),
         (["wandb:projekt=a"], "no option named 'projekt'. Did you mean 'project'"),
         (["wandb:project"], "project has no value"),
     ],

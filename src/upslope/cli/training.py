@@ -45,7 +45,7 @@ def train(flags: argparse.Namespace) -> int:
             flags.task or flags.task_word or "reverse",
             model=flags.model,
             knobs=knobs,
-            reward=flags.reward,
+            reward=tuple(flags.reward),
             test_data=flags.test_data,
             out=flags.out,
             trackers=tuple(flags.tracker),

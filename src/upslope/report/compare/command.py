@@ -104,7 +104,8 @@ def _asked(flags: argparse.Namespace) -> JsonDict:
     return {
         "what": flags.what, "task": flags.task or ["reverse"], "seeds": flags.seeds or 5, "model": flags.model or "tiny",
         "knobs": pairs("--set", flags.set, "PATH=VALUE, as in surrogate.high=0.3"), "grid": _grid(flags.grid),
-        "take": pairs("--take", flags.take, "SLOT=METHOD, as in ratio=gspo"), "reward": flags.reward, "test_data": flags.test_data,
+        "take": pairs("--take", flags.take, "SLOT=METHOD, as in ratio=gspo"), "reward": tuple(flags.reward),
+        "test_data": flags.test_data,
         **told, **settings,
     }  # fmt: skip
 
