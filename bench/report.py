@@ -59,7 +59,7 @@ def _prompt_section(result: dict[str, Any]) -> str:
     disk = " | ".join(f"{each['written_gb']:.1f} / {each['left_gb']:.1f}" for each in last.values())
     lines += [f"| all | {totals} |", f"| GB written / left | {disk} |"]
     first = result["runs"][0]["seconds"]
-    scores = ", ".join(f"{each['score'][0]:.2f} to {each['score'][1]:.2f}" for each in result["runs"])
+    scores = " and ".join(sorted({f"{each['score'][0]:.2f} to {each['score'][1]:.2f}" for each in result["runs"]}))
     return "\n".join(
         [
             "## A short run, from prompt to prompt",
@@ -91,24 +91,26 @@ HOW = """## Where the time is saved
 
 - **A prompt is computed once** for all its answers, in sampling and in learning; of its last layer only keys and values are.
 - **Nothing is computed for padding.** Tokens are packed; attention alone sees rows, and on a GPU not even that.
-- **Logits are never kept.** Log-probabilities and entropies come from hidden states in chunks, and the backward pass computes the
-  chunks again (`policies/forward/logprobs.py`). A layer is a handful of nodes with their backward passes written out
-  (`policies/forward/layer_ops.py`); on a GPU all between the products are Triton kernels (`policies/forward/triton/`), and
-  attention reads a prompt's keys where they lie, for all its rows, forward and back.
-- **Learning from fresh answers makes no forward pass** on a CPU: sampling has computed all of it with the same weights, and wrote
-  it down where learning reads it (`policies/forward/activation_cache.py`); the backward pass begins at once. Not where answers
-  are compared with a reference policy: there both must be computed alike.
+- **Logits are never kept.** Log-probabilities and entropies come from hidden states in chunks, and the backward pass computes
+  the chunks again (`policies/forward/logprobs.py`). A layer is a handful of nodes with their backward passes written out
+  (`policies/forward/layer_ops.py`); on a GPU all between the products are Triton kernels
+  (`policies/forward/triton/kernels.py`), and attention reads a prompt's keys where they lie, for all its rows, forward and
+  back (`policies/forward/triton/attention_kernels.py`).
+- **Learning from fresh answers makes no forward pass** on a CPU: sampling has computed all of it with the same weights, and
+  wrote it down where learning reads it (`policies/forward/activation_cache.py`); the backward pass begins at once. Not where
+  answers are compared with a reference policy: there both must be computed alike.
 - **Rows without a gradient are not computed**, nor are passes whose columns nobody reads or whose coefficient is 0.
-- **Answers that have ended leave**: the next one that waits takes the place, or the batch shrinks. On a GPU a decoding step is
-  one CUDA graph with Triton kernels between the products; one of them draws (temperature, top-k, top-p, min-p) and gives the
-  log-probability and the entropy (`rollout/decode/triton_kernels.py`).
+- **Answers that have ended leave**: the next one that waits takes the place, or the batch shrinks. On a GPU a decoding step
+  is one CUDA graph with Triton kernels between the products; one of them draws (temperature, top-k, top-p, min-p) and gives
+  the log-probability and the entropy (`rollout/decode/triton_kernels.py`).
 - **Control**: weights in one vector, network and its gradient in numpy, and a method's loss recorded once a step and repeated
   (`learners/updates/replay.py`): thousands of updates on 64 decisions cost calls, not arithmetic.
-- **Switches of the process**, on ARM: torch without oneDNN (`runtime/threads.py`), and an allocator that keeps freed memory, where
-  its default hands pages back after 10 ms and gets them again in the next step (`__init__.py`).
+- **Switches of the process**, on ARM: torch without oneDNN (`runtime/threads.py`), and an allocator that keeps freed memory,
+  where its default hands pages back after 10 ms and gets them again in the next step (`__init__.py`).
 
-Other models than Llama, Mistral, Qwen2, Qwen3 and Gemma, and layers that attend to a window only, run through `transformers`:
-right, and slower; a warning says so once."""
+Other models than Llama, Mistral, Qwen2, Qwen3 and Gemma, layers that attend to a window only, and models with a tensor or a
+setting that our decoder does not know (biases of the inner layer, for example) run through `transformers`: right, and slower;
+a warning says so once."""
 
 
 def table(rows: Mapping[str, dict[str, Any] | None]) -> str:
