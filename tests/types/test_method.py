@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from upslope.errors import MethodError
 from upslope.methods import catalogue, find
 from upslope.objective.aggregate import SequenceMeanTokenMean, TokenMean
 from upslope.objective.regularize import ReferenceKL
+from upslope.types import Paper
 
 grpo, dapo, dhpo, ppo = (find(name) for name in ("grpo", "dapo", "dhpo", "ppo"))
 
@@ -52,3 +56,9 @@ def test_parts_have_paths():
         *("surrogate", "surrogate.token", "surrogate.sequence", "aggregate"),
     ]
     assert "models.value" in [path for path, _ in ppo.parts()] and "shape.0" in [path for path, _ in ppo.parts()]
+
+
+@pytest.mark.parametrize("wrong", [{"title": 1}, {"year": "2025"}, {"arxiv": 2507.18071}, {"title": None}])
+def test_a_paper_holds_text_and_a_year(wrong):
+    with pytest.raises(MethodError, match=f"the {next(iter(wrong))} of a paper is"):
+        Paper(**{"title": "A paper", "year": 2025, **wrong})

@@ -7,6 +7,7 @@ has been waiting longest without a request goes. What was not read stays in memo
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +47,10 @@ class Limits:
     large: int = 256 * 1024
 
 
+_turns = itertools.count()
+"""Counted, not read off a clock: that of some loops stands still while many connect at once, and the last would be sent away."""
+
+
 class _Clock:
     """Runs from its first start to its next stop."""
 
@@ -69,8 +74,8 @@ class BoundedConnection(H11Protocol):
     def __init__(self, *arguments: Any, limits: Limits, **named: Any):
         super().__init__(*arguments, **named)
         self.limits = limits
-        self.since = self.loop.time()
-        """When it last had nothing to do."""
+        self.since = next(_turns)
+        """Its place in the order in which connections came to have nothing to do."""
         self._request_clock = _Clock(self.loop, limits.request_seconds)
         self._read_clock = _Clock(self.loop, limits.stall_seconds)
 
@@ -98,7 +103,7 @@ class BoundedConnection(H11Protocol):
             self._request_clock.stop()
 
     def on_response_complete(self) -> None:
-        self.since = self.loop.time()
+        self.since = next(_turns)
         super().on_response_complete()
 
     def pause_writing(self) -> None:

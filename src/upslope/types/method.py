@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, get_args, get_origin, get_type_hints
 
 from upslope.errors import MethodError, did_you_mean
-from upslope.fields import shown
+from upslope.fields import hints, problem, shown
 from upslope.knobs import Setting, said, set_in_names, set_in_stack, set_knob
 from upslope.plain_data import JsonDict, Knobs
 from upslope.types.part import Part
@@ -45,6 +45,11 @@ class Paper:
     title: str
     year: int
     arxiv: str = ""
+
+    def __post_init__(self) -> None:
+        for name, kind in hints(Paper).items():
+            if wrong := problem(getattr(self, name), kind):
+                raise MethodError(f"the {name} of a paper is {shown(getattr(self, name))}; {wrong}")
 
     def __str__(self) -> str:
         return f"{self.title} ({self.year}{', arXiv ' + self.arxiv if self.arxiv else ''})"
