@@ -198,7 +198,7 @@ class TextComponents(Components):
         self.rollout.sync()
         answer = answers_of(engine if getattr(engine, "follows", True) else TorchEngine(self.policy), self.policy)
         with torch_threads(self.settings.threads or 1):
-            responses, _ = answer([problem.prompt for problem in problems], 1, self.sampling, numbers)
+            responses, _ = answer([problem.model_input for problem in problems], 1, self.sampling, numbers)
         chosen = choosing.choose(problems, responses)
         warnings.warn(Remark(chosen.remark()), stacklevel=2)
         self.task = self.rollout.task = self.task.rewarded(load_reward(chosen.reward))

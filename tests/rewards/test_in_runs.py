@@ -129,3 +129,21 @@ def test_a_schema_is_found_from_every_folder(data, tmp_path, monkeypatch):
     monkeypatch.chdir("/")
     assert run.table["reward"] == [f"json:schema={tmp_path / 's.json'}*0.5"]
     assert up.load(run.path).policy is not None
+
+
+def test_a_reward_is_chosen_from_answers_to_what_the_model_is_given(tmp_path, monkeypatch):
+    from upslope.rollout import evaluation
+
+    asked: list[object] = []
+    whole = evaluation.answers_of
+
+    def answers_of(engine, policy):
+        answer = whole(engine, policy)
+        return lambda prompts, *more: (asked.extend(prompts), answer(prompts, *more))[1]
+
+    monkeypatch.setattr(evaluation, "answers_of", answers_of)
+    rows = [{"prompt": [{"role": "user", "content": f"{number}+1="}], "answer": str(number + 1)} for number in range(12)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        up.train("grpo", rows, **SMALL, out=tmp_path / "run")
+    assert asked and not any(isinstance(each, str) for each in asked), "messages, not their text"

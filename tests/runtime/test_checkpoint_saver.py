@@ -118,3 +118,13 @@ def test_a_number_is_a_number_of_steps_and_auto_goes_by_the_clock(folder, monkey
         assert not is_due("auto", 100, saver, 1)
         monkeypatch.setattr(checkpoint_saver.time, "perf_counter", lambda: now + 10.1)
         assert is_due("auto", 100, saver, 1)
+
+
+def test_keeping_the_best_puts_no_checkpoint_off(folder, monkeypatch):
+    with CheckpointSaver(folder, keep=2) as saver:
+        saver.save(folder.checkpoint(1), lambda files: files.write("a", b"1"))
+        asked = saver.asked
+        saver.save(folder.best, lambda files: files.write("a", b"1"))
+        assert saver.asked == asked
+        monkeypatch.setattr(checkpoint_saver.time, "perf_counter", lambda: asked + 10.1)
+        assert is_due("auto", 2, saver, 1)

@@ -120,7 +120,8 @@ class CheckpointSaver:
     def save(self, path: Path, fill: Fill) -> None:
         """A checkpoint (or another folder of the run) with what ``fill`` writes: taken now, on the disk a moment later."""
         self.wait()
-        self.asked = time.perf_counter()
+        if _is_checkpoint(path):  # what else is kept, such as the best weights, puts none off
+            self.asked = time.perf_counter()
         if self.size > free_bytes() // MEMORY_SHARE and not self._rooms:
             self._write(path, fill)
             return
@@ -140,7 +141,7 @@ class CheckpointSaver:
             writing.result()
 
     def _write(self, path: Path, fill: Fill) -> None:
-        began, another = time.perf_counter(), path.name.startswith("step-")
+        began, another = time.perf_counter(), _is_checkpoint(path)
         if another:  # before, so that there is room for it; one whole checkpoint always stays
             self.folder.prune(max(self.keep - 1, 1))
         self.folder.sync_logs()
@@ -151,6 +152,10 @@ class CheckpointSaver:
             self.written.append(path)
         if another and path.name != self.folder.checkpoint(0).name:  # the first is mostly links
             self.seconds = time.perf_counter() - began
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return path.name.startswith("step-")
 
 
 def auto_interval(seconds: float, parameters: int) -> float:
