@@ -1,0 +1,126 @@
+"""Episodes as flat columns: each observation once, and at every row what happened behind it.
+
+An episode of T decisions is T + 1 rows. The last of them holds the observation that the episode ended in and no decision; its
+``ended`` is `NOT_ACTED`. What follows a decision is therefore always the next row, and nobody who reads rows has to know where
+episodes end. Observations and actions are as the environment gave and took them: raw, in its own units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from upslope.types import Ended
+
+NOT_ACTED = -1
+"""In ``ended``: the last observation of an episode, at which nobody acted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """One episode of T decisions."""
+
+    observations: np.ndarray
+    """``[T + 1, ...]``"""
+    actions: np.ndarray
+    """``[T]`` ids from 0, or ``[T, A]`` vectors."""
+    rewards: np.ndarray
+    """``[T]``"""
+    ended: Ended
+    """Behind the last decision: `Ended.TERMINATED`, or `Ended.TRUNCATED` by a limit (also where a log merely stops)."""
+
+    @property
+    def return_(self) -> float:
+        return float(np.sum(self.rewards, dtype=np.float64))
+
+    def __len__(self) -> int:
+        """Decisions."""
+        return len(self.rewards)
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """Whole episodes, one behind the other. Columns have a row for every observation."""
+
+    observation: np.ndarray
+    """``[R, ...]`` float32, or uint8 where they are images."""
+    action: np.ndarray
+    """``[R]`` int64 or ``[R, A]`` float32; zero at the last row of an episode."""
+    reward: np.ndarray
+    """``[R]`` float32; zero at the last row of an episode."""
+    ended: np.ndarray
+    """``[R]`` int8: `Ended` behind each decision, `NOT_ACTED` at the last row of an episode."""
+
+    @classmethod
+    def of(cls, episodes: Iterable[Episode]) -> Episodes:
+        """Episodes as columns."""
+        kept = [episode for episode in episodes if len(episode)]
+        if not kept:
+            raise ValueError("no episode with a decision in it")
+        observation = np.concatenate([each.observations for each in kept])
+        discrete = kept[0].actions.ndim == 1
+        action = np.concatenate([_with_last(each.actions) for each in kept])
+        reward = np.concatenate([_with_last(each.rewards) for each in kept])
+        ended = np.concatenate([_endings(each) for each in kept])
+        seen = observation if observation.dtype == np.uint8 else observation.astype(np.float32, copy=False)
+        return cls(seen, action.astype(np.int64 if discrete else np.float32), reward.astype(np.float32), ended)
+
+    @property
+    def discrete(self) -> bool:
+        """Whether actions are choices."""
+        return self.action.ndim == 1
+
+    @cached_property
+    def decisions(self) -> np.ndarray:
+        """Numbers ``[M]`` of the rows at which somebody acted."""
+        return np.flatnonzero(self.ended != NOT_ACTED)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Number of the first row of each episode."""
+        return np.concatenate([[0], np.flatnonzero(self.ended == NOT_ACTED)[:-1] + 1])
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Decisions in each episode."""
+        return np.flatnonzero(self.ended == NOT_ACTED) - self.starts
+
+    @cached_property
+    def returns(self) -> np.ndarray:
+        """Sum of rewards of each episode."""
+        return np.add.reduceat(self.reward.astype(np.float64), self.starts)
+
+    def __len__(self) -> int:
+        """Episodes."""
+        return len(self.starts)
+
+    def __iter__(self) -> Iterator[Episode]:
+        return (self.episode(number) for number in range(len(self)))
+
+    def episode(self, number: int) -> Episode:
+        """One of them, as views."""
+        first, length = int(self.starts[number]), int(self.lengths[number])
+        acted = slice(first, first + length)
+        ended = Ended(int(self.ended[first + length - 1]))
+        return Episode(self.observation[first : first + length + 1], self.action[acted], self.reward[acted], ended)
+
+    def take(self, numbers: Sequence[int]) -> Episodes:
+        """These episodes, in this order."""
+        return Episodes.of(self.episode(number) for number in numbers)
+
+    @property
+    def bytes(self) -> int:
+        return sum(column.nbytes for column in (self.observation, self.action, self.reward, self.ended))
+
+
+def _with_last(column: np.ndarray) -> np.ndarray:
+    return np.concatenate([column, np.zeros_like(column[:1])])
+
+
+def _endings(episode: Episode) -> np.ndarray:
+    ended = np.full(len(episode) + 1, int(Ended.NO), np.int8)
+    ended[-2:] = int(episode.ended), NOT_ACTED
+    return ended
