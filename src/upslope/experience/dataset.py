@@ -95,6 +95,9 @@ def load_dataset(spec: object) -> Dataset:
     if isinstance(spec, (str, Path)):
         return _from_text(str(spec))
     if isinstance(spec, Iterable) and (given := list(spec)) and all(isinstance(each, Episode) for each in given):
+        from upslope.experience.checking import check_episodes
+
+        check_episodes(given, "the list of episodes")
         return Dataset.of(Episodes.of(given))
     raise UserError(f"{shown(spec)} is no dataset. Give {WAYS}; a dict of columns, or a list of Episode.")
 
