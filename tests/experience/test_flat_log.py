@@ -113,6 +113,15 @@ def test_what_cannot_be_read_is_refused_in_words(columns: dict[str, Any], told: 
         from_flat(columns, "log")
 
 
+def test_a_log_that_stops_in_an_episode_says_so():
+    assert load_dataset(log()).card.unfinished and load_dataset(log(next_observations=None)).card.unfinished
+    assert not load_dataset(log(truncations=np.array([F, F, F, F, T, F, T]))).card.unfinished
+    shorter = {name: column[:6] for name, column in log().items()}
+    assert load_dataset(shorter).card.unfinished
+    del shorter["next_observations"]
+    assert not load_dataset(shorter).card.unfinished  # its last row shows no step and is left out
+
+
 def test_one_row_shows_no_step():
     row = {name: column[:1] for name, column in log(next_observations=None).items()} | {"truncations": [True]}
     with pytest.raises(UserError, match="no episode of two rows or more"):

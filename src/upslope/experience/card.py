@@ -97,6 +97,8 @@ class Card:
     """SHA-256 of the columns: the same whatever file they are in."""
     episodes: int
     decisions: int
+    unfinished: bool = False
+    """Whether the last episode merely stops because the log does; its return then says nothing."""
     env: str = ""
     """The task, as for ``--task``, with its physics; empty where nobody said."""
     recipe: str = ""

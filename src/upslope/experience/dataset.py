@@ -15,7 +15,7 @@ import torch
 from upslope.errors import UserError, did_you_mean
 from upslope.experience.card import Card
 from upslope.experience.episodes import Episode, Episodes
-from upslope.experience.flat_log import from_flat
+from upslope.experience.flat_log import from_flat, stops_short
 from upslope.fields import shown
 from upslope.runtime.checkpoint_files import CheckpointReader, Damaged
 from upslope.runtime.files import whole_folder
@@ -91,7 +91,7 @@ def load_dataset(spec: object) -> Dataset:
     if isinstance(spec, Episodes):
         return Dataset.of(spec)
     if isinstance(spec, Mapping):
-        return Dataset.of(from_flat(spec, "the dict of columns"))
+        return Dataset.of(from_flat(spec, "the dict of columns"), unfinished=stops_short(spec))
     if isinstance(spec, (str, Path)):
         return _from_text(str(spec))
     if isinstance(spec, Iterable) and (given := list(spec)) and all(isinstance(each, Episode) for each in given):

@@ -55,6 +55,13 @@ def from_flat(columns: Mapping[Any, Any], where: str) -> Episodes:
     return _with_following(observation, action, reward, ended, following)
 
 
+def stops_short(columns: Mapping[Any, Any]) -> bool:
+    """Whether the log stops in the middle of its last episode."""
+    ended = [np.asarray(columns[name]).reshape(-1).astype(bool) for names in ENDS.values() for name in names if name in columns]
+    behind = len(ended[0]) - 1 - int(np.flatnonzero(np.any(ended, axis=0))[-1])
+    return behind > (0 if NEXT in columns else 1)  # a single row without what followed shows no step, and is left out
+
+
 def to_flat(episodes: Episodes) -> dict[str, np.ndarray]:
     """The columns that `from_flat` reads back to the same episodes."""
     rows = episodes.decisions

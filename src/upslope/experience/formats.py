@@ -16,7 +16,7 @@ import numpy as np
 from upslope.errors import MissingExtra, UserError, install_extra
 from upslope.experience.card import Card
 from upslope.experience.dataset import Dataset, digest_of
-from upslope.experience.flat_log import ENDS, from_flat, to_flat
+from upslope.experience.flat_log import ENDS, from_flat, stops_short, to_flat
 
 if TYPE_CHECKING:
     from upslope.plain_data import JsonDict
@@ -81,7 +81,7 @@ def _from_columns(columns: JsonDict, path: Path, others: list[str]) -> Dataset:
         card = Card.from_record(json.loads(str(told)), str(path))
         if card.digest == digest_of(episodes):
             return Dataset(episodes, card)
-    return Dataset.of(episodes, path.stem, origin=str(path))
+    return Dataset.of(episodes, path.stem, origin=str(path), unfinished=stops_short(columns))
 
 
 def _h5py() -> Any:
