@@ -1,0 +1,165 @@
+"""What is known of a dataset beside its numbers: where it comes from, which environment it is of, and what scores mean there."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from upslope import __version__
+from upslope.errors import UserError
+from upslope.plain_data import JsonDict
+
+if TYPE_CHECKING:
+    from upslope.experience.episodes import Episodes
+    from upslope.tasks.gym import GymTask
+
+FORMAT = 1
+"""Of ``dataset.json``. A reader refuses what is newer than itself."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """Observations or actions as they are stored: choices, or arrays with bounds where those are known."""
+
+    shape: tuple[int, ...]
+    """Of one of them; empty for choices."""
+    dtype: str
+    """``"float32"``, ``"uint8"`` for images, ``"int64"`` for choices."""
+    n: int | None = None
+    """Choices, ids from 0. Of a log that names no environment: as many as occur."""
+    low: tuple[float, ...] | None = None
+    high: tuple[float, ...] | None = None
+    """A number for each entry, or one for all; ``None`` where there is no bound or none is known."""
+
+    @property
+    def size(self) -> int:
+        """Numbers in one of them, or choices."""
+        return int(np.prod(self.shape)) if self.n is None else self.n
+
+    @property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lowest and highest of each entry, ``[size]`` float32; infinite where there is no bound or none is known."""
+        ends = ((self.low, -np.inf), (self.high, np.inf))
+        low, high = (np.broadcast_to(np.asarray(end or (other,), np.float32), self.size) for end, other in ends)
+        return low, high
+
+    @classmethod
+    def of(cls, space: Any, images: bool = True) -> Space:
+        """Of a space of gymnasium, as `Environments` hands it on: flat, choices one-hot, unless they are images.
+
+        Args:
+            images: Whether arrays of bytes keep their shape.
+        """
+        if hasattr(space, "n"):
+            return cls((int(space.n),), "float32", low=(0.0,), high=(1.0,))
+        kept = images and space.dtype == np.uint8 and len(space.shape) >= 2
+        shape = tuple(space.shape) if kept else (int(np.prod(space.shape)),)
+        return cls(shape, "uint8" if kept else "float32", low=_bound(space.low), high=_bound(space.high))
+
+    @classmethod
+    def of_actions(cls, space: Any) -> Space:
+        """Of a space of gymnasium from which actions come."""
+        if hasattr(space, "n"):
+            return cls((), "int64", n=int(space.n))
+        return cls((int(np.prod(space.shape)),), "float32", low=_bound(space.low), high=_bound(space.high))
+
+    @classmethod
+    def seen(cls, column: np.ndarray) -> Space:
+        """Of stored observations or actions, where nothing else is known."""
+        if column.ndim == 1:
+            return cls((), "int64", n=int(column.max(initial=0)) + 1)
+        return cls(tuple(column.shape[1:]), str(column.dtype))
+
+    def __str__(self) -> str:
+        return f"{self.n} choices" if self.n is not None else f"{'x'.join(map(str, self.shape))} numbers ({self.dtype})"
+
+
+def _bound(ends: np.ndarray) -> tuple[float, ...] | None:
+    numbers = np.asarray(ends, np.float64).reshape(-1)
+    if not np.isfinite(numbers).all():
+        return None
+    return (float(numbers[0]),) if (numbers == numbers[0]).all() else tuple(map(float, numbers))
+
+
+@dataclass(frozen=True)
+class Card:
+    """What ``dataset.json`` says of a dataset."""
+
+    name: str
+    observation: Space
+    action: Space
+    digest: str
+    """SHA-256 of the columns: the same whatever file they are in."""
+    episodes: int
+    decisions: int
+    unfinished: bool = False
+    """Whether the last episode merely stops because the log does; its return then says nothing."""
+    env: str = ""
+    """The task, as for ``--task``, with its physics; empty where nobody said."""
+    recipe: str = ""
+    """How it was made, as for ``--recipe``; empty for data from elsewhere."""
+    seed: int | None = None
+    steps: int | None = None
+    """Steps that were asked for."""
+    origin: str = ""
+    """The run that acted, the checkpoint and its digest; or the file that was read."""
+    random: float = math.nan
+    """Mean return of uniformly random actions, which counts as 0."""
+    expert: float = math.nan
+    """Mean return that counts as 100."""
+    reference_episodes: int = 0
+    """Episodes behind each of the two; 0 where they were given."""
+    version: str = __version__
+    """Of upslope, when it was made."""
+
+    @classmethod
+    def of(cls, name: str, episodes: Episodes, digest: str, **known: Any) -> Card:
+        """With spaces and counts as the episodes show them, unless more is known."""
+        spaces = {"observation": Space.seen(episodes.observation), "action": Space.seen(episodes.action)}
+        counts = {"episodes": len(episodes), "decisions": len(episodes.decisions)}
+        return cls(name=name, digest=digest, **{**spaces, **known, **counts})
+
+    def normalised(self, score: float) -> float:
+        """0 for random actions, 100 for the expert; NaN where either is unknown or they are equal."""
+        span = self.expert - self.random
+        return 100 * (score - self.random) / span if span else math.nan
+
+    def record(self) -> JsonDict:
+        """As JSON has it: what is not known is null."""
+        found: JsonDict = {"format": FORMAT, **dataclasses.asdict(self)}
+        return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in found.items()}
+
+    @classmethod
+    def from_record(cls, record: Any, where: str) -> Card:
+        """What `record` gave.
+
+        Raises:
+            UserError: if it is none, or of a newer format.
+        """
+        if not isinstance(record, Mapping) or "digest" not in record:
+            raise UserError(f"{where} is no card of a dataset.")
+        if not isinstance(version := record.get("format", FORMAT), int) or version > FORMAT:
+            raise UserError(f"{where} has format {version!r}; this version of upslope reads up to {FORMAT}. Update upslope.")
+        known = {field.name for field in dataclasses.fields(cls)}
+        told = {key: value for key, value in record.items() if key in known}
+        for score in ("random", "expert"):
+            told[score] = math.nan if told.get(score) is None else float(told[score])
+        try:
+            return cls(**{**told, "observation": _space(told["observation"]), "action": _space(told["action"])})
+        except (KeyError, TypeError, ValueError) as problem:
+            raise UserError(f"{where} is no card of a dataset: {problem!r}.") from None
+
+
+def _space(record: JsonDict) -> Space:
+    ends = {side: None if record[side] is None else tuple(map(float, record[side])) for side in ("low", "high")}
+    return Space(**{**record, "shape": tuple(record["shape"]), **ends})
+
+
+def spaces_of(task: GymTask) -> tuple[Space, Space]:
+    """Observations and actions of a task as its data have them."""
+    return Space.of(task.observation_space), Space.of_actions(task.action_space)

@@ -1,0 +1,182 @@
+"""Flat logs, as D4RL and most robots write them: a row for every step, episodes one behind the other, flags where they end."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from upslope.errors import Remark, UserError
+from upslope.experience.episodes import NOT_ACTED, Episode, Episodes
+from upslope.types import Ended
+
+OBSERVATIONS, ACTIONS, REWARDS, NEXT = "observations", "actions", "rewards", "next_observations"
+ENDS = {"terminations": ("terminations", "terminals"), "truncations": ("truncations", "timeouts")}
+"""The columns that say where episodes end, each with the name that D4RL has for it."""
+WANTED = "observations, actions, rewards, terminations, truncations and, better, next_observations"
+
+
+def from_flat(columns: Mapping[Any, Any], where: str) -> Episodes:
+    """Episodes of flat columns.
+
+    An episode ends behind a row whose ``terminations`` or ``truncations`` (``terminals``, ``timeouts``) is set, a termination
+    before a cut where both are. What it ended in stands in ``next_observations``. Without that column nobody needs to know what
+    came after a termination; of an episode that was cut, the last row is then taken as the observation it ended in, and its action
+    and reward are left out. Where the log merely stops, it was cut.
+
+    Args:
+        where: Of what, for messages.
+
+    Raises:
+        UserError: if a column is missing, the columns do not fit each other, or no episode ends.
+    """
+    observation, action, reward = (_column(columns, name, where) for name in (OBSERVATIONS, ACTIONS, REWARDS))
+    following = _column(columns, NEXT, where) if NEXT in columns else None
+    rows = len(reward)
+    terminated, truncated = (_flags(columns, names, rows, where) for names in ENDS.values())
+    if terminated is None and truncated is None:
+        raise UserError(f"{where} has neither 'terminations' nor 'truncations', which say where episodes end. It wants {WANTED}.")
+    observation, reward = _observations(observation, rows, OBSERVATIONS, where), _rewards(reward, where)
+    if following is not None:
+        following = _observations(following, rows, NEXT, where)
+        if following.shape != observation.shape:
+            told = f"next_observations of shape {following.shape[1:]} beside observations of shape {observation.shape[1:]}"
+            raise UserError(f"{where} has {told}; they must be of one shape.")
+    ended = np.zeros(rows, np.int8)
+    ended[np.zeros(rows, bool) if truncated is None else truncated] = Ended.TRUNCATED
+    ended[np.zeros(rows, bool) if terminated is None else terminated] = Ended.TERMINATED
+    _check_ends(ended, where)
+    action = as_actions(action, rows, where)
+    if following is None:
+        return _without_following(observation, action, reward, ended, where)
+    _cut_at_jumps(ended, observation, following, where)
+    return _with_following(observation, action, reward, ended, following)
+
+
+def stops_short(columns: Mapping[Any, Any]) -> bool:
+    """Whether the log stops in the middle of its last episode."""
+    ended = [np.asarray(columns[name]).reshape(-1).astype(bool) for names in ENDS.values() for name in names if name in columns]
+    behind = len(ended[0]) - 1 - int(np.flatnonzero(np.any(ended, axis=0))[-1])
+    return behind > (0 if NEXT in columns else 1)  # a single row without what followed shows no step, and is left out
+
+
+def to_flat(episodes: Episodes) -> dict[str, np.ndarray]:
+    """The columns that `from_flat` reads back to the same episodes."""
+    rows = episodes.decisions
+    return {
+        OBSERVATIONS: episodes.observation[rows],
+        ACTIONS: episodes.action[rows],
+        REWARDS: episodes.reward[rows],
+        "terminations": episodes.ended[rows] == Ended.TERMINATED,
+        "truncations": episodes.ended[rows] == Ended.TRUNCATED,
+        NEXT: episodes.observation[rows + 1],
+    }
+
+
+def as_actions(action: np.ndarray, rows: int, where: str) -> np.ndarray:
+    """Ids ``[N]`` or vectors ``[N, A]`` of what a log calls actions: whole numbers in one column are choices."""
+    if len(action) != rows:
+        raise UserError(f"{where} has {len(action):,} actions and {rows:,} rewards; each step has one of both.")
+    if not (np.issubdtype(action.dtype, np.number) or action.dtype == bool):
+        raise UserError(f"{where} has actions of type {action.dtype}; they must be numbers.")
+    choices = not np.issubdtype(action.dtype, np.floating)
+    if choices and action.size == rows:
+        return action.reshape(rows).astype(np.int64)
+    return action.reshape(rows, -1).astype(np.float32)
+
+
+def _column(columns: Mapping[Any, Any], name: str, where: str) -> np.ndarray:
+    if name not in columns:
+        known = ", ".join(map(str, columns)) or "none"
+        raise UserError(f"{where} has no {name!r}. It wants {WANTED}; it has {known}.")
+    column = np.asarray(columns[name])
+    if not column.ndim:
+        raise UserError(f"{where} has {name!r} as a single value; it must have a row for every step.")
+    return column
+
+
+def _flags(columns: Mapping[Any, Any], names: tuple[str, ...], rows: int, where: str) -> np.ndarray | None:
+    name = next((name for name in names if name in columns), None)
+    if name is None:
+        return None
+    column = _column(columns, name, where)
+    if column.size != rows:
+        raise UserError(f"{where} has {column.size:,} {name} and {rows:,} rewards; each step has one of both.")
+    return column.reshape(rows).astype(bool)
+
+
+def _rewards(reward: np.ndarray, where: str) -> np.ndarray:
+    if reward.size != len(reward) or not len(reward):
+        raise UserError(f"{where} has rewards of shape {reward.shape}; it must be one number for every step, and at least one.")
+    return reward.reshape(-1).astype(np.float32)
+
+
+def _observations(seen: np.ndarray, rows: int, name: str, where: str) -> np.ndarray:
+    if len(seen) != rows:
+        # One row more is what an environment gives; across several episodes nobody can say where it belongs.
+        raise UserError(f"{where} has {len(seen):,} {name} and {rows:,} rewards; each step has one of both.")
+    if seen.dtype == np.uint8 and seen.ndim >= 3:
+        return seen
+    if not (np.issubdtype(seen.dtype, np.number) or seen.dtype == bool):
+        raise UserError(f"{where} has {name} of type {seen.dtype}; they must be numbers.")
+    return seen.reshape(rows, -1).astype(np.float32)
+
+
+def _check_ends(ended: np.ndarray, where: str) -> None:
+    if not ended.any():
+        raise UserError(
+            f"{where}: no episode ends in {len(ended):,} rows. Set 'terminations' in the last row of an episode that is over, or "
+            "'truncations' where it was only cut."
+        )
+
+
+def _cut_at_jumps(ended: np.ndarray, observation: np.ndarray, following: np.ndarray, where: str) -> None:
+    """An episode cannot go on with another observation than the one it came to: there it was cut, and nobody wrote it down."""
+    rows = len(ended)
+    goes_on = (following[:-1] == observation[1:]).reshape(rows - 1, -1).all(1)
+    # What is not a number equals nothing, itself least of all; the checks will name it.
+    unclear = ~np.isfinite(following[:-1].astype(np.float32)).reshape(rows - 1, -1).all(1)
+    jumps = np.flatnonzero(~goes_on & ~unclear & (ended[:-1] == Ended.NO))
+    if len(jumps):
+        ended[jumps] = Ended.TRUNCATED
+        told = f"next_observations of row {jumps[0]} is not the observation of row {jumps[0] + 1}, and no end is marked there"
+        more = f" (and at {len(jumps) - 1:,} more rows)" if len(jumps) > 1 else ""
+        warnings.warn(Remark(f"{where}: {told}{more}. The episode is taken to be cut there."), stacklevel=2)
+
+
+def _with_following(
+    observation: np.ndarray, action: np.ndarray, reward: np.ndarray, ended: np.ndarray, following: np.ndarray
+) -> Episodes:
+    """Every row, and behind each episode one for the observation it ended in."""
+    rows = len(reward)
+    ended[-1] = ended[-1] or Ended.TRUNCATED
+    last = np.flatnonzero(ended != Ended.NO)
+    # Row r of the log stands at r plus the number of episodes before it.
+    places = np.arange(rows) + np.searchsorted(last, np.arange(rows), side="left")
+    total, tails = rows + len(last), places[last] + 1
+    found = Episodes(
+        np.empty((total, *observation.shape[1:]), observation.dtype),
+        np.zeros((total, *action.shape[1:]), action.dtype),
+        np.zeros(total, np.float32),
+        np.full(total, NOT_ACTED, np.int8),
+    )
+    found.observation[places], found.observation[tails] = observation, following[last]
+    found.action[places], found.reward[places], found.ended[places] = action, reward, ended
+    return found
+
+
+def _without_following(observation: np.ndarray, action: np.ndarray, reward: np.ndarray, ended: np.ndarray, where: str) -> Episodes:
+    """Episodes whose final observation nobody wrote down."""
+    edges = np.flatnonzero(ended != Ended.NO) + 1
+    kept: list[Episode] = []
+    for rows in np.split(np.arange(len(ended)), edges):
+        if len(rows) and ended[rows[-1]] == Ended.TERMINATED:
+            # Nothing is learned from what follows a termination, so the last observation may stand in for it.
+            kept.append(Episode(observation[[*rows, rows[-1]]], action[rows], reward[rows], Ended.TERMINATED))
+        elif len(rows) > 1:
+            kept.append(Episode(observation[rows], action[rows[:-1]], reward[rows[:-1]], Ended.TRUNCATED))
+    if not kept:
+        raise UserError(f"{where} has no episode of two rows or more. Without next_observations one row shows no step.")
+    return Episodes.of(kept)

@@ -1,0 +1,154 @@
+"""Minari's datasets on this machine as ours, and the other way round. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+from upslope.errors import MissingExtra, UserError, did_you_mean, install_extra
+from upslope.experience.card import Card, Space
+from upslope.experience.dataset import Dataset, digest_of
+from upslope.experience.episodes import Episode, Episodes
+from upslope.experience.formats import CARD_KEY
+from upslope.types import Ended
+
+MINARI = "minari:"
+REFERENCES = {"random": "ref_min_score", "expert": "ref_max_score"}
+"""Our name of a reference score, and Minari's."""
+
+
+def minari_module() -> Any:
+    """The package, or the command that installs it."""
+    try:
+        import h5py  # noqa: F401  (in which Minari keeps episodes)
+        import minari
+    except ImportError:
+        raise MissingExtra("minari is", install_extra("datasets")) from None
+    return minari
+
+
+def read_minari(spec: str) -> Dataset:
+    """A dataset on this machine, ``minari:ID``. Nothing is downloaded."""
+    minari, name = minari_module(), spec.removeprefix(MINARI)
+    known = sorted(minari.list_local_datasets())
+    if name not in known:
+        there = f" There are {', '.join(known[:10])}." if known else " There are none."
+        raise UserError(f"Minari has no dataset {name!r} on this machine.{did_you_mean(name, known)}{there}")
+    found = minari.load_dataset(name)
+    space, start = found.observation_space, int(getattr(found.action_space, "start", 0))
+    _check_minari_spaces(spec, space, found.action_space)
+    episodes = Episodes.of(_from_minari(each, space, start) for each in found.iterate_episodes())
+    metadata = found.storage.metadata
+    if told := metadata.get(CARD_KEY):
+        card = Card.from_record(json.loads(told), spec)
+        if card.digest == digest_of(episodes):
+            return Dataset(episodes, card)
+    scores = {ours: float(metadata.get(theirs, math.nan)) for ours, theirs in REFERENCES.items()}
+    return Dataset.of(
+        episodes, name.replace("/", "-"), env=_env_of(found), origin=spec, observation=_flat_space(space),
+        action=Space.of_actions(found.action_space), **scores,
+    )  # fmt: skip
+
+
+def _check_minari_spaces(spec: str, observation: Any, action: Any) -> None:
+    from gymnasium import spaces
+
+    if not isinstance(action, (spaces.Discrete, spaces.Box)):
+        raise UserError(f"{spec} has actions {action}; only Discrete and Box can be used.")
+    leaves = observation.spaces.values() if isinstance(observation, spaces.Dict) else [observation]
+    for leaf in leaves:
+        if not isinstance(leaf, (spaces.Discrete, spaces.Box)):
+            raise UserError(f"{spec} has observations {leaf}; only Box, Discrete and a Dict of them can be used.")
+
+
+def _flat_space(space: Any) -> Space:
+    return Space((sum(Space.of(leaf).size for leaf in space.values()),), "float32") if hasattr(space, "spaces") else Space.of(space)
+
+
+def _from_minari(episode: Any, space: Any, start: int) -> Episode:
+    seen, count = _flat_observations(episode.observations, space), len(episode.rewards)
+    actions = np.asarray(episode.actions)
+    discrete = np.issubdtype(actions.dtype, np.integer) and actions.ndim == 1
+    actions = actions.astype(np.int64) - start if discrete else actions.reshape(count, -1).astype(np.float32)
+    over = bool(count and episode.terminations[-1])
+    return Episode(seen, actions, episode.rewards.astype(np.float32), Ended.TERMINATED if over else Ended.TRUNCATED)
+
+
+def _flat_observations(seen: Any, space: Any) -> np.ndarray:
+    """As `Environments` hands them on: flat, choices one-hot, entries of a Dict in the space's order; images as they are."""
+    if hasattr(space, "spaces"):
+        return np.concatenate([_flat_observations(seen[name], leaf) for name, leaf in space.spaces.items()], axis=1)
+    seen = np.asarray(seen)
+    if hasattr(space, "n"):
+        return np.eye(int(space.n), dtype=np.float32)[seen.reshape(-1).astype(np.int64) - int(space.start)]
+    return seen if Space.of(space).dtype == "uint8" else seen.reshape(len(seen), -1).astype(np.float32)
+
+
+def _env_of(found: Any) -> str:
+    """The task, as we write it, of the environment that Minari describes: its id and what it was made with beyond the defaults."""
+    described = found.env_spec
+    if described is None:
+        return ""
+    import gymnasium
+
+    known = gymnasium.registry.get(described.id)
+    defaults = {} if known is None else known.kwargs
+    given = {name: value for name, value in described.kwargs.items() if isinstance(value, (int, float, str))}
+    options = [f"{name}={value}" for name, value in given.items() if value != defaults.get(name) and name != "render_mode"]
+    return ":".join([f"gym:{described.id}", *([",".join(options)] if options else [])])
+
+
+def write_minari(dataset: Dataset, spec: str) -> None:
+    """Makes a dataset of Minari's on this machine. Images are kept to the bit."""
+    minari, name, card = minari_module(), spec.removeprefix(MINARI), dataset.card
+    if not name or not name.rpartition("-v")[2].isdigit():
+        raise UserError(f"{spec!r}: an id of Minari's ends in its version, as in minari:me/{name or 'hopper'}-v0.")
+    if name in minari.list_local_datasets():
+        raise UserError(f"Minari has a dataset {name!r} already. Choose another id, or: minari delete {name}.")
+    about = f"Made by upslope {card.version}: {card.recipe or 'given data'} on {card.env or 'an environment not named'}."
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that nobody gave an author, a link, another environment to judge in
+        made = minari.create_dataset_from_buffers(
+            name, [_buffer(number, each) for number, each in enumerate(dataset.episodes)], env=_spec_of(card.env),
+            observation_space=_gym_space(card.observation), action_space=_gym_space(card.action),
+            algorithm_name=card.recipe or "unknown", description=about, jpeg_encoding=False,
+        )  # fmt: skip
+    scores = {theirs: getattr(card, ours) for ours, theirs in REFERENCES.items()}
+    known = scores if all(map(math.isfinite, scores.values())) else {}
+    made.storage.update_metadata({CARD_KEY: json.dumps(card.record()), **known})
+
+
+def _buffer(number: int, episode: Episode) -> Any:
+    from minari.data_collector import EpisodeBuffer
+
+    ends = {kind: np.zeros(len(episode), bool) for kind in (Ended.TERMINATED, Ended.TRUNCATED)}
+    ends[episode.ended][-1] = True
+    return EpisodeBuffer(
+        id=number, observations=episode.observations, actions=episode.actions, rewards=episode.rewards,  # type: ignore[arg-type]
+        terminations=ends[Ended.TERMINATED], truncations=ends[Ended.TRUNCATED], infos={},  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _gym_space(space: Space) -> Any:
+    from gymnasium import spaces
+
+    if space.n is not None:
+        return spaces.Discrete(space.n)
+    low, high = (end.reshape(space.shape) for end in space.bounds)
+    if space.dtype == "uint8":
+        return spaces.Box(0, 255, space.shape, np.uint8)
+    return spaces.Box(low, high, space.shape, np.float32)
+
+
+def _spec_of(env: str) -> Any:
+    """What gymnasium knows under a task's id, so that Minari can make the environment again; none where there is no such id."""
+    kind, _, env_id = env.partition(":")
+    if kind != "gym":
+        return None
+    import gymnasium
+
+    return gymnasium.registry.get(env_id)
