@@ -153,6 +153,17 @@ def assert_same_weights(stack: MLPStack, *members: Sequence[Layer], tolerance: f
         )
 
 
+def layers_of_stack(stack: MLPStack, member: int = 0) -> nn.Sequential:
+    """One of our networks as torch's own modules, with its weights."""
+    found: list[nn.Module] = []
+    for number in range(len(stack.widths) - 1):
+        weight, bias = (stack.frozen[f"{number}.{name}"][member] for name in ("weight", "bias"))
+        layer = nn.Linear(*weight.shape, dtype=weight.dtype)
+        layer.load_state_dict({"weight": weight.T, "bias": bias[0]})
+        found += [layer, nn.ReLU()]
+    return nn.Sequential(*found[:-1])
+
+
 def assert_bitwise_equal(ours: NetworkPolicy, other: NetworkPolicy) -> None:
     """All networks of two policies are the same to the last bit; those that one of them has besides are left out."""
     left, right = ours.weights(), other.weights()
