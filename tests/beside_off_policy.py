@@ -265,3 +265,34 @@ def layers_of(parameters: Any, member: int | None = None) -> list[Layer]:
         layer.load_state_dict({"weight": flat[f"{name}weight"].detach(), "bias": flat[f"{name}bias"].detach()})
         found.append(layer)
     return found
+
+
+# -- d3rlpy ------------------------------------------------------------------------------------------------------------
+
+
+def their_learner(config: Any) -> Any:
+    """What learns in an algorithm of d3rlpy, in double precision."""
+    algorithm = config.create(device="cpu:0")
+    algorithm.create_impl((OBSERVATION,), ACTIONS)
+    for module in vars(algorithm.impl._modules).values():
+        if isinstance(module, nn.Module):
+            module.double()
+    return algorithm.impl
+
+
+def their_minibatch(rows: Trajectories) -> Any:
+    """Our rows as d3rlpy has them."""
+    from d3rlpy.torch_utility import TorchMiniBatch
+
+    action = rows.action.squeeze(1)
+    return TorchMiniBatch(
+        observations=rows.inputs.observation.squeeze(1),
+        actions=action,
+        rewards=rows.step_reward,
+        next_observations=rows.inputs.following.squeeze(1),
+        next_actions=action,
+        returns_to_go=rows.signal["return_to_go"],
+        terminals=(rows.ended == 1).double(),
+        intervals=torch.ones_like(rows.step_reward),
+        device="cpu:0",
+    )
