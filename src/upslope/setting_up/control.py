@@ -16,9 +16,9 @@ from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.seeding import mix
-from upslope.runtime.settings import STORED_EXPERIENCE, Settings
+from upslope.runtime.settings import STORED_EXPERIENCE, Device, Settings
 from upslope.runtime.statistics import bootstrap_interval
-from upslope.setting_up.base import Components, Progress, settled_method
+from upslope.setting_up.base import Components, Progress, pick_device, settled_method
 from upslope.types import Method, Network
 
 if TYPE_CHECKING:
@@ -48,15 +48,16 @@ class ControlComponents(Components):
             check_dataset(dataset, task)
         if settings.engine != "torch":
             raise UserError(f"--engine {settings.engine} continues text; {task.name} is an environment. Leave it out.")
-        if settings.device == "cuda":
-            raise UserError(
-                "--device cuda: the small networks of control tasks are on the CPU, where they are faster; leave it out."
-            )
-        domains = ("control", f"control-{'continuous' if task.continuous else 'discrete'}")
         stored = method.learner == "actor-critic"
+        if settings.device == "cuda" and not stored:
+            raise UserError(
+                f"--device cuda: the small networks of {method.name} are on the CPU, where they are faster; leave it out."
+            )
+        device: Device = pick_device("cuda", "") if settings.device == "cuda" else "cpu"
+        domains = ("control", f"control-{'continuous' if task.continuous else 'discrete'}")
         recipe = (dict(STORED_EXPERIENCE) if stored else {}) | method.settings_on(*domains)
         asked = settings.offline_steps
-        settings = dataclasses.replace(settings, device="cpu").resolved(
+        settings = dataclasses.replace(settings, device=device).resolved(
             "control", "mlp", continuous=task.continuous, recipe=recipe
         )  # fmt: skip
         if asked is None and method.offline and dataset is not None:
@@ -108,6 +109,7 @@ class ControlComponents(Components):
         self.policy.plain = settings.plain
         for name, model in method.learned:
             self.policy.add_model(name, model, mix(settings.seed, "models"))
+        self.policy.to(settings.device)
         steps = max((settings.steps or 0) - (settings.offline_steps or 0), 0)
         self.rollout = ReplayRollout(
             task,
