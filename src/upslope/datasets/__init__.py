@@ -1,5 +1,1 @@
-"""Data made on the spot: who acts, by which recipe, and what it is worth."""
-
-from upslope.datasets.making import make_data
-
-__all__ = ["make_data"]
+"""Data made on the spot: who acts, by which recipe, and what it is worth (`upslope.datasets.making.make_data`)."""
