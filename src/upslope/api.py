@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from upslope.datasets.api import describe, load_data, make_data
 from upslope.errors import MethodError, Remark, UserError, did_you_mean
+from upslope.experience.given import data_argument, environment_of
 from upslope.fields import shown
 from upslope.given import model_argument, objects_again, task_argument
 from upslope.methods import catalogue, check_own_name, compose, composed_of, find
@@ -55,6 +56,7 @@ __all__ = [
 METHOD = "a method, its name ('upslope methods'), a composition such as 'dhpo+high-entropy', or a file such as 'mine.py'"
 TASK = "a name ('upslope tasks'), a file, or the problems or the environment themselves"
 MODEL = "'tiny', 'smollm2', or the folder of a model or a run; compare trains in processes of their own, which load it there"
+DEFAULT_TASK = "reverse"
 CHECKS: JsonDict = {
     "out": optional(folder("a folder, as text or a path, or None")),
     "knobs": optional(mapping("a dict from paths to values, as in {'surrogate.high': 0.3}, or None")),
@@ -123,17 +125,19 @@ def _from_file(spec: str) -> Method:
     task=anything_but(TASK, int, float, bytes, type(None)),
     reward=anything_but("a name, a function, a list of them, or {name: (function or name, weight)}", int, float, bytes),
     test_data=anything_but("a file, or the problems themselves", int, float, bytes),
+    data=anything_but("the name of a dataset, a file, or episodes themselves", int, float, bytes),
     preset=text("the name of a preset, such as 'rl-zoo'"),
     **_checks("knobs", "out", "take", "watcher"),
 )
 def train(
     method: str | Method = "dhpo",
-    task: Any = "reverse",
+    task: Any = DEFAULT_TASK,
     *,
     model: Any = "tiny",
     knobs: Knobs | None = None,
     reward: Any = (),
     test_data: Any = "",
+    data: Any = "",
     out: str | Path | None = None,
     trackers: Sequence[Any] = (),
     callbacks: Sequence[Any] = (),
@@ -157,6 +161,9 @@ def train(
             a list of them, or ``{"name": (function or name, weight)}``. A function that no file defines cannot be kept with a run:
             `resume` needs it again. Data with answers and no reward get the one that finds most sampled answers right.
         test_data: For a table of problems: a second one to evaluate on. Without it a fifth of the rows is held out.
+        data: For control: stored experience to learn from, as `load_data` takes it: a name in ``data/``, a folder, ``FILE.npz``,
+            ``FILE.hdf5``, ``minari:ID``, or the episodes themselves. Methods made for datasets then never act, unless
+            ``offline_steps`` says how many steps come first. Without a task it is the environment that the dataset names.
         out: Folder of the run; left out, ``runs/<method>-<task>-<seed>``.
         trackers: Names (``"tensorboard"``, ``"wandb:project=mine,group=sweep"``, ``"trackio"``, ``"mlflow"``) and objects with
             ``log(step, metrics)`` (`upslope.Tracker`).
@@ -180,17 +187,21 @@ def train(
         raise UserError("tokenizer= is no argument of train; give both: model=(model, tokenizer).")
     chosen = _method(method, take)
     check_names(settings, parts=chosen.parts())
+    stored, dataset = data_argument(data)
+    if stored and isinstance(task, str) and task == DEFAULT_TASK:
+        task = environment_of(stored, dataset)
     task, test_data, objects = task_argument(task, test_data)
     rewards, held = kept_or_held(reward)
     named, given = model_argument(model)
-    objects = dataclasses.replace(objects, reward=held, model=given)
+    objects = dataclasses.replace(objects, reward=held, model=given, dataset=dataset)
     if preset:
         found = choose(preset, chosen, task, settings, knobs or {})
         settings, knobs = found.settings, found.knobs
         warnings.warn(Remark(found.told), stacklevel=2)
     listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
     names = tuple(each for each in listeners.given if isinstance(each, str))
-    plan = Plan(chosen, task, named, Settings(**with_system_text(settings)), rewards, test_data, names, objects)
+    full = Settings(**with_system_text(settings))
+    plan = Plan(chosen, task, named, full, rewards, test_data, names, stored, objects=objects)
     return _reported(start_run(plan, knobs, out, listeners))
 
 

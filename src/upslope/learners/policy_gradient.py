@@ -17,7 +17,7 @@ from upslope.learners.metrics import MetricSums, component_metrics, sampling_met
 from upslope.learners.nonfinite import NonFiniteUpdate
 from upslope.learners.optimizer_step import OptimizerStep
 from upslope.learners.policy_views import PolicyViews
-from upslope.learners.references import References, compares_with_start, of_older_checkpoint
+from upslope.learners.references import References, of_older_checkpoint
 from upslope.learners.token_trace import TokenTrace, TracedStep
 from upslope.learners.updates.base import Updater
 from upslope.learners.updates.decisions import DecisionUpdater
@@ -86,11 +86,6 @@ class PolicyGradient:
         """The rows the last step learned from, annotated: for logs."""
         self.traced: TracedStep | None = None
         """The last step token by token, if the settings have it recorded."""
-
-    @staticmethod
-    def needs_start(method: Method, settings: Settings) -> bool:
-        """Whether a copy of the first policy must be kept."""
-        return bool(settings.watch_kl) or compares_with_start(method)
 
     @property
     def tasks(self) -> TaskRollout:
@@ -265,6 +260,9 @@ class PolicyGradient:
         return metrics
 
     # -- carrying over a stop --------------------------------------------------------------------------------------------
+
+    def before_checkpoint(self) -> None:
+        """Nothing to do: rollouts restart behind it."""
 
     def state(self) -> State:
         """Optimiser, part states and the rollout's own: all but the policy's weights."""

@@ -26,7 +26,8 @@ SCOPES: dict[str, tuple[Scope, ...]] = {
     "shape": ("step", "update"),
     "weight": (*SLICES, "update"),
     "aggregate": ("update",),
-    **dict.fromkeys(("ratio", "surrogate", "regularize", "models"), SLICES),
+    "models": (*SLICES, "update"),
+    **dict.fromkeys(("ratio", "surrogate", "regularize"), SLICES),
 }
 """What a part of each slot may see at once; those of the other slots run once a step."""
 PartT = TypeVar("PartT", bound=Part)
@@ -55,11 +56,9 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
     Args:
         provides: columns the rollout and the policy can give; ``None`` leaves that unchecked.
     """
-    for slot in SINGLE_SLOTS:
-        if getattr(method, slot) is None:
-            raise MethodError(f"{method.name} has no {slot}; a policy-gradient method needs one.")
-    branches = filled(method.ratio).branches()
-    if not filled(method.surrogate).takes(branches):
+    _check_filled(method)
+    branches = method.ratio.branches() if method.ratio else ()
+    if method.surrogate is not None and not method.surrogate.takes(branches):
         raise MethodError(f"{method.name}: {type(method.surrogate).__name__} cannot bound the ratio {type(method.ratio).__name__}, "
                           f"which gives {', '.join(branches) or 'nothing'}. Change surrogate or ratio.")  # fmt: skip
     _check_scopes(method)
@@ -86,6 +85,18 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
         )
 
 
+def _check_filled(method: Method) -> None:
+    """What learns from stored experience may do without a ratio, an advantage, or a loss of the policy's own."""
+    needed = SINGLE_SLOTS if method.learner == "policy-gradient" else ("aggregate",)
+    for slot in needed:
+        if getattr(method, slot) is None:
+            raise MethodError(f"{method.name} has no {slot}; a method of the {method.learner} learner needs one.")
+    if method.learner == "policy-gradient" and method.learned:
+        name, model = method.learned[0]
+        raise MethodError(f"{method.name}: models.{name} is a {type(model).__name__}, which learns from stored experience. "
+                          "Derive the method from one of the actor-critic learner, such as sac.")  # fmt: skip
+
+
 def _check_scopes(method: Method) -> None:
     for path, part in method.parts():
         allowed, scope = SCOPES.get(path.split(".")[0]), part.seen_at_once()
@@ -98,7 +109,7 @@ def _check_scopes(method: Method) -> None:
 
 def provided_by(method: Method) -> frozenset[str]:
     """Columns a method brings itself: of its heads, its probes and those it compares with."""
-    own = [*(name for name, _ in method.models), *(probe.name for _, part in method.parts() for probe in part.probes())]
+    own = [*(name for name, _ in method.heads), *(probe.name for _, part in method.parts() for probe in part.probes())]
     columns = {f"{view}.{name}" for name in own for view in ("proximal", "current")}
     return frozenset(columns | {f"reference.{name}.logp" for name, _ in method.references})
 
@@ -141,7 +152,9 @@ def score(method: Method, batch: BatchT, *, late: bool) -> BatchT:
 def annotate(method: Method, batch: BatchT) -> BatchT:
     """Late rewards, advantage and shaping: what holds for the whole step. Early rewards (`score`) are in already."""
     batch = score(method, clean(batch), late=True)
-    part = filled(method.advantage)
+    part = method.advantage
+    if part is None:
+        return batch.replace(advantage=torch.zeros_like(batch.sampled))
     advantage = column(method, part, batch)
     signals = call(method, part, part.signals, batch, advantage)
     batch = batch.replace(advantage=advantage, signal={**batch.signal, **signals})
@@ -190,13 +203,13 @@ def decision_losses(method: Method, batch: Batch) -> tuple[Tensor, Notes]:
     ``batch.current`` must be set. Also gives the notes of the surrogate.
     """
     share = batch.share
-    if share is None or batch.current is None:
+    if share is None or (batch.current is None and batch.nets is None):
         raise MethodError("decision_losses needs begin_update first, and the current policy's columns.")
-    batch = batch.replace(current=_clean_view(batch.current, batch.sampled))
+    batch = batch.replace(current=_clean_view(batch.current, batch.sampled)) if batch.current is not None else batch
     loss, notes = _surrogate_loss(method, batch)
     loss = loss * decision_weight(method, batch)
     apart = torch.zeros_like(loss)
-    for term in (*method.regularize, *(model for _, model in method.models)):
+    for term in (*method.regularize, *(model for _, model in method.heads)):
         if term.aggregated:
             loss = loss + column(method, term, batch)
         else:
@@ -205,10 +218,14 @@ def decision_losses(method: Method, batch: Batch) -> tuple[Tensor, Notes]:
 
 
 def _surrogate_loss(method: Method, batch: Batch) -> tuple[Tensor, Notes]:
-    ratio, surrogate = filled(method.ratio), filled(method.surrogate)
-    branches = call(method, ratio, ratio, batch)
-    if not (isinstance(branches, tuple) and all(isinstance(branch, Branch) for branch in branches)):
-        raise wrong(method, ratio, branches, "a tuple of Branch")
+    ratio, surrogate = method.ratio, method.surrogate
+    if surrogate is None:  # the policy reads a model, or learns from further terms alone
+        return torch.zeros_like(batch.sampled), {}
+    branches: tuple[Branch, ...] = ()
+    if ratio is not None:
+        branches = call(method, ratio, ratio, batch)
+        if not (isinstance(branches, tuple) and all(isinstance(branch, Branch) for branch in branches)):
+            raise wrong(method, ratio, branches, "a tuple of Branch")
     found = call(method, surrogate, surrogate, batch, branches)
     if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
         raise wrong(method, surrogate, found, "a pair: the loss of each decision, and a dict of notes")
@@ -235,9 +252,9 @@ def method_loss(method: Method, batch: Batch) -> Tensor:
 def silent_rows(method: Method, batch: Batch) -> Tensor:
     """Rows ``[N]`` without any gradient under this method, which therefore need not be computed."""
     assert batch.share is not None and batch.advantage is not None
-    if not all(term.aggregated for term in (*method.regularize, *(model for _, model in method.models))):
+    if not all(term.aggregated for term in (*method.regularize, *(model for _, model in method.heads))):
         return batch.lengths() == 0
-    if method.regularize or method.models or not filled(method.surrogate).silent_without_advantage:
+    if method.regularize or method.heads or not filled(method.surrogate).silent_without_advantage:
         return (batch.share != 0).sum(1) == 0
     return ((batch.share * batch.signal["weight"] * batch.advantage) != 0).sum(1) == 0
 
@@ -247,7 +264,7 @@ def rows_with_signal(method: Method, batch: Batch) -> Tensor:
 
     A row whose advantage is zero is left out if nothing else in the method could give it a gradient.
     """
-    silent = not (method.regularize or method.models) and filled(method.surrogate).silent_without_advantage
+    silent = not (method.regularize or method.heads) and filled(method.surrogate).silent_without_advantage
     known_early = not any(
         part.needs() - {"group"} for slot in ("reward", "advantage", "shape") for part in _slot_parts(method, slot)
     )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from upslope.errors import Remark
+from upslope.learners.base import Learner, make_learner, needs_start
 from upslope.learners.nonfinite import NonFinite
-from upslope.learners.policy_gradient import PolicyGradient
 from upslope.learners.signal import SignalWatch
 from upslope.plain_data import JsonDict
 from upslope.run.listeners import Listeners
@@ -71,8 +71,8 @@ class TrainingLoop:
         self.signal = SignalWatch(run.plan.method, run.plan.reward, self.settings.samples_per_task)
         self.clock = _Clock(0.0)
         self.evaluated_at = -1
-        self.keeps_start = PolicyGradient.needs_start(run.plan.method, self.settings)
-        self.learner: PolicyGradient
+        self.keeps_start = needs_start(run.plan.method, self.settings)
+        self.learner: Learner
 
     @property
     def over(self) -> bool:
@@ -107,6 +107,7 @@ class TrainingLoop:
     def begin_or_restore(self) -> None:
         """The learner at the last whole checkpoint, or at the beginning: warm-started, evaluated, saved."""
         self.folder.drop_unfinished()
+        self.components.keep_in(self.folder)
         if self.folder.checkpoints():
             self._restore()
         else:
@@ -167,8 +168,8 @@ class TrainingLoop:
             self.stop_rule.is_best(self.progress["step"], last[-1])
         self.stop_rule.seen["since"] = 0
 
-    def _learner(self, start_policy: Any) -> PolicyGradient:
-        return PolicyGradient(self.run.plan.method, self.components.policy, self.components.rollout, self.settings, start_policy)
+    def _learner(self, start_policy: Any) -> Learner:
+        return make_learner(self.run.plan.method, self.components.policy, self.components.rollout, self.settings, start_policy)
 
     def _tell_interval(self) -> None:
         """Of a large model, how often it is saved; smaller ones are saved every two minutes or more often."""
@@ -250,6 +251,7 @@ class TrainingLoop:
 
     def _save(self) -> None:
         self.tell_written(wait=True)  # before the new one takes the place of an older one
+        self.learner.before_checkpoint()
         progress = self.progress | ({"seconds": self.clock.total()} if self.progress["step"] else {})
         self.saver.save(self.folder.checkpoint(progress["step"]), lambda files: self._fill(files, progress))
 

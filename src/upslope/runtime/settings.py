@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from upslope.errors import UserError, did_you_mean
@@ -40,7 +41,7 @@ class Settings:
     """A value left out takes the default for the kind of task and model; ``run.toml`` shows what it became."""
 
     steps: int | None = None
-    """How often to sample and learn. (text 200; control 20, or 100 with continuous actions)"""
+    """How often to sample and learn. (text 200; control 20, or 100 with continuous actions; with stored experience 50)"""
     seed: int = 0
     """Repeats the run to the last bit, with the same number of threads on a CPU."""
     lr: float | None = None
@@ -66,20 +67,23 @@ class Settings:
     """Text: different problems sampled in a step. More lowers the variance between tasks; groups stay the same size."""
     samples_per_task: int = text_only(8)
     """Text: answers per problem, the size of a group. Group baselines need 2; below 4 they are noisy."""
-    envs: int = control_only(8)
-    """Control: environments side by side."""
+    envs: int | None = control_only(None)
+    """Control: environments side by side. (8; with stored experience 1)"""
     env_workers: int = control_only(1)
     """Control: processes that step the environments, this one included. The results are the same; it pays for slow simulators such
     as MuJoCo's where cores are free."""
-    horizon: int = control_only(256)
-    """Control: steps of each environment in a rollout."""
+    horizon: int | None = control_only(None)
+    """Control: steps of each environment in a step of the run. (256; with stored experience 1000)"""
+    offline_steps: int | None = control_only(None)
+    """Control, with a dataset: so many of the steps come first and learn from it alone; the others act too. (all of them for
+    methods made for datasets, else 0)"""
     passes: int | None = None
     """Times the sampled data are gone through. More squeezes more out of them and drifts further. (text 1; control 10)"""
     updates_per_step: int | None = None
     """Optimiser steps in a pass, each on an equal share. Above 1 the ratio leaves one and the clip matters.
-    (text 1; control 0: by minibatch)"""
-    minibatch: int = control_only(64)
-    """Control: decisions in an update, unless `updates_per_step` is given."""
+    (text 1; control 0: by minibatch; with stored experience 1000, each on a minibatch of its own)"""
+    minibatch: int | None = control_only(None)
+    """Control: decisions in an update, unless `updates_per_step` is given. (64; with stored experience 256)"""
     max_tokens: int | None = text_only(None)
     """Text: the most tokens of an answer. (the task's own)"""
     temperature: float = text_only(1.0)
@@ -173,8 +177,20 @@ class Settings:
         """`stop` as sampling takes it."""
         return (self.stop,) if self.stop else ()
 
-    def resolved(self, domain: Domain, model: str, *, max_tokens: int = 0, continuous: bool = False) -> Settings:
-        """These settings with every open one filled in for this kind of task and model."""
+    def resolved(
+        self,
+        domain: Domain,
+        model: str,
+        *,
+        max_tokens: int = 0,
+        continuous: bool = False,
+        recipe: Mapping[str, object] | None = None,
+    ) -> Settings:
+        """These settings with every open one filled in for this kind of task and model.
+
+        Args:
+            recipe: what the method's paper sets; it goes before the defaults.
+        """
         text, tiny = domain == "text", model.split(":")[0] == "tiny"
         steps = self.steps if self.steps is not None else 200
         defaults: JsonDict = {
@@ -196,11 +212,35 @@ class Settings:
             "checkpoint_every": "auto" if text else 10,
             "threads": 1 if tiny or not text else _cores(),
             "watch_kl": text and tiny,
-        }
-        made = dataclasses.replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
+            "envs": 8,
+            "horizon": 256,
+            "minibatch": 64,
+            "offline_steps": 0,
+        } | dict(recipe or {})
+        open_ones = {name for name in defaults if getattr(self, name) is None}
+        made = dataclasses.replace(self, **{name: value for name, value in defaults.items() if name in open_ones})
         if (made.keep or made.stop_at or made.patience) and not made.eval_every:
             made = dataclasses.replace(made, eval_every=max(1, (made.steps or 0) // EVALUATIONS))
         return made
+
+
+STORED_EXPERIENCE: Mapping[str, object] = MappingProxyType(
+    {
+        "steps": 50,
+        "envs": 1,
+        "horizon": 1000,
+        "updates_per_step": 1000,
+        "passes": 1,
+        "minibatch": 256,
+        "schedule": "constant",
+        "grad_clip": 0.0,
+        "adam_eps": 1e-8,
+        "normalise_observations": False,
+        "normalise_rewards": False,
+    }
+)
+"""Defaults of methods that learn from stored experience, as Stable-Baselines3 and CORL have them: one update per step of the
+environment, at a constant learning rate."""
 
 
 ONLY_FOR: dict[Domain, tuple[str, ...]] = {
@@ -328,7 +368,10 @@ def _cores() -> int:
 
 _WHOLE, _COUNT, _FROM_ONE = f"[{-HUGE}, {HUGE})", f"[0, {HUGE})", f"[1, {HUGE})"
 _BOUNDS: dict[str, str] = {
-    **dict.fromkeys(("steps", "warmup", "lora", "updates_per_step", "top_k", "eval_every", "samples_logged", "patience"), _COUNT),
+    **dict.fromkeys(
+        ("steps", "offline_steps", "warmup", "lora", "updates_per_step", "top_k", "eval_every", "samples_logged", "patience"),
+        _COUNT,
+    ),
     **dict.fromkeys(("tasks_per_step", "samples_per_task", "envs", "horizon", "env_workers", "passes", "minibatch"), _FROM_ONE),
     **dict.fromkeys(("max_tokens", "eval_problems", "checkpoint_every", "keep_checkpoints"), _FROM_ONE),
     **dict.fromkeys(("lr_floor", "weight_decay"), "[0, inf)"),

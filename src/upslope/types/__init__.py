@@ -7,7 +7,9 @@ step. Everything a part may see is a column of such decisions, in a `Batch`; a v
 from upslope.types.batch import UNCUT, Batch, Ended, GroupStats, Source, Trajectories, View, decision_keys, pack_rows, unpack_rows
 from upslope.types.calling import call, column, wrong
 from upslope.types.interfaces import DecisionPolicy, Engine, ForwardPass, Policy, Rollout, TaskRollout
+from upslope.types.learned import Acting, ActingContext, ActionSpace, DrawnData, Learned, ModelNetwork
 from upslope.types.method import NAMED_SLOTS, OPTIONAL_SLOTS, SINGLE_SLOTS, SLOT_CLASSES, SLOTS, STACKED_SLOTS, Method, Paper
+from upslope.types.networks import At, Drawn, Networks, Whose
 from upslope.types.part import Head, Metrics, Part, Scope
 from upslope.types.sampling import Completions, Finish, Sampling
 from upslope.types.slots import (
@@ -23,6 +25,7 @@ from upslope.types.slots import (
     Memory,
     Mix,
     Model,
+    ModelPart,
     ModelView,
     Network,
     Notes,
@@ -49,8 +52,12 @@ __all__ = [
     "SLOT_CLASSES",
     "STACKED_SLOTS",
     "UNCUT",
+    "Acting",
+    "ActingContext",
+    "ActionSpace",
     "Advantage",
     "Aggregate",
+    "At",
     "Batch",
     "Branch",
     "Completions",
@@ -59,6 +66,8 @@ __all__ = [
     "Data",
     "DataContext",
     "DecisionPolicy",
+    "Drawn",
+    "DrawnData",
     "Ended",
     "Engine",
     "Filter",
@@ -66,14 +75,18 @@ __all__ = [
     "ForwardPass",
     "GroupStats",
     "Head",
+    "Learned",
     "LossTerm",
     "Memory",
     "Method",
     "Metrics",
     "Mix",
     "Model",
+    "ModelNetwork",
+    "ModelPart",
     "ModelView",
     "Network",
+    "Networks",
     "Notes",
     "Paper",
     "Part",
@@ -98,6 +111,7 @@ __all__ = [
     "Trajectories",
     "View",
     "Weight",
+    "Whose",
     "call",
     "column",
     "decision_keys",

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.plain_data import JsonDict
+from upslope.types.networks import Networks
 from upslope.types.part import Part
 
 
@@ -35,7 +36,9 @@ class Source(IntEnum):
     REPLAYED = 1
     """Sampled in an earlier step."""
     DEMONSTRATED = 2
-    """Written by nobody's policy: a reference answer."""
+    """Written by nobody's policy: a reference answer, a dataset."""
+    MODELLED = 3
+    """Imagined by a learned model of the world."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +142,8 @@ class Batch:
     """What parts remember from earlier steps, by part."""
     memory: Mapping[str, Any] = field(default_factory=dict)
     """The method's shared memories, by name; see `recall`."""
+    nets: Networks | None = None
+    """The networks at these rows, where experience was drawn from a store (`upslope.types.Networks`)."""
 
     @property
     def rows(self) -> int:

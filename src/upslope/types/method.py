@@ -12,6 +12,7 @@ from upslope.errors import MethodError, did_you_mean
 from upslope.fields import hints, problem, shown
 from upslope.knobs import Setting, said, set_in_names, set_in_stack, set_knob
 from upslope.plain_data import JsonDict, Knobs
+from upslope.types.learned import Acting, Learned
 from upslope.types.part import Part
 from upslope.types.part_text import fitting, parts_meant
 from upslope.types.slot_fields import ByDomain, Named, Stack
@@ -25,6 +26,7 @@ from upslope.types.slots import (
     LossTerm,
     Memory,
     Model,
+    ModelPart,
     ModelView,
     PolicyPart,
     Ratio,
@@ -36,6 +38,9 @@ from upslope.types.slots import (
     Surrogate,
     Weight,
 )
+
+SETTINGS = "settings."
+"""Before the name of a run's setting among the knobs by domain."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,11 @@ class Method:
     """In which situation one would take it instead of its parent, for the method's page."""
     notes: str = ""
     """Doubts and departures from the paper, for the method's page."""
+    learner: str = "policy-gradient"
+    """What trains it: ``"policy-gradient"`` on rows just sampled, ``"actor-critic"`` on rows drawn from stored experience.
+    ``"measure"`` marks an analysis that trains nothing."""
+    offline: bool = False
+    """Whether it was made to learn from a dataset alone: given one, it does not act unless it is asked to."""
     curriculum: Curriculum | None = None
     rollout: RolloutPlan | None = None
     reward: Stack[Reward] = Stack()
@@ -87,13 +97,15 @@ class Method:
     weight: Stack[Weight] = Stack()
     aggregate: Aggregate | None = None
     regularize: Stack[Regularizer] = Stack()
-    models: Named[Model] = Named()
+    models: Named[ModelPart] = Named()
     references: Named[Reference] = Named()
     memory: Named[Memory] = Named()
     terms: Named[LossTerm] = Named()
     controller: Stack[Controller] = Stack()
+    acting: Stack[Acting] = Stack()
     on: ByDomain = ByDomain()
-    """Knobs that papers set differently by domain: ``{"text": {"advantage.lam": 1.0}}``. Applied when a run is made."""
+    """Knobs that papers set differently by domain: ``{"text": {"advantage.lam": 1.0}}``, and settings that go with the method:
+    ``{"control": {"settings.minibatch": 256}}``. Applied when a run is made; what a user gives wins."""
 
     def __post_init__(self) -> None:
         for slot in SLOTS:
@@ -122,6 +134,17 @@ class Method:
     def view(self) -> ModelView | None:
         """Which view of a language model is trained; none where the policy is a network of a controller."""
         return self.policy if isinstance(self.policy, ModelView) else None
+
+    @property
+    def heads(self) -> tuple[tuple[str, Model], ...]:
+        """Its models that are outputs of the policy."""
+        return tuple((name, model) for name, model in self.models if isinstance(model, Model))
+
+    @property
+    def learned(self) -> tuple[tuple[str, Learned], ...]:
+        """Its models with networks of their own, in the order in which an update fits them."""
+        own = [(name, model) for name, model in self.models if isinstance(model, Learned)]
+        return tuple(sorted(own, key=lambda each: each[1].order))
 
     # -- looking at it -------------------------------------------------------------------------------------------------
 
@@ -198,7 +221,7 @@ class Method:
                 raise MethodError(f"{asked} stands behind --set {undone[0]}=..., which it would undo. Give the whole part first.")
             change = set_in_stack if slot in STACKED_SLOTS else set_in_names if slot in NAMED_SLOTS else set_knob
             changed: Any = change(getattr(method, slot), rest.split(".") if rest else [], asked, SLOT_CLASSES[slot])
-            if changed is None and slot in SINGLE_SLOTS:
+            if changed is None and slot in SINGLE_SLOTS and self.learner == "policy-gradient":
                 raise MethodError(f"{asked}: a method needs its {slot}. Give another part.")
             method = dataclasses.replace(method, **{slot: changed})
             done.append(path)
@@ -206,7 +229,13 @@ class Method:
 
     def for_domain(self, domain: str) -> Method:
         """This method with the knobs its papers use in ``domain`` ("text" or "control")."""
-        return self.with_knobs(dict(dict(self.on).get(domain, ())))
+        knobs = dict(dict(self.on).get(domain, ()))
+        return self.with_knobs({path: value for path, value in knobs.items() if not path.startswith(SETTINGS)})
+
+    def settings_on(self, *domains: str) -> dict[str, object]:
+        """Sizes and rates that its papers use in these domains, under the names of a run's settings."""
+        found = [(path, value) for domain in domains for path, value in dict(self.on).get(domain, ())]
+        return {path.removeprefix(SETTINGS): value for path, value in found if path.startswith(SETTINGS)}
 
 
 def _slots() -> tuple[dict[str, type[Part]], dict[str, str]]:

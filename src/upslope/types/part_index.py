@@ -15,13 +15,14 @@ from types import MappingProxyType, ModuleType
 
 from upslope.errors import MethodError, Remark, UserError, did_you_mean
 from upslope.plugins import PARTS, Plugin, missing, normalised, plugins
-from upslope.types import slots
+from upslope.types import learned, slots
 from upslope.types.part import Part
 
 HOMES = (
     "upslope.objective",
     "upslope.policies.control.networks",
     "upslope.policies.views",
+    "upslope.rollout.acting",
     "upslope.rollout.vine",
     "upslope.rollout.windows",
 )
@@ -50,7 +51,9 @@ KINDS: Mapping[str, type[Part]] = MappingProxyType(
         "weight": slots.Weight,
         "aggregate": slots.Aggregate,
         "regularizer": slots.Regularizer,
-        "model": slots.Model,
+        "model": slots.ModelPart,
+        "acting": learned.Acting,
+        "network": learned.ModelNetwork,
         "reference": slots.Reference,
         "memory": slots.Memory,
         "term": slots.LossTerm,

@@ -305,7 +305,11 @@ class Regularizer(Part):
         raise NotImplementedError
 
 
-class Model(Regularizer):
+class ModelPart(Part):
+    """Something learned beside the policy: a `Model` on the policy's trunk, or a `Learned` one with a network of its own."""
+
+
+class Model(ModelPart, Regularizer):
     """Something learned beside the policy: an output on its trunk, and the loss that fits it. The column has the model's name."""
 
     lr_scale: float

@@ -28,7 +28,7 @@ class DecisionUpdater:
 
     def shares(self, rows: Trajectories, order: torch.Generator) -> Sequence[Share]:
         cuts = self.settings.updates_per_step
-        size = math.ceil(int(rows.sampled.sum()) / cuts) if cuts else self.settings.minibatch
+        size = math.ceil(int(rows.sampled.sum()) / cuts) if cuts else self.settings.minibatch or 64
         return share_decisions(rows, size, order)
 
     def update(self, share: Share, number: int, sums: MetricSums, trace: TokenTrace | None = None) -> None:

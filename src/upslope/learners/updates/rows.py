@@ -30,7 +30,7 @@ class RowUpdater:
     def shares(self, rows: Trajectories, order: torch.Generator) -> Sequence[Trajectories]:
         cuts = self.settings.updates_per_step
         if not cuts and self.views.policy.independent_decisions:  # the size of an update is given in decisions
-            cuts = math.ceil(int(rows.sampled.sum()) / self.settings.minibatch)
+            cuts = math.ceil(int(rows.sampled.sum()) / (self.settings.minibatch or 64))
         return share_groups(rows, cuts or 1, order)
 
     def update(self, share: Trajectories, number: int, sums: MetricSums, trace: TokenTrace | None = None) -> None:

@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
+from torch import nn
+
 from upslope.errors import MethodError
 from upslope.fields import shown
+from upslope.objective.networks.layers import FlatModule, MLPStack
+from upslope.objective.networks.mlp import checked_widths
+from upslope.policies.control.actors import CertainActor, GaussianActor, SoftmaxActor
 from upslope.policies.control.mlp import MLPPolicy
-from upslope.types import Method, Network
+from upslope.policies.control.network_policy import ActionBox, NetworkPolicy
+from upslope.runtime.seeding import mix
+from upslope.types import ActionSpace, Method, Network
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,110 @@ class MLP(Network):
 
     def build(self, task: Any, seed: int) -> MLPPolicy:
         return MLPPolicy.for_task(task, hidden=self.hidden, activation=self.activation, log_std=self.log_std, seed=seed)
+
+
+@dataclass(frozen=True)
+class _TorchNetwork(Network):
+    """What policies of torch networks share.
+
+    Fields:
+        hidden: widths of the hidden layers, the first nearest to the observation.
+        activation: between the layers.
+        layer_norm: normalise what goes into each activation.
+        lag: how far a slowly following copy of the policy moves towards it each time; 0 keeps none.
+        lag_every: updates between two moves of that copy.
+        every: updates of the critics between two of the policy.
+    """
+
+    ranges: ClassVar = {"lag": "[0, 1]", "lag_every": "[1, inf)", "every": "[1, inf)"}
+
+    hidden: tuple[int, ...] = (256, 256)
+    activation: Literal["relu", "tanh", "silu", "gelu"] = "relu"
+    layer_norm: bool = False
+    lag: float = 0.0
+    lag_every: int = 1
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.hidden, list):
+            object.__setattr__(self, "hidden", tuple(self.hidden))
+
+    def check_knobs(self, path: str) -> None:
+        super().check_knobs(path)
+        checked_widths(self.hidden, path, type(self).__name__)
+
+    def stack(self, space: ActionSpace, outputs: int, seed: int, more_inputs: int = 0) -> MLPStack:
+        """The layers from an observation to the outputs."""
+        widths = (space.observation[0] + more_inputs, *self.hidden, outputs)
+        return MLPStack(1, widths, self.activation, self.layer_norm, mix(seed, "actor"))
+
+    def actor(self, space: ActionSpace, seed: int) -> nn.Module:
+        """The network that acts."""
+        raise NotImplementedError
+
+    def build(self, task: Any, seed: int) -> NetworkPolicy:
+        space = space_of(task)
+        return NetworkPolicy(space, self.actor(space, seed), box_of(task), self.lag, self.lag_every)
+
+
+@dataclass(frozen=True)
+class Stochastic(_TorchNetwork):
+    """A policy that draws its actions: a Gaussian over vectors, a softmax over choices.
+
+    Fields:
+        form: of the Gaussian. ``squashed`` is tanh of what is drawn; ``clipped`` has a mean within bounds and clips what is drawn.
+        std: whether its spread depends on the ``state`` or is ``shared`` by all.
+    """
+
+    form: Literal["squashed", "clipped"] = "squashed"
+    std: Literal["state", "shared"] = "state"
+
+    def actor(self, space: ActionSpace, seed: int) -> nn.Module:
+        if space.discrete:
+            return SoftmaxActor(self.stack(space, space.actions, seed), space.actions)
+        outputs = space.actions * (2 if self.std == "state" else 1)
+        shared = FlatModule({"log_std": torch.zeros(space.actions)}) if self.std == "shared" else None
+        return GaussianActor(self.stack(space, outputs, seed), space.actions, self.form == "squashed", shared)
+
+
+@dataclass(frozen=True)
+class Deterministic(_TorchNetwork):
+    """A policy that is certain: one action vector for an observation."""
+
+    def actor(self, space: ActionSpace, seed: int) -> nn.Module:
+        if space.discrete:
+            raise MethodError("policy=Deterministic() gives vectors, and this environment's actions are choices. Take dqn, or sac.")
+        return CertainActor(self.stack(space, space.actions, seed), space.actions)
+
+
+@dataclass(frozen=True)
+class GreedyChoice(Network):
+    """No network of its own: the choice that a model values most.
+
+    Fields:
+        of: the model's name.
+    """
+
+    of: str = "q"
+
+    def build(self, task: Any, seed: int) -> NetworkPolicy:
+        space = space_of(task)
+        if not space.discrete:
+            raise MethodError(
+                f"policy=GreedyChoice() takes the best of a list of choices, and the actions of {task.name} are vectors. "
+                "Take sac or td3."
+            )
+        return NetworkPolicy(space, None, None, reads=self.of)
+
+
+def space_of(task: Any) -> ActionSpace:
+    """What networks must know of a task."""
+    return ActionSpace((task.observation_size,), task.action_size, not task.continuous)
+
+
+def box_of(task: Any) -> ActionBox | None:
+    """The box of a task's actions, where they are vectors."""
+    return ActionBox.of(task.action_space) if task.continuous else None
 
 
 def in_domains(method: Method, *domains: str) -> Method:

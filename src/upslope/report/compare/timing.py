@@ -48,7 +48,11 @@ class Cost:
 def _work(cell: Cell) -> float:
     """What a run samples, in rollouts or steps of an environment: about what its time is proportional to."""
     sizes = Settings(**cell.settings)
-    each = sizes.envs * sizes.horizon if domain_of(cell.task) == "control" else sizes.tasks_per_step * sizes.samples_per_task
+    each = (
+        (sizes.envs or 8) * (sizes.horizon or 256)
+        if domain_of(cell.task) == "control"
+        else sizes.tasks_per_step * sizes.samples_per_task
+    )
     return float(max(sizes.steps or 0, 1) * each)
 
 

@@ -1,7 +1,4 @@
-"""From names to things: the task, the policy and the rollout of a run, for text and for control.
-
-The two kinds of task meet here and in nothing above: both give a `Components`, and the run only ever sees that.
-"""
+"""Components of text tasks: problems, a language model, sampled answers."""
 
 from __future__ import annotations
 
@@ -9,27 +6,23 @@ import dataclasses
 import threading
 import time
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from upslope.errors import Remark, UserError
-from upslope.learners.policy_gradient import POLICY_COLUMNS, PolicyGradient
+from upslope.learners.base import Learner, needs_start
+from upslope.learners.policy_gradient import POLICY_COLUMNS
 from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
-from upslope.rewards import load_reward, load_rewards
+from upslope.rewards import load_reward
 from upslope.runtime.checkpoint_files import CheckpointWriter
-from upslope.runtime.python_objects import PythonObjects
-from upslope.runtime.reward_text import reward_texts
 from upslope.runtime.run_folder import RunFolder
-from upslope.runtime.seeding import mix, numpy_generator, uniforms
-from upslope.runtime.settings import Device, Settings
-from upslope.runtime.statistics import bootstrap_interval
+from upslope.runtime.seeding import numpy_generator, uniforms
+from upslope.runtime.settings import Settings
 from upslope.runtime.threads import torch_threads
-from upslope.tasks import load_task
+from upslope.setting_up.base import Components, Progress, pick_device, settled_method
 from upslope.tasks.text import UndecidedReward
 from upslope.types import Method, Network
 
@@ -37,55 +30,10 @@ if TYPE_CHECKING:
     from upslope.policies.given import GivenModel
     from upslope.policies.language_model import LanguageModel
     from upslope.rollout.text import TextRollout
-    from upslope.tasks.gym import GymTask
     from upslope.tasks.text import TextTask
 
-Progress = Callable[[int, int], None]
 RECORDING, FREE_RECORDING = 0.02, 1.0
 """Share of the time of the steps that recording some rollouts may take, and seconds that are not counted."""
-WATCHED_EPISODE = 7
-"""Seed of the episode that is kept at each evaluation."""
-
-
-class Components(ABC):
-    """What a run works with."""
-
-    score_name: str
-    task: Any
-    policy: Any
-    rollout: Any
-
-    def __init__(self, method: Method, settings: Settings):
-        self.method, self.settings = method, settings
-
-    @abstractmethod
-    def warm_start(self, progress: Callable[[int, float], None]) -> None:
-        """Brings an untrained policy to where rewards can be earned, if the settings ask for it."""
-
-    @abstractmethod
-    def evaluate(self, progress: Progress | None = None) -> JsonDict:
-        """``score`` on problems or episodes never learned from, with its 95% interval ``low`` and ``high``."""
-
-    @abstractmethod
-    def record_step(self, folder: RunFolder, learner: PolicyGradient, step: int, seconds: float) -> None:
-        """Keeps what a step, which took so many seconds, can show for the inspector, if the settings ask for it."""
-
-    @abstractmethod
-    def record_evaluation(self, folder: RunFolder, step: int) -> None:
-        """Keeps what an evaluation can show for the inspector, if the settings ask for it."""
-
-    def save_start(self, files: CheckpointWriter) -> None:
-        """The policy as the run begins."""
-        self.policy.save(files)
-
-    def settle_reward(self, given: tuple[str, ...]) -> tuple[str, ...]:
-        """The rewards of a run that begins: those given, or the one chosen for data that were given none."""
-        return given
-
-    def give_heads(self) -> None:
-        """What the method's learned models put on the policy."""
-        for name, model in self.method.models:
-            self.policy.add_head(name, model.head(), mix(self.settings.seed, f"{name} head"))
 
 
 class TextComponents(Components):
@@ -113,7 +61,7 @@ class TextComponents(Components):
         settings = dataclasses.replace(settings, device=pick_device(settings.device, like))
         if settings.device == "cuda":  # its driver takes a second to wake, which the model's code takes to import
             threading.Thread(target=torch.cuda.init, daemon=True).start()
-        method = _settled(method, ("text",), knobs)
+        method = settled_method(method, ("text",), knobs)
         if isinstance(method.policy, Network):
             raise UserError(f"{method.name} has policy={method.policy}, a network for control; {task.name} is answered in text. "
                             "Leave it out: --model says what answers.")  # fmt: skip
@@ -209,7 +157,7 @@ class TextComponents(Components):
         from upslope.rollout.step_memory import StepSizes, check_memory
 
         settings, method = self.settings, self.method
-        copies = PolicyGradient.needs_start(method, settings) + sum(part.copies for _, part in method.references)
+        copies = needs_start(method, settings) + sum(part.copies for _, part in method.references)
         tasks, samples, here = settings.tasks_per_step, settings.samples_per_task, settings.engine == "torch"
         check_memory(self.policy, StepSizes(tasks, samples, self.tokens, self.prompt_lengths, copies, here))
 
@@ -247,7 +195,7 @@ class TextComponents(Components):
         reward = sum(map(sum, found.reward)) / len(found.problems)
         return {"score": found.accuracy, "low": low, "high": high, "problems": len(found.problems), "reward": reward}
 
-    def record_step(self, folder: RunFolder, learner: PolicyGradient, step: int, seconds: float) -> None:
+    def record_step(self, folder: RunFolder, learner: Learner, step: int, seconds: float) -> None:
         """The step's rollouts, token by token; steps are left out where some would take more than `RECORDING` of the time."""
         from upslope.learners.rollout_record import rollout_record
 
@@ -261,125 +209,3 @@ class TextComponents(Components):
 
     def record_evaluation(self, folder: RunFolder, step: int) -> None:
         """Nothing: the steps have shown how it answers."""
-
-
-class ControlComponents(Components):
-    """A gymnasium environment, acted in by a small network."""
-
-    score_name = "mean return"
-
-    def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Knobs, for_training: bool = True):
-        from upslope.rollout.environments import EnvRollout
-
-        self.task = task
-        if settings.engine != "torch":
-            raise UserError(f"--engine {settings.engine} continues text; {task.name} is an environment. Leave it out.")
-        if settings.device == "cuda":
-            raise UserError(
-                "--device cuda: the small networks of control tasks are on the CPU, where they are faster; leave it out."
-            )
-        settings = dataclasses.replace(settings, device="cpu").resolved("control", "mlp", continuous=task.continuous)
-        method = _settled(method, ("control", f"control-{'continuous' if task.continuous else 'discrete'}"), knobs)
-        estimator.check(method, POLICY_COLUMNS | EnvRollout.provides)
-        for slot in ("curriculum", "rollout", "data", "view"):
-            if getattr(method, slot):
-                raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")
-        super().__init__(method, settings)
-        self.policy = cast(Network, method.policy).build(task, mix(settings.seed, "policy"))
-        self.policy.plain = settings.plain
-        self.give_heads()
-        self.rollout = EnvRollout(
-            task,
-            self.policy,
-            envs=settings.envs if for_training else 1,
-            horizon=settings.horizon,
-            seed=settings.seed,
-            gamma=getattr(method.advantage, "gamma", 0.99),
-            normalise_observations=bool(settings.normalise_observations),
-            normalise_rewards=bool(settings.normalise_rewards),
-            workers=settings.env_workers if for_training else 1,
-        )
-
-    def warm_start(self, progress: Callable[[int, float], None]) -> None:
-        """A controller starts from nothing."""
-
-    def evaluate(self, progress: Progress | None = None) -> JsonDict:
-        from upslope.rollout.environments import evaluate_control
-        from upslope.rollout.evaluation import EVALUATION_SEED
-
-        episodes = self.settings.eval_problems or 100
-
-        def told(done: int) -> None:
-            if progress is not None:
-                progress(done, episodes)
-
-        returns = evaluate_control(
-            self.task, self.policy, self.rollout.state(), episodes=episodes, seed=EVALUATION_SEED, progress=told
-        )
-        low, high = bootstrap_interval(returns)
-        return {"score": float(np.mean(returns)), "low": low, "high": high, "episodes": episodes, "spread": float(np.std(returns))}
-
-    def record_step(self, folder: RunFolder, learner: PolicyGradient, step: int, seconds: float) -> None:
-        """Nothing: single decisions of many environments tell little."""
-
-    def record_evaluation(self, folder: RunFolder, step: int) -> None:
-        """An episode, always from the same beginning."""
-        from upslope.rollout.recorded_episode import play
-
-        if self.settings.record != "none":
-            folder.write_episode(play(self.task, self.policy, self.rollout.observations, WATCHED_EPISODE).record(step))
-
-
-def set_up(
-    method: Method,
-    task: str,
-    model: str,
-    settings: Settings,
-    reward: Sequence[str] = (),
-    test_data: str = "",
-    knobs: Knobs | None = None,
-    checking: Progress | None = None,
-    for_training: bool = True,
-    objects: PythonObjects | None = None,
-) -> Components:
-    """The components for a plan. Whatever cannot work is refused here, before the first rollout.
-
-    Args:
-        knobs: set by path after the method's own for this kind of task; the components' ``method`` has both.
-        checking: told how many of a file's prompts have been looked at; without it a line says so if it takes seconds.
-        for_training: steps will be made, so the memory for them must be there.
-        objects: the task, reward or model themselves, where they are not given by name.
-    """
-    objects = objects or PythonObjects()
-    wanted = objects.reward or load_rewards(reward_texts(reward))
-    loaded = load_task(
-        task if objects.task is None else objects.task,
-        reward=wanted,
-        test_data=objects.test_data or test_data or None,
-        columns=settings.columns,
-    )
-    if loaded.domain == "control":
-        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {}, for_training)
-    components = TextComponents(method, cast("TextTask", loaded), objects.model or model, settings, knobs or {}, checking)
-    if for_training:
-        components.check_memory()
-    return components
-
-
-def pick_device(asked: Device, model: str) -> Device:
-    """The device a language model goes to; asking for a GPU where there is none is refused."""
-    available = torch.cuda.is_available()
-    if asked == "cuda" and not available:
-        raise UserError(
-            "--device cuda, but torch sees no GPU here. Leave it out, or install a CUDA build: make install TORCH=torch."
-        )
-    if asked == "auto":
-        return "cuda" if available and model.split(":")[0] != "tiny" else "cpu"
-    return asked
-
-
-def _settled(method: Method, domains: tuple[str, ...], knobs: Knobs) -> Method:
-    from upslope.policies.control.networks import in_domains
-
-    settled = in_domains(method, *domains).with_knobs(knobs).derive(on=())
-    return in_domains(settled, *domains)  # --set policy=none is the usual network too

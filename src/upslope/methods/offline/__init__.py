@@ -1,0 +1,1 @@
+"""Methods that learn from datasets, alone or before they act."""

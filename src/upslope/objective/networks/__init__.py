@@ -1,0 +1,6 @@
+"""Networks of learned models, and what they are made of."""
+
+from upslope.objective.networks.mlp import MLPEnsemble
+from upslope.objective.networks.scalar import Scalar
+
+__all__ = ["MLPEnsemble", "Scalar"]

@@ -1,0 +1,82 @@
+"""Multi-layer perceptrons as the networks of critics and value functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from upslope.errors import MethodError
+from upslope.objective.base import ActionSpace, ModelNetwork
+from upslope.objective.networks.layers import MLPStack
+
+
+class MLPModel(nn.Module):
+    """Values of states or of actions, from several perceptrons at once.
+
+    Args:
+        judges: ``"state"`` gives a value for a state, ``"action"`` one for a state and an action vector, ``"choices"`` one for each
+            choice.
+    """
+
+    def __init__(self, stack: MLPStack, judges: Literal["state", "action", "choices"]):
+        super().__init__()
+        self.stack, self.judges = stack, judges
+
+    def answer(self, observation: Tensor, action: Tensor | None, frozen: bool) -> Tensor:
+        """``[E, N, T, J]`` for observations ``[N, T, D]`` and actions ``[N, T, J, A]`` or ids ``[N, T, J]``."""
+        rows, flat = observation.shape[:2], observation.flatten(0, 1)
+        if self.judges == "action":
+            if action is None:
+                raise MethodError("this model judges actions, and was asked without one.")
+            return self.stack(flat, frozen, action.flatten(0, 1)).squeeze(-1).unflatten(1, (*rows, -1))
+        found = self.stack(flat, frozen).unflatten(1, rows)
+        if self.judges == "choices" and action is not None:
+            return found.gather(-1, action.expand(found.shape[0], *action.shape))
+        return found
+
+
+@dataclass(frozen=True)
+class MLPEnsemble(ModelNetwork):
+    """Several multi-layer perceptrons of one shape that differ in their first weights.
+
+    Fields:
+        members: networks. Two and their smaller value keep a critic from believing too much; more cost time.
+        hidden: widths of the hidden layers.
+        activation: between them.
+        layer_norm: normalise what goes into each activation; it keeps values outside the data from growing.
+    """
+
+    ranges: ClassVar = {"members": "[1, 1000]"}
+
+    members: int = 2
+    hidden: tuple[int, ...] = (256, 256)
+    activation: Literal["relu", "tanh", "silu", "gelu"] = "relu"
+    layer_norm: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.hidden, list):
+            object.__setattr__(self, "hidden", tuple(self.hidden))
+
+    def check_knobs(self, path: str) -> None:
+        super().check_knobs(path)
+        checked_widths(self.hidden, path, type(self).__name__)
+
+    def build(self, space: ActionSpace, takes_action: bool, seed: int) -> nn.Module:
+        judges: Literal["state", "action", "choices"] = "state"
+        inputs, outputs = space.observation[0], 1
+        if takes_action and space.discrete:
+            judges, outputs = "choices", space.actions
+        elif takes_action:
+            judges, inputs = "action", inputs + space.actions
+        stack = MLPStack(self.members, (inputs, *self.hidden, outputs), self.activation, self.layer_norm, seed)
+        return MLPModel(stack, judges)
+
+
+def checked_widths(hidden: tuple[int, ...], path: str, kind: str) -> None:
+    """Refuses hidden layers that are none."""
+    if not hidden or min(hidden) < 1 or max(hidden) > 2**20:
+        raise MethodError(
+            f"{path}.hidden of {kind} is {hidden}; it must be the width of each hidden layer, at least 1 each: 256,256."
+        )

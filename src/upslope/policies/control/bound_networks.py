@@ -1,0 +1,178 @@
+"""The networks of a policy at the rows of one update: what parts ask through ``batch.nets``.
+
+One question has one answer within an update. Whoever asks again gets what was computed, without gradient unless it is his own: a
+model's loss reaches that model, the actor's the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from upslope.errors import MethodError
+from upslope.policies.control.network_policy import POLICY, NetworkPolicy
+from upslope.types import At, Drawn, Whose
+
+LAGGED, UNIFORM = "lagged", "uniform"
+Noise = Callable[[str, str, tuple[int, ...]], Tensor]
+"""Random numbers of a kind (``"normal"`` or ``"uniform"``), by name, in a shape."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExperienceInputs:
+    """What networks look at in rows drawn from a store."""
+
+    observation: Tensor
+    """``[N, T, ...]``, as networks see it."""
+    following: Tensor
+    """The observation behind each row."""
+
+    def take(self, pick: Callable[[Tensor], Tensor]) -> ExperienceInputs:
+        return ExperienceInputs(pick(self.observation), pick(self.following))
+
+
+class BoundNetworks:
+    """`upslope.types.Networks` on a policy and the inputs of an update.
+
+    Args:
+        noise: Where draws come from.
+        references: Policies by the name of their reference.
+        scope: Whose loss is computed: gradients reach this network and no other.
+    """
+
+    def __init__(
+        self,
+        policy: NetworkPolicy,
+        inputs: ExperienceInputs,
+        noise: Noise,
+        references: Mapping[str, NetworkPolicy] | None = None,
+        scope: str = "",
+        answers: dict[Any, Any] | None = None,
+    ):
+        self.policy, self.inputs, self.noise, self.scope = policy, inputs, noise, scope
+        self.references = references or {}
+        self.discrete, self.action_size = policy.space.discrete, policy.space.actions
+        self._answers: dict[Any, Any] = {} if answers is None else answers
+        self._own: dict[Any, Any] = {}
+        """Answers that carry gradient, for this scope alone."""
+
+    def scoped(self, network: str) -> BoundNetworks:
+        """The same, for the loss of one network."""
+        return BoundNetworks(self.policy, self.inputs, self.noise, self.references, network, self._answers)
+
+    def take(self, pick: Callable[[Tensor], Tensor]) -> BoundNetworks:
+        """For other rows, with draws of their own."""
+        return BoundNetworks(self.policy, self.inputs.take(pick), self.noise, self.references, self.scope)
+
+    def forget(self, network: str) -> None:
+        """The network has moved: what it said of values no longer holds. What the policy chose stays."""
+        for key in [key for key in self._answers if key[0] == "value" and key[1] == network]:
+            del self._answers[key]
+
+    # -- who acts ------------------------------------------------------------------------------------------------------
+
+    def actions(self, at: At, whose: Whose = POLICY, draws: int = 1, given: Mapping[str, Tensor] | None = None) -> Drawn:
+        key = ("actions", at, whose, draws, _identity(given))
+        return self._answer(key, whose == self.scope == POLICY, lambda frozen: self._drawn(at, whose, draws, given, frozen), given)
+
+    def _drawn(self, at: At, whose: Whose, draws: int, given: Mapping[str, Tensor] | None, frozen: bool) -> Drawn:
+        observation = self._seen(at, given)
+        shape: tuple[int, ...] = (*observation.shape[:2], draws)
+        if whose == UNIFORM:
+            return self._uniform(at, shape)
+        kind = UNIFORM if self.discrete else "normal"
+        noise = self.noise(kind, f"{at}/{whose}/{draws}", shape if self.discrete else (*shape, self.action_size))
+        return self._network(whose).sample(observation, noise, frozen)
+
+    def _uniform(self, at: At, shape: tuple[int, ...]) -> Drawn:
+        wide = shape if self.discrete else (*shape, self.action_size)
+        drawn = self.noise(UNIFORM, f"{at}/uniform/{shape[-1]}", wide)
+        if self.discrete:
+            logp = drawn.new_full(shape, -torch.tensor(float(self.action_size)).log().item())
+            return Drawn((drawn * self.action_size).long().clamp_max(self.action_size - 1), logp)
+        return Drawn(2 * drawn - 1, drawn.new_full(shape, -0.6931471805599453 * self.action_size))
+
+    def logp(self, at: At, action: Tensor, whose: Whose = POLICY, given: Mapping[str, Tensor] | None = None) -> Tensor:
+        live = whose == self.scope == POLICY
+        with torch.set_grad_enabled(live or action.requires_grad):
+            return self._network(whose).logp(self._seen(at, given), action, not live)
+
+    def log_probabilities(self, at: At, whose: Whose = POLICY) -> Tensor:
+        network, key = self._network(whose), ("log_probabilities", at, whose)
+        return self._answer(key, whose == self.scope == POLICY, lambda frozen: network.log_probabilities(self._seen(at), frozen))
+
+    # -- what models say -----------------------------------------------------------------------------------------------
+
+    def value(self, model: str, at: At, action: Tensor | None = None, lagged: bool = False) -> Tensor:
+        network = self._lagged(model) if lagged else self._model(model)
+        own = model == self.scope and not lagged
+        through = own or (action is not None and action.requires_grad)
+        key = ("value", model, lagged, at, id(action))
+        return self._answer(key, through, lambda frozen: network.answer(self._seen(at), action, not own), action)
+
+    def column(self, model: str, name: str, at: At = "now", **inputs: Tensor) -> Tensor:
+        own = model == self.scope
+        with torch.set_grad_enabled(own or any(each.requires_grad for each in inputs.values())):
+            return getattr(self._model(model), name)(self._seen(at), frozen=not own, **inputs)
+
+    # -- draws ---------------------------------------------------------------------------------------------------------
+
+    def normal(self, like: Tensor, name: str) -> Tensor:
+        return self.noise("normal", name, tuple(like.shape))
+
+    def uniform(self, like: Tensor, name: str) -> Tensor:
+        return self.noise(UNIFORM, name, tuple(like.shape))
+
+    # -- how -----------------------------------------------------------------------------------------------------------
+
+    def _answer(self, key: Any, with_gradient: bool, compute: Callable[[bool], Any], keep: Any = None) -> Any:
+        """What was said before, or what is computed now; ``keep`` holds what the key names by its identity."""
+        known = self._own if with_gradient else self._answers
+        if key not in known:
+            with torch.set_grad_enabled(with_gradient):
+                found = compute(not with_gradient)
+            known[key] = (found, keep)
+            if with_gradient and key[0] != "value":
+                self._answers.setdefault(key, (_detached(found), keep))
+        return known[key][0]
+
+    def _seen(self, at: At, given: Mapping[str, Tensor] | None = None) -> Tensor:
+        observation = self.inputs.observation if at == "now" else self.inputs.following
+        return observation if not given else torch.cat([observation, *(_wide(column) for column in given.values())], -1)
+
+    def _network(self, whose: Whose) -> Any:
+        if whose == POLICY:
+            return self.policy.actor
+        if whose == LAGGED:
+            return self._lagged(POLICY)
+        if whose not in self.references:
+            known = ", ".join([POLICY, LAGGED, UNIFORM, *self.references])
+            raise MethodError(f"a part asks what {whose!r} would do; there are {known}.")
+        return self.references[whose].actor
+
+    def _model(self, name: str) -> Any:
+        if name not in self.policy.networks:
+            raise MethodError(f"a part asks the model {name!r}; this method has {', '.join(self.policy.networks)}.")
+        return self.policy.networks[name]
+
+    def _lagged(self, name: str) -> Any:
+        if name not in self.policy.lagged:
+            knob = "policy.lag" if name == POLICY else f"models.{name}.lag"
+            raise MethodError(f"a part asks the slowly following copy of {name!r}, which has none. Set {knob}, as in 0.005.")
+        return self.policy.lagged[name]
+
+
+def _identity(given: Mapping[str, Tensor] | None) -> Any:
+    return tuple((name, id(column)) for name, column in given.items()) if given else ()
+
+
+def _wide(column: Tensor) -> Tensor:
+    return column if column.dim() == 3 else column.unsqueeze(-1)
+
+
+def _detached(found: Any) -> Any:
+    return Drawn(*(each.detach() for each in found)) if isinstance(found, Drawn) else found.detach()

@@ -1,0 +1,214 @@
+"""A policy made of torch networks: the actor, the models that learn beside it, and their slowly following copies.
+
+All that a run learns from stored experience is in here, so that a checkpoint holds it in one file and a copy is whole.
+Where no actor is named, the policy takes the choice that a model of it values most.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from upslope.errors import UserError
+from upslope.objective.networks.layers import FlatModule, follow
+from upslope.policies.control.actors import NUMPY_ACTIVATIONS, numpy_forward, torch_forward
+from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
+from upslope.runtime.seeding import mix
+from upslope.types import ActionSpace, Learned, Trajectories, View
+
+POLICY = "policy"
+"""The actor's name among the networks."""
+
+
+@dataclass(frozen=True, eq=False)
+class ActionBox:
+    """The box of an environment's actions, which policies see as [-1, 1]; a side without an end is left as it is."""
+
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def of(cls, space: Any) -> ActionBox:
+        low, high = np.asarray(space.low, np.float32).reshape(-1), np.asarray(space.high, np.float32).reshape(-1)
+        bounded = np.isfinite(low) & np.isfinite(high)
+        return cls(np.where(bounded, low, -1.0).astype(np.float32), np.where(bounded, high, 1.0).astype(np.float32))
+
+    def from_unit(self, action: np.ndarray) -> np.ndarray:
+        """Actions in [-1, 1] as the environment takes them."""
+        return self.low + 0.5 * (action + 1.0) * (self.high - self.low)
+
+    def to_unit(self, action: np.ndarray) -> np.ndarray:
+        """The environment's actions as [-1, 1]."""
+        return (2.0 * (action - self.low) / (self.high - self.low) - 1.0).astype(np.float32)
+
+
+class NetworkPolicy(nn.Module):
+    """An actor and the models beside it.
+
+    Args:
+        space: What the networks must know of the task.
+        actor: The policy's own network; none where ``reads`` names a model whose best choice is taken.
+        box: The environment's actions, where they are vectors.
+        lag: How far the actor's slowly following copy moves each time; 0 keeps none.
+    """
+
+    domain = "control"
+    independent_decisions = True
+    pads = True
+
+    def __init__(self, space: ActionSpace, actor: nn.Module | None, box: ActionBox | None, lag: float = 0.0, lag_every: int = 1,
+                 reads: str = "") -> None:  # fmt: skip
+        super().__init__()
+        self.space, self.box, self.reads = space, box, reads
+        self.plain = False
+        self.networks, self.lagged = nn.ModuleDict(), nn.ModuleDict()
+        self.lags: dict[str, tuple[float, int]] = {}
+        """Of each network with a slowly following copy: how far that moves, and every how many updates."""
+        if actor is not None:
+            self._add(POLICY, actor, lag, lag_every)
+
+    def add_model(self, name: str, model: Learned, seed: int) -> None:
+        """The network of a model, and its slowly following copy if it has one."""
+        network = model.model_network().build(self.space, model.takes_action, mix(seed, name))
+        self._add(name, network, model.lag, model.lag_every)
+
+    def _add(self, name: str, network: nn.Module, lag: float, lag_every: int) -> None:
+        self.networks[name] = network
+        if lag:
+            self.lags[name] = (lag, lag_every)
+            self.lagged[name] = frozen(copy.deepcopy(network))
+
+    @property
+    def actor(self) -> Any:
+        """The policy's own network."""
+        return self.networks[POLICY]
+
+    def follow(self, update: int) -> None:
+        """Moves the slowly following copies that are due behind this update (the first is 1)."""
+        for name, (rate, every) in self.lags.items():
+            if update % every == 0:
+                pairs = zip(flat_modules(self.lagged[name]), flat_modules(self.networks[name]), strict=True)
+                for lagged, module in pairs:
+                    follow(lagged, module, rate)
+
+    # -- acting --------------------------------------------------------------------------------------------------------
+
+    def acting(self) -> NetworkActor:
+        """The policy for acting. It reads the weights where they are: later updates reach it."""
+        return NetworkActor(self)
+
+    def evaluate(self, rows: Trajectories, needs: frozenset[str] = frozenset()) -> View:
+        """Log-probabilities ``[N, T]`` of the recorded actions."""
+        assert rows.action is not None
+        return View(self.actor.logp(rows.inputs.observation, rows.action.unsqueeze(2), frozen=False).squeeze(2))
+
+    # -- keeping -------------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def trainable(self) -> dict[str, list[nn.Parameter]]:
+        """Parameters by network."""
+        return {name: list(network.parameters()) for name, network in self.networks.items()}
+
+    def parameter_count(self) -> int:
+        return sum(parameter.numel() for parameter in self.networks.parameters())
+
+    def frozen_copy(self) -> NetworkPolicy:
+        """The same weights in a policy that does not learn."""
+        return frozen(copy.deepcopy(self))
+
+    def weights(self) -> dict[str, Tensor]:
+        """All weights by name, as views, those of the slowly following copies among them."""
+        found: dict[str, Tensor] = {}
+        for kind, networks in (("", self.networks), ("lagged.", self.lagged)):
+            for name, network in networks.items():
+                for path, module in network.named_modules():
+                    if isinstance(module, FlatModule):
+                        own = f"{kind}{name}.{path}." if path != "stack" else f"{kind}{name}."
+                        found |= {f"{own}{piece}": view for piece, view in module.frozen.items()}
+        return found
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        """Takes what `weights` gave, in place."""
+        own = self.weights()
+        differing = sorted(set(own) ^ set(weights)) or [name for name in own if own[name].shape != weights[name].shape]
+        if differing:
+            raise UserError(f"these weights are of another network: the two differ in {', '.join(differing[:4])}.")
+        for name, view in own.items():
+            view.copy_(weights[name])
+
+    def save(self, folder: Path | str | CheckpointWriter) -> None:
+        """Write ``policy.safetensors`` and ``policy.json``, each whole or not at all."""
+        described = {"kind": "networks", "observation": list(self.space.observation), "actions": self.space.actions,
+                     "discrete": self.space.discrete, "networks": list(self.networks), "reads": self.reads}  # fmt: skip
+        with saving(folder) as files:
+            files.write_tensors("policy.safetensors", self.weights())
+            files.write("policy.json", (json.dumps(described, indent=2) + "\n").encode())
+
+    def load(self, folder: Path | str | CheckpointReader) -> None:
+        """Take the weights of a policy of the same networks.
+
+        Raises:
+            Damaged: if the files are not what was written.
+        """
+        files = as_reader(folder)
+        described = files.read_json("policy.json")
+        if described.get("kind") != "networks":
+            raise UserError(f"the policy in {files.folder} is of another kind ({described.get('kind')!r}).")
+        self.load_weights(files.read_tensors("policy.safetensors"))
+
+
+class NetworkActor:
+    """A `NetworkPolicy` made to act, observation by observation, on the CPU."""
+
+    has_value = False
+
+    def __init__(self, policy: NetworkPolicy) -> None:
+        self.policy = policy
+        source: Any = policy.networks[policy.reads] if policy.reads else policy.actor
+        self._stack = source.stack
+        self._in_numpy = not policy.plain and self._stack.activation in NUMPY_ACTIVATIONS and policy.device.type == "cpu"
+
+    def output(self, observation: np.ndarray) -> np.ndarray:
+        """What the actor's network puts out, ``[B, O]``; where the policy reads a model, the mean of its members' values."""
+        if not self.policy.reads:
+            return numpy_forward(self._stack, observation) if self._in_numpy else torch_forward(self._stack, observation)[0]
+        found = numpy_forward(self._stack, observation, None) if self._in_numpy else torch_forward(self._stack, observation)
+        return found.mean(0)
+
+    def unit(self, output: np.ndarray, noise: np.ndarray, greedy: bool = False) -> np.ndarray:
+        """Actions in [-1, 1], or ids."""
+        if self.policy.reads:
+            return output.argmax(-1)
+        return self.policy.actor.choose(output, noise, greedy)
+
+    def choose(self, output: np.ndarray, noise: np.ndarray, greedy: bool = False) -> np.ndarray:
+        """Actions as the environment takes them."""
+        action = self.unit(output, noise, greedy)
+        return action if self.policy.box is None else self.policy.box.from_unit(action)
+
+    def value(self, observation: np.ndarray) -> np.ndarray:
+        """Zeros: what a critic thinks depends on the action."""
+        return np.zeros(len(observation), np.float32)
+
+
+def frozen(module: Any) -> Any:
+    """The module with no weight that learns."""
+    module.requires_grad_(False)
+    for each in flat_modules(module):
+        each.requires_grad_(False)
+    return module
+
+
+def flat_modules(module: nn.Module) -> list[FlatModule]:
+    """What of a network holds weights."""
+    return [each for each in module.modules() if isinstance(each, FlatModule)]

@@ -1,0 +1,252 @@
+"""Experience for learners that draw: environments acted in tick by tick, everything kept, rows drawn from what is kept.
+
+The run's own experience and a dataset are two stores; which of them an update's rows come from is the method's business
+(`DrawnData`). Observations are stored raw and normalised when they are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from upslope.errors import UserError
+from upslope.experience.episodes import Episodes
+from upslope.experience.log import ExperienceLog
+from upslope.experience.sampler import DrawnRows, draw, joined, returns_to_go
+from upslope.experience.store import DatasetRows, ReplayStore
+from upslope.policies.control.bound_networks import ExperienceInputs
+from upslope.policies.control.network_policy import NetworkPolicy
+from upslope.rollout.environments import EpisodeStats
+from upslope.rollout.normalise import ObservationNormaliser, Stored
+from upslope.runtime.seeding import mix, numpy_generator, stable_hash
+from upslope.tasks.gym import GymTask
+from upslope.types import Acting, ActingContext, DrawnData, Ended, Metrics, Source, Trajectories, View
+
+FLUSH = 4096
+"""Rows after which what happened is written to the log, between checkpoints too."""
+REPLAYED, DEMONSTRATED = "replayed", "demonstrated"
+
+
+class ReplayRollout:
+    """Acts, remembers and draws.
+
+    Running episodes cannot be saved. They are cut at every checkpoint, and `restart` begins fresh ones from a counter: an
+    interrupted run and one that was not see the same.
+
+    Args:
+        data: How rows are drawn, and how much is remembered.
+        acting: What changes the policy's actions while it gathers experience.
+        episodes: The dataset, if there is one.
+        planned_steps: Steps of all environments that the run will make.
+        normalise: Show networks observations with mean 0 and spread 1: by the dataset's statistics, or, without one, by those of
+            what was acted on.
+    """
+
+    domain = "control"
+    provides = frozenset({"step_reward", "ended", "signal.discount", "signal.return_to_go", "label.source"})
+    resumes_anywhere = False
+    traced = False
+
+    def __init__(self, task: GymTask, policy: NetworkPolicy, data: DrawnData, acting: tuple[Acting, ...], *, envs: int, seed: int,
+                 planned_steps: int, episodes: Episodes | None = None, normalise: bool = False, workers: int = 1,
+                 with_returns: bool = False) -> None:  # fmt: skip
+        self.task, self.policy, self.data, self.acting, self.seed = task, policy, data, acting, seed
+        self.planned_steps, self.env_steps = planned_steps, 0
+        self.observations = ObservationNormaliser(task.observation_size) if normalise else None
+        action = (task.action_size,) if task.continuous else ()
+        kept = ((task.observation_size,), np.float32)
+        self.store = ReplayStore(kept, action, not task.continuous, data.capacity, envs)
+        self.dataset = None if episodes is None else DatasetRows(episodes)
+        self.returns = returns_to_go(episodes, data.gamma) if episodes is not None and with_returns else None
+        if self.observations is not None and episodes is not None:
+            self.observations.update(episodes.observation.reshape(len(episodes.observation), -1))
+        self.log: ExperienceLog | None = None
+        self.largest_reward = 0.0 if episodes is None else float(np.abs(episodes.reward).max())
+        """Of all rewards that were seen, by size: what values must be explained by."""
+        self._count, self._workers = envs, workers
+        self._envs: Any = None
+        self._raw: Any = None
+        self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
+        self._finished: list[EpisodeStats] = []
+        self._actor = policy.acting()
+
+    # -- acting --------------------------------------------------------------------------------------------------------
+
+    def restart(self, step: int) -> None:
+        """Fresh episodes, the same ones whatever ran before; they begin when somebody acts."""
+        self._raw, self._restart = None, step
+
+    def _begin(self) -> None:
+        if self._envs is None:
+            self._envs = self.task.make(self._count, self._workers)
+        seeds = [mix(self.seed, "reset", self._restart, env) >> 32 for env in range(self._count)]
+        self._raw = np.stack([self._envs.reset(env, seed) for env, seed in enumerate(seeds)])
+        for lane, raw in zip(self.store.lanes, self._raw, strict=True):
+            lane.begin(raw)
+        self._return[:], self._length[:] = 0.0, 0
+
+    def act(self) -> None:
+        """One step in every environment."""
+        if self._raw is None:
+            self._begin()
+        if self.observations is not None and self.dataset is None:
+            self.observations.update(self._raw)
+        seen = self._seen(self._raw)
+        taken = self._actions(seen)
+        stepped = self._envs.step(taken, range(self._count))
+        self.env_steps += self._count
+        self._return += stepped.reward
+        self._length += 1
+        ended = stepped.terminated * np.int8(Ended.TERMINATED) + stepped.truncated * np.int8(Ended.TRUNCATED)
+        self.largest_reward = max(self.largest_reward, float(np.abs(stepped.reward).max()))
+        self._raw = stepped.observation
+        for env, lane in enumerate(self.store.lanes):
+            lane.add(taken[env], float(stepped.reward[env]), int(ended[env]), stepped.observation[env])
+            if ended[env]:
+                self._finished.append(EpisodeStats(float(self._return[env]), int(self._length[env])))
+                self._return[env], self._length[env] = 0.0, 0
+                self._raw[env] = self._envs.reset(env)
+                lane.begin(self._raw[env])
+        if self.log is not None and self.store.lanes[0].rows - self.log.written[0] > FLUSH:
+            self.log.flush()
+
+    def _actions(self, seen: np.ndarray) -> np.ndarray:
+        """What is done, as the environment takes it: what the policy draws, as the acting parts change it."""
+        random = numpy_generator(self.seed, "act", self.env_steps)
+        noise: np.ndarray
+        if self.task.continuous:
+            noise = random.standard_normal((self._count, self.task.action_size)).astype(np.float32)
+        else:
+            noise = random.random(self._count)
+        action = self._actor.unit(self._actor.output(seen), noise)
+        for number, part in enumerate(self.acting):
+            own = numpy_generator(self.seed, "acting", number, self.env_steps)
+            context = ActingContext(
+                seen, self.env_steps, self.planned_steps, own, not self.task.continuous, self.task.action_size
+            )  # fmt: skip
+            action = part(action, context)
+        return action if self.policy.box is None else self.policy.box.from_unit(action)
+
+    def warmed_up(self) -> bool:
+        """Whether enough was gathered to learn from."""
+        first = max((part.warm_up() for part in self.acting), default=0)
+        return self.dataset is not None or (self.env_steps >= first and self.store.decision_count > 0)
+
+    def _seen(self, raw: np.ndarray) -> np.ndarray:
+        return raw if self.observations is None else self.observations(raw)
+
+    # -- drawing -------------------------------------------------------------------------------------------------------
+
+    def draw(self, rows: int, step: int, update: int, data: DrawnData) -> Trajectories:
+        """Rows for an update ``[rows, 1]``, uniformly from each store."""
+        random = numpy_generator(self.seed, "draw", step, update)
+        own = self.store.decision_count
+        stored = {REPLAYED: own, DEMONSTRATED: self.dataset.decision_count if self.dataset else 0}
+        counts = data.counts(rows, stored, float(random.random()))
+        pieces, sources, returns = [], [], []
+        for name, count in counts.items():
+            if not count:
+                continue
+            if not stored[name]:
+                raise UserError(f"{count} rows of an update are to come from what is {name}, and there is none of it.")
+            numbers = random.integers(0, stored[name], count)
+            demonstrated = self.dataset if name == DEMONSTRATED else None
+            found = draw(demonstrated, numbers, data.gamma, data.n_steps) if demonstrated else self._drawn(numbers, data)
+            pieces.append(found)
+            sources.append(np.full(len(found.reward), int(Source.REPLAYED if name == REPLAYED else Source.DEMONSTRATED)))
+            known = self.returns if name == DEMONSTRATED else None
+            returns.append(np.full(count, -np.inf, np.float32) if known is None else known[found.rows])
+        return self._trajectories(joined(pieces), np.concatenate(sources), np.concatenate(returns))
+
+    def _drawn(self, numbers: np.ndarray, data: DrawnData) -> DrawnRows:
+        lanes = self.store.lanes
+        if len(lanes) == 1:
+            return draw(lanes[0], numbers, data.gamma, data.n_steps)
+        ends = np.cumsum([lane.decision_count for lane in lanes])
+        lane_of = np.searchsorted(ends, numbers, side="right")
+        first = ends - [lane.decision_count for lane in lanes]
+        found = [
+            draw(lane, numbers[lane_of == index] - first[index], data.gamma, data.n_steps)
+            for index, lane in enumerate(lanes)
+            if (lane_of == index).any()
+        ]
+        return joined(found)
+
+    def _trajectories(self, found: DrawnRows, source: np.ndarray, returns: np.ndarray) -> Trajectories:
+        device = self.policy.device
+
+        def column(values: np.ndarray) -> torch.Tensor:
+            return torch.from_numpy(np.ascontiguousarray(values)).unsqueeze(1).to(device)
+
+        action = found.action if self.policy.box is None else self.policy.box.to_unit(found.action)
+        reward = column(found.reward)
+        rows = len(found.reward)
+        zeros = torch.zeros_like(reward)
+        return Trajectories(
+            sampled=torch.ones_like(reward),
+            reward=zeros[:, 0],
+            group=torch.arange(rows, device=device),
+            task=torch.full((rows,), stable_hash(self.task.name), device=device),
+            behavior=View(zeros),
+            action=column(action),
+            step_reward=reward,
+            ended=column(found.ended),
+            signal={"discount": column(found.discount), "return_to_go": column(returns)},
+            label={"source": torch.from_numpy(source).to(device)},
+            horizon=1,
+            inputs=ExperienceInputs(column(self._seen(found.observation)), column(self._seen(found.following))),
+        )
+
+    # -- metrics and stops ---------------------------------------------------------------------------------------------
+
+    def metrics(self) -> Metrics:
+        """Of the episodes that ended since the last call."""
+        episodes, self._finished = self._finished, []
+        counts = {"env_steps": float(self.env_steps), "stored": float(self.store.decision_count)}
+        if not episodes:
+            return counts
+        returns, lengths = zip(*episodes, strict=True)
+        return counts | {"episode_return": float(np.mean(returns)), "episode_length": float(np.mean(lengths))}
+
+    def sync(self) -> None:
+        """Acting reads the weights where they are."""
+
+    def keep_in(self, folder: Path) -> None:
+        """Write what happens to files in this folder from now on."""
+        self.log = ExperienceLog(folder, self.store)
+
+    def settle(self) -> None:
+        """A checkpoint comes: running episodes end here, and all that happened is in the files."""
+        for lane in self.store.lanes:
+            lane.settle()
+        self._raw = None
+        if self.log is not None:
+            self.log.flush(settled=True)
+
+    def state(self) -> dict[str, Any]:
+        """Statistics, counts, and how long the files were when they were last settled."""
+        state: dict[str, Any] = {"env_steps": self.env_steps, "largest_reward": self.largest_reward}
+        state["logged"] = list(self.log.written) if self.log is not None else [0] * self._count
+        if self.observations is not None:
+            state.update({f"observation.{key}": value for key, value in self.observations.state().items()})
+        return state
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state; `restart` must follow. Without files to write to, nothing is remembered."""
+        self.env_steps, self.largest_reward = int(state["env_steps"]), float(state["largest_reward"])
+        if self.observations is not None:
+            found: dict[str, Stored] = {key[12:]: value for key, value in state.items() if key.startswith("observation.")}
+            self.observations.load_state(found)
+        if self.log is not None:
+            self.log.restore([int(length) for length in state["logged"]])
+        self._raw, self._finished = None, []
+
+    def close(self) -> None:
+        if self._envs is not None:
+            self._envs.close()
+        if self.log is not None:
+            self.log.close()

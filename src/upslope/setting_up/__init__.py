@@ -1,0 +1,72 @@
+"""From names to things: the task, the policy and the rollout of a run, for text and for control.
+
+The two kinds of task meet here and in nothing above: both give a `Components`, and the run only ever sees that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from upslope.errors import UserError
+from upslope.learners.base import check_learner
+from upslope.plain_data import Knobs
+from upslope.rewards import load_rewards
+from upslope.runtime.python_objects import PythonObjects
+from upslope.runtime.reward_text import reward_texts
+from upslope.runtime.settings import Settings
+from upslope.setting_up.base import Components, Progress, pick_device
+from upslope.setting_up.control import ControlComponents
+from upslope.setting_up.text import TextComponents
+from upslope.tasks import load_task
+from upslope.types import Method
+
+if TYPE_CHECKING:
+    from upslope.experience.dataset import Dataset
+    from upslope.tasks.gym import GymTask
+    from upslope.tasks.text import TextTask
+
+__all__ = ["Components", "ControlComponents", "Progress", "TextComponents", "pick_device", "set_up"]
+
+
+def set_up(
+    method: Method,
+    task: str,
+    model: str,
+    settings: Settings,
+    reward: Sequence[str] = (),
+    test_data: str = "",
+    knobs: Knobs | None = None,
+    checking: Progress | None = None,
+    for_training: bool = True,
+    objects: PythonObjects | None = None,
+    dataset: Dataset | None = None,
+) -> Components:
+    """The components for a plan. Whatever cannot work is refused here, before the first rollout.
+
+    Args:
+        knobs: set by path after the method's own for this kind of task; the components' ``method`` has both.
+        checking: told how many of a file's prompts have been looked at; without it a line says so if it takes seconds.
+        for_training: steps will be made, so the memory for them must be there.
+        objects: the task, reward or model themselves, where they are not given by name.
+        dataset: stored experience to learn from, in control.
+    """
+    check_learner(method)
+    objects = objects or PythonObjects()
+    wanted = objects.reward or load_rewards(reward_texts(reward))
+    loaded = load_task(
+        task if objects.task is None else objects.task,
+        reward=wanted,
+        test_data=objects.test_data or test_data or None,
+        columns=settings.columns,
+    )
+    if loaded.domain == "control":
+        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {}, for_training, dataset)
+    if dataset is not None:
+        raise UserError(f"--data is stored experience of an environment; {loaded.name} is answered in text. Leave it out.")
+    if method.learner != "policy-gradient":
+        raise UserError(f"{method.name} learns from stored experience of an environment; {loaded.name} is answered in text.")
+    components = TextComponents(method, cast("TextTask", loaded), objects.model or model, settings, knobs or {}, checking)
+    if for_training:
+        components.check_memory()
+    return components

@@ -1,0 +1,84 @@
+"""What a run works with, whatever its kind of task."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from upslope.errors import UserError
+from upslope.learners.base import Learner
+from upslope.plain_data import JsonDict, Knobs
+from upslope.policies.control.networks import in_domains
+from upslope.runtime.checkpoint_files import CheckpointWriter
+from upslope.runtime.run_folder import RunFolder
+from upslope.runtime.seeding import mix
+from upslope.runtime.settings import Device, Settings
+from upslope.types import Method
+
+Progress = Callable[[int, int], None]
+
+
+class Components(ABC):
+    """What a run works with."""
+
+    score_name: str
+    task: Any
+    policy: Any
+    rollout: Any
+
+    def __init__(self, method: Method, settings: Settings):
+        self.method, self.settings = method, settings
+
+    @abstractmethod
+    def warm_start(self, progress: Callable[[int, float], None]) -> None:
+        """Brings an untrained policy to where rewards can be earned, if the settings ask for it."""
+
+    @abstractmethod
+    def evaluate(self, progress: Progress | None = None) -> JsonDict:
+        """``score`` on problems or episodes never learned from, with its 95% interval ``low`` and ``high``."""
+
+    @abstractmethod
+    def record_step(self, folder: RunFolder, learner: Learner, step: int, seconds: float) -> None:
+        """Keeps what a step, which took so many seconds, can show for the inspector, if the settings ask for it."""
+
+    @abstractmethod
+    def record_evaluation(self, folder: RunFolder, step: int) -> None:
+        """Keeps what an evaluation can show for the inspector, if the settings ask for it."""
+
+    def keep_in(self, folder: RunFolder) -> None:
+        """The run's folder, for components that write to it themselves; most do not."""
+        return
+
+    def save_start(self, files: CheckpointWriter) -> None:
+        """The policy as the run begins."""
+        self.policy.save(files)
+
+    def settle_reward(self, given: tuple[str, ...]) -> tuple[str, ...]:
+        """The rewards of a run that begins: those given, or the one chosen for data that were given none."""
+        return given
+
+    def give_heads(self) -> None:
+        """What the method's learned models put on the policy."""
+        for name, model in self.method.heads:
+            self.policy.add_head(name, model.head(), mix(self.settings.seed, f"{name} head"))
+
+
+def pick_device(asked: Device, model: str) -> Device:
+    """The device a language model goes to; asking for a GPU where there is none is refused."""
+    available = torch.cuda.is_available()
+    if asked == "cuda" and not available:
+        raise UserError(
+            "--device cuda, but torch sees no GPU here. Leave it out, or install a CUDA build: make install TORCH=torch."
+        )
+    if asked == "auto":
+        return "cuda" if available and model.split(":")[0] != "tiny" else "cpu"
+    return asked
+
+
+def settled_method(method: Method, domains: tuple[str, ...], knobs: Knobs) -> Method:
+    """The method with its knobs for these kinds of task and the user's, in this order."""
+    settled = in_domains(method, *domains).with_knobs(knobs).derive(on=())
+    return in_domains(settled, *domains)  # --set policy=none is the usual network too

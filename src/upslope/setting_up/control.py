@@ -1,0 +1,173 @@
+"""Components of control: an environment, a small network that acts in it, and where its rows come from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from upslope.errors import UserError
+from upslope.experience.checking import check_dataset
+from upslope.learners.base import Learner
+from upslope.learners.policy_gradient import POLICY_COLUMNS
+from upslope.objective import estimator
+from upslope.plain_data import JsonDict, Knobs
+from upslope.runtime.run_folder import RunFolder
+from upslope.runtime.seeding import mix
+from upslope.runtime.settings import STORED_EXPERIENCE, Settings
+from upslope.runtime.statistics import bootstrap_interval
+from upslope.setting_up.base import Components, Progress, settled_method
+from upslope.types import Method, Network
+
+if TYPE_CHECKING:
+    from upslope.experience.dataset import Dataset
+    from upslope.tasks.gym import GymTask
+
+WATCHED_EPISODE = 7
+"""Seed of the episode that is kept at each evaluation."""
+
+
+class ControlComponents(Components):
+    """A gymnasium environment, acted in by a small network."""
+
+    score_name = "mean return"
+
+    def __init__(
+        self,
+        method: Method,
+        task: GymTask,
+        settings: Settings,
+        knobs: Knobs,
+        for_training: bool = True,
+        dataset: Dataset | None = None,
+    ):
+        self.task, self.dataset = task, dataset
+        if dataset is not None:
+            check_dataset(dataset, task)
+        if settings.engine != "torch":
+            raise UserError(f"--engine {settings.engine} continues text; {task.name} is an environment. Leave it out.")
+        if settings.device == "cuda":
+            raise UserError(
+                "--device cuda: the small networks of control tasks are on the CPU, where they are faster; leave it out."
+            )
+        domains = ("control", f"control-{'continuous' if task.continuous else 'discrete'}")
+        stored = method.learner == "actor-critic"
+        recipe = (dict(STORED_EXPERIENCE) if stored else {}) | method.settings_on(*domains)
+        asked = settings.offline_steps
+        settings = dataclasses.replace(settings, device="cpu").resolved(
+            "control", "mlp", continuous=task.continuous, recipe=recipe
+        )  # fmt: skip
+        if asked is None and method.offline and dataset is not None:
+            settings = dataclasses.replace(settings, offline_steps=settings.steps)
+        method = settled_method(method, domains, knobs)
+        _check_data(method, settings, dataset, for_training)
+        for slot in ("curriculum", "rollout", "view") if stored else ("curriculum", "rollout", "data", "view"):
+            if getattr(method, slot):
+                raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")
+        super().__init__(method, settings)
+        if stored:
+            self._remember(for_training)
+        else:
+            self._sample(for_training)
+
+    def _sample(self, for_training: bool) -> None:
+        """A policy that learns from rows just sampled."""
+        from upslope.rollout.environments import EnvRollout
+
+        method, settings, task = self.method, self.settings, self.task
+        estimator.check(method, POLICY_COLUMNS | EnvRollout.provides)
+        self.policy = cast(Network, method.policy).build(task, mix(settings.seed, "policy"))
+        self.policy.plain = settings.plain
+        self.give_heads()
+        self.rollout = EnvRollout(
+            task,
+            self.policy,
+            envs=settings.envs or 1 if for_training else 1,
+            horizon=settings.horizon or 1,
+            seed=settings.seed,
+            gamma=getattr(method.advantage, "gamma", 0.99),
+            normalise_observations=bool(settings.normalise_observations),
+            normalise_rewards=bool(settings.normalise_rewards),
+            workers=settings.env_workers if for_training else 1,
+        )
+
+    def _remember(self, for_training: bool) -> None:
+        """A policy of networks that learns from rows drawn out of what is stored."""
+        from upslope.learners.actor_critic import check, drawn_data
+        from upslope.policies.control.network_policy import NetworkPolicy
+        from upslope.rollout.replay import ReplayRollout
+
+        method, settings, task = self.method, self.settings, self.task
+        check(method, ReplayRollout.provides)
+        self.policy = cast(Network, method.policy).build(task, mix(settings.seed, "policy"))
+        if not isinstance(self.policy, NetworkPolicy):
+            raise UserError(f"{method.name} learns from stored experience, and policy={method.policy} is for rows just sampled. "
+                            "Take Stochastic(), Deterministic() or GreedyChoice().")  # fmt: skip
+        self.policy.plain = settings.plain
+        for name, model in method.learned:
+            self.policy.add_model(name, model, mix(settings.seed, "models"))
+        steps = max((settings.steps or 0) - (settings.offline_steps or 0), 0)
+        self.rollout = ReplayRollout(
+            task,
+            self.policy,
+            drawn_data(method),
+            method.acting,
+            envs=settings.envs or 1,
+            seed=settings.seed,
+            planned_steps=steps * (settings.horizon or 1) * (settings.envs or 1),
+            episodes=self.dataset.episodes if self.dataset is not None else None,
+            normalise=bool(settings.normalise_observations),
+            workers=settings.env_workers if for_training else 1,
+            with_returns="signal.return_to_go" in method.needs(),
+        )
+
+    def keep_in(self, folder: RunFolder) -> None:
+        """Experience is written as it comes."""
+        if self.method.learner == "actor-critic":
+            self.rollout.keep_in(folder.path / "experience")
+
+    def warm_start(self, progress: Callable[[int, float], None]) -> None:
+        """A controller starts from nothing."""
+
+    def evaluate(self, progress: Progress | None = None) -> JsonDict:
+        from upslope.rollout.environments import evaluate_control
+        from upslope.rollout.evaluation import EVALUATION_SEED
+
+        episodes = self.settings.eval_problems or 100
+
+        def told(done: int) -> None:
+            if progress is not None:
+                progress(done, episodes)
+
+        returns = evaluate_control(
+            self.task, self.policy, self.rollout.state(), episodes=episodes, seed=EVALUATION_SEED, progress=told
+        )
+        low, high = bootstrap_interval(returns)
+        return {"score": float(np.mean(returns)), "low": low, "high": high, "episodes": episodes, "spread": float(np.std(returns))}
+
+    def record_step(self, folder: RunFolder, learner: Learner, step: int, seconds: float) -> None:
+        """Nothing: single decisions of many environments tell little."""
+
+    def record_evaluation(self, folder: RunFolder, step: int) -> None:
+        """An episode, always from the same beginning."""
+        from upslope.rollout.recorded_episode import play
+
+        if self.settings.record != "none":
+            folder.write_episode(play(self.task, self.policy, self.rollout.observations, WATCHED_EPISODE).record(step))
+
+
+def _check_data(method: Method, settings: Settings, dataset: Dataset | None, for_training: bool) -> None:
+    """Refuses a dataset that nobody would read, and methods that cannot do without one."""
+    if not for_training:
+        return
+    if dataset is not None and method.learner != "actor-critic":
+        raise UserError(f"--data goes with methods that learn from stored experience; {method.name} learns from what it samples. "
+                        "Take bc, td3-bc, iql, cql or rlpd, or leave it out.")  # fmt: skip
+    if dataset is not None:
+        return
+    if settings.offline_steps:
+        raise UserError(f"--offline-steps is {settings.offline_steps}, and there is no dataset to learn from. Give --data.")
+    if method.offline or any(getattr(part, "needs_dataset", False) for part in method.data):
+        raise UserError(f"{method.name} learns from a dataset. Give it one: --data NAME, as 'upslope data make' makes it.")
