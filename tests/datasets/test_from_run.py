@@ -70,6 +70,23 @@ def test_what_a_run_draws_depends_on_the_episode_alone(kept: Path):
 
 
 @pytest.mark.slow
+def test_replay_is_what_the_run_has_seen(tmp_path: Path):
+    """Two environments of episodes cut after 50 steps; 3 steps of 100 each."""
+    folder, task = tmp_path / "run", "gym:Pendulum-v1:max_episode_steps=50"
+    up.train("sac", task, steps=3, envs=2, horizon=100, updates_per_step=1, eval_problems=1, out=folder)
+    found = make_data("replay", "", "replay", from_run=folder)
+    assert found.card.decisions == 600 and found.card.env == task and found.card.recipe == "replay"
+    assert set(found.episodes.lengths.tolist()) <= set(range(1, 51)) and found.episodes.lengths.sum() == 600
+    some = make_data("some", "", "replay", 130, from_run=folder)
+    assert some.card.decisions == 130
+    assert np.array_equal(some.episodes.observation[:50], found.episodes.observation[:50])
+    again = make_data("again", "", "replay", 130, from_run=folder)
+    assert again.digest == some.digest
+    with pytest.raises(UserError, match="has seen 600 decisions"):
+        make_data("more", "", "replay", 601, from_run=folder)
+
+
+@pytest.mark.slow
 def test_runs_that_cannot_act(tmp_path: Path):
     with pytest.raises(UserError, match="no run"):
         make_data("mine", "gym:CartPole-v1", "expert", 10, from_run=tmp_path / "none")
@@ -79,5 +96,7 @@ def test_runs_that_cannot_act(tmp_path: Path):
     up.train("ppo", "gym:CartPole-v1", steps=1, envs=2, horizon=16, eval_problems=1, out=tmp_path / "short")
     with pytest.raises(UserError, match=r"kept its last checkpoint only.*--keep-checkpoints 20"):
         make_data("mine", "", "medium", 10, from_run=tmp_path / "short")
+    with pytest.raises(UserError, match="kept no experience"):
+        make_data("mine", "", "replay", from_run=tmp_path / "short")
     with pytest.raises(UserError, match="acts in gym:CartPole-v1, whose spaces are not those of gym:Pendulum-v1"):
         make_data("mine", "gym:Pendulum-v1", "expert", 10, from_run=tmp_path / "short")

@@ -47,7 +47,7 @@ RIGHT = {
     "compose": {"names": (), "take": ("none",)},
     "list_methods": {"family": ("empty",)},
     "make_data": {
-        "name": ("path",), "task": ("empty",), "recipe": (), "steps": ("number",), "seed": ("number",), "from_run": ("empty",),
+        "name": ("path",), "task": ("empty",), "recipe": (), "steps": ("none", "number"), "seed": ("number",), "from_run": ("empty",),
         "out": ("none", "path", "empty"),
     },
     "load_data": {"data": (), "task": ("none",)},

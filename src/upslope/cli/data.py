@@ -51,7 +51,7 @@ def _add_make_flags(parser: argparse.ArgumentParser) -> None:
     add("--task", default="", metavar="TASK", help="the environment, as for train (the run's own)")
     add("--recipe", default="random", metavar="RECIPE", help="who acts, as in medium or mixed:expert=0.1; all are below (random)")
     add("--from", dest="from_run", default="", metavar="RUN", help="the folder of a run whose policy acts")
-    add("--steps", type=whole(1), default=20_000, metavar="N", help="decisions, exactly (20000)")
+    add("--steps", type=whole(1), metavar="N", help="decisions, exactly (20000; of replay all there are)")
     add("--seed", type=whole(0), default=0, metavar="N", help="another one gives other data (0)")
     add("--out", default="data", metavar="DIR", help="where the folder goes (data)")
     add("--quiet", action="store_true", help="print nothing but the folder of the data")

@@ -27,7 +27,7 @@ TASK = "an environment: a name such as 'gym:Pendulum-v1', 'file.py:Class', or th
     name=text("the name of a folder"),
     task=anything_but(TASK, int, float, bytes, type(None)),
     recipe=text("a recipe, such as 'random' or 'mixed:expert=0.1'"),
-    steps=instance("a whole number, at least 1", int),
+    steps=optional(instance("a whole number, at least 1, or None", int)),
     seed=instance("a whole number", int),
     from_run=text("a run or its folder; left out, none", Run),
     out=optional(folder("a folder, as text or a path, or None")),
@@ -37,7 +37,7 @@ def make_data(
     task: Any = "",
     recipe: str = "random",
     *,
-    steps: int = 20_000,
+    steps: int | None = None,
     seed: int = 0,
     from_run: str | Path | Run = "",
     out: str | Path | None = None,
@@ -48,7 +48,7 @@ def make_data(
         name: Of the folder. What is there by the very same recipe is returned; other data are never written over.
         task: An environment, as for `train`; left out, the run's own.
         recipe: Who acts: ``"random"``, ``"expert"``, ``"medium"``, ``"noisy:eps=0.3"``; ``upslope data make --help`` lists all.
-        steps: Decisions, exactly.
+        steps: Decisions, exactly; left out, 20,000, and of ``replay`` all there are.
         from_run: A run whose policy acts, or its folder.
         out: Where the folder goes; left out, ``data``.
 

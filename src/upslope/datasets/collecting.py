@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from upslope.datasets.behaviours import Behaviour
-from upslope.experience import Episode
+from upslope.experience import Episode, Episodes
 from upslope.runtime.seeding import mix, numpy_generator
 from upslope.tasks.gym import MOST_WATCHED, Environments, GymTask
 from upslope.tasks.spaces import actions_taken
@@ -28,7 +28,7 @@ def quiet(what: str, done: int, of: int) -> None:
 class Collected:
     """Episodes, and whether the last of them merely stops because there were steps enough."""
 
-    episodes: list[Episode]
+    episodes: Episodes
     unfinished: bool
 
 
@@ -54,7 +54,7 @@ def collect(task: GymTask, who: Callable[[int], Behaviour], steps: int, seed: in
             progress("playing", total, steps)
             if total >= steps:
                 break
-    return Collected(kept, left)
+    return Collected(Episodes.of(kept), left)
 
 
 def returns(task: GymTask, who: Behaviour, episodes: int, seed: int, what: str, progress: Progress = quiet) -> list[float]:
@@ -94,6 +94,17 @@ def play(task: GymTask, place: Environments, who: Behaviour, seed: int, number: 
     left = ended == Ended.NO and not (len(rewards) >= MOST_WATCHED and not task.max_episode_steps)
     episode = Episode(np.stack(seen), np.stack(actions), np.array(rewards), ended if ended else Ended.TRUNCATED)
     return Played(episode, left)
+
+
+def first_decisions(episodes: Episodes, steps: int) -> Episodes:
+    """So many of them, the last episode cut where it must be."""
+    kept: list[Episode] = []
+    for episode in episodes:
+        if steps <= 0:
+            break
+        kept.append(_at_most(episode, steps))
+        steps -= len(episode)
+    return Episodes.of(kept)
 
 
 def _at_most(episode: Episode, steps: int) -> Episode:

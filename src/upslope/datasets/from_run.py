@@ -10,10 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from upslope.datasets.behaviours import Behaviour, PolicyActions
-from upslope.datasets.collecting import Progress, quiet, returns
+from upslope.datasets.collecting import Progress, first_decisions, quiet, returns
 from upslope.errors import UserError
+from upslope.experience import Episodes, Space
+from upslope.experience.card import spaces_of
+from upslope.experience.log import COLUMNS
 from upslope.run import Run, load_components
 from upslope.runtime.checkpoint_files import DIGESTS
+from upslope.runtime.files import load_state
 from upslope.runtime.run_folder import RunFolder
 from upslope.tasks.gym import GymTask
 
@@ -88,6 +92,40 @@ class ActingRun:
             raise UserError(f"{path} kept no checkpoint near a third of the way from random actions ({random:.4g}) to its end "
                             f"({end:.4g}); the nearest, {best.name}, is {shares[best]:.0%} of the way. {cure}.")  # fmt: skip
         return best
+
+    def experience(self, steps: int | None) -> Episodes:
+        """What the run itself has seen, up to its last checkpoint; or the first so many decisions of it, an equal share of every
+        environment's.
+
+        Raises:
+            UserError: if it kept none, or not as much.
+        """
+        folder, path = self.run.path / "experience", self.run.path
+        rows = load_state(self.run.folder.reader(self.last()), "learner")["rollout"].get("logged", [])
+        if not sum(rows) or not folder.is_dir():
+            raise UserError(
+                f"{path} kept no experience: runs of methods that learn from stored experience do, such as sac and dqn."
+            )
+        lanes = [self._lane(folder, number, length) for number, length in enumerate(rows) if length]
+        total = sum(len(lane.decisions) for lane in lanes)
+        if steps is not None and steps > total:
+            raise UserError(f"--steps {steps}: {path} has seen {total:,} decisions. Ask for fewer, or leave --steps out for all.")
+        if steps is not None:
+            shares = np.diff([steps * part // len(lanes) for part in range(len(lanes) + 1)])
+            lanes = [first_decisions(lane, int(share)) for lane, share in zip(lanes, shares, strict=True) if share]
+        return Episodes(*(np.concatenate([getattr(lane, name) for lane in lanes]) for name in COLUMNS))
+
+    def _lane(self, folder: Path, number: int, rows: int) -> Episodes:
+        """What one environment of the run has shown."""
+        observation, action = spaces_of(self.task)
+        kinds = {"observation": observation, "action": action, "reward": Space((), "float32"), "ended": Space((), "int8")}
+        found = {}
+        for name, kind in kinds.items():
+            file, shape = folder / f"{number}.{name}", (rows, *kind.shape)
+            if not file.is_file() or file.stat().st_size < np.dtype(kind.dtype).itemsize * int(np.prod(shape)):
+                raise UserError(f"{file} is missing, or shorter than the checkpoint says. The run's experience is not whole.")
+            found[name] = np.fromfile(file, kind.dtype, int(np.prod(shape))).reshape(shape)
+        return Episodes(**found)
 
     def _return(self, task: GymTask, checkpoint: Path, progress: Progress) -> float:
         return float(np.mean(returns(task, self.at(checkpoint), EPISODES, SEED, f"judging {checkpoint.name}", progress)))

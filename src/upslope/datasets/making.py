@@ -17,17 +17,19 @@ from upslope.datasets.controllers import demand_scripted, scripted
 from upslope.datasets.from_run import SEED, ActingRun
 from upslope.datasets.recipe import Recipe
 from upslope.errors import Remark, UserError
-from upslope.experience import Card, Dataset, Episode, Episodes, load_dataset
+from upslope.experience import Card, Dataset, Episode, load_dataset
 from upslope.experience.card import spaces_of
+from upslope.experience.checking import check_columns
 from upslope.experience.dataset import CARD, HOME, read_card
 from upslope.plain_data import JsonDict
 from upslope.tasks import load_task
 from upslope.tasks.gym import GymTask
 from upslope.types import Ended
 
+STEPS = 20_000
 REFERENCE_EPISODES = 20
 """Over which the returns of random actions and of the expert are measured."""
-SPLIT_EPISODES = 5
+SPLIT_STEPS = 1_000
 """Of random actions, whose median cuts the states into two halves."""
 
 
@@ -35,7 +37,7 @@ def make_data(
     name: str,
     task: str | GymTask = "",
     recipe: str = "random",
-    steps: int = 20_000,
+    steps: int | None = None,
     seed: int = 0,
     from_run: str | Path = "",
     out: str | Path = HOME,
@@ -47,7 +49,7 @@ def make_data(
         name: Of the folder.
         task: An environment, as for ``--task``; left out, the run's own.
         recipe: As in ``--recipe``: ``"random"``, ``"mixed:expert=0.1"``; `upslope.datasets.recipe.KINDS` lists all.
-        steps: Decisions, exactly.
+        steps: Decisions, exactly; left out, 20,000, and of ``replay`` all there are.
         from_run: The folder of a run whose policy acts.
         progress: Is told how far it is.
 
@@ -55,17 +57,18 @@ def make_data(
         UserError: before anything is played, if the recipe is none, lacks what it needs, or the name is taken by other data.
     """
     folder = _new_folder(name, out)
-    if steps < 1:
+    if steps is not None and steps < 1:
         raise UserError(f"--steps {steps}: data need at least 1.")
     chosen = Recipe.parse(recipe)
+    steps = STEPS if steps is None and chosen.kind != "replay" else steps
     bench = _Bench.set_up(chosen, task, from_run, seed, progress)
     known: JsonDict = dict(env=env_text(bench.task), recipe=str(chosen), seed=seed, steps=steps, origin=bench.origin)
     if (found := _already_there(folder, known)) is not None:
         return found
-    collected = bench.collect(steps)
+    collected = bench.experience(steps) if steps is None or chosen.kind == "replay" else bench.collect(steps)
     observation, action = spaces_of(bench.task)
     made = Dataset.of(
-        Episodes.of(collected.episodes), name, observation=observation, action=action, unfinished=collected.unfinished,
+        collected.episodes, name, observation=observation, action=action, unfinished=collected.unfinished,
         random=bench.random_return, expert=bench.expert_return, reference_episodes=REFERENCE_EPISODES, **known,
     )  # fmt: skip
     made.save(folder)
@@ -197,6 +200,13 @@ class _Bench:
     def _mean_return(self, who: Behaviour, what: str) -> float:
         return float(np.mean(returns(self.task, who, REFERENCE_EPISODES, SEED, what, self.progress)))
 
+    def experience(self, steps: int | None) -> Collected:
+        """What the run itself has seen."""
+        assert self.run is not None
+        found = self.run.experience(steps)
+        check_columns(found, f"the experience of {self.run.run.path}")
+        return Collected(found, False)
+
     # -- recipes ---------------------------------------------------------------------------------------------------------------
 
     def collect(self, steps: int) -> Collected:
@@ -228,8 +238,7 @@ class _Bench:
     def _split(self) -> tuple[int | None, float]:
         """The number of an observation that cuts the states into two halves, and where: at its median under random actions."""
         axis = None if hasattr(self.task.observation_space, "n") else self.recipe["axis"]
-        seen = collect(self.task, lambda _: self.random, 100 * SPLIT_EPISODES, SEED).episodes
-        rows = np.concatenate([episode.observations for episode in seen])
+        rows = collect(self.task, lambda _: self.random, SPLIT_STEPS, SEED).episodes.observation
         if rows.ndim > 2 or (axis is not None and axis >= rows.shape[1]):
             shape = f"an observation of {self.task.name} has the shape {rows.shape[1:]}"
             raise UserError(f"--recipe {self.recipe}: {shape}; axis={axis} must be one of its numbers.")
