@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,6 +77,22 @@ class Played:
 
 def play(task: GymTask, place: Environments, who: Behaviour, seed: int, number: int, steps: int) -> Played:
     """One episode, of so many steps at the most."""
+    with global_numpy(mix(seed, "data", "global", number) >> 32):
+        return _play(task, place, who, seed, number, steps)
+
+
+@contextmanager
+def global_numpy(seed: int) -> Iterator[None]:
+    """Lets code that draws from numpy's global numbers, as some simulators do, draw the same ones; puts the old ones back."""
+    before = np.random.get_state()
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(before)
+
+
+def _play(task: GymTask, place: Environments, who: Behaviour, seed: int, number: int, steps: int) -> Played:
     seen = [place.reset(0, mix(seed, "data", number) >> 32)]
     who.begin(place.simulator(0), seen[0], numpy_generator(seed, "data", "act", number))
     actions: list[np.ndarray] = []
