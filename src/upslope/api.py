@@ -273,6 +273,7 @@ def load(
     grid=optional(mapping("a dict from knobs or settings to lists of values", several(lambda _, value: value, "a list of values"))),
     reward=anything_but("a name or a list of names", int, float, bytes),
     test_data=text("a file, as text or a path"),
+    data=one_or_several(text("the name or file of a dataset"), "the name or file of a dataset, or a list of them"),
     workers=optional(instance("a whole number, or None", int)),
     k=optional(instance("a whole number, or None", int)),
     threshold=optional(number),
@@ -291,6 +292,7 @@ def compare(
     take: Mapping[str, str] | None = None,
     reward: Any = (),
     test_data: str = "",
+    data: str | Sequence[str] = (),
     out: str | Path | None = None,
     workers: int | None = None,
     k: int | None = None,
@@ -311,6 +313,7 @@ def compare(
         knobs: For all methods; with ``"dhpo:surrogate.sequence.high"`` for one.
         grid: Values of settings, knobs or slots, each choice compared as a method of its own:
             ``{"lr": [1e-4, 3e-4], "surrogate.high": [0.2, 0.28]}``.
+        data: For control, one or several datasets to learn from, as for `train`; without a task it is their own environment.
         out: Folder of the comparison; left out, ``runs/compare-<methods>-<task>``.
         workers: Runs at a time; left out, as many as cores and memory carry.
         k: pass@1 to pass@k of text tasks; 0 is none. (16 for tiny, else 8; none for finished runs)
@@ -329,6 +332,7 @@ def compare(
     if words and is_run(str(words[0])):
         return compare_runs(words, options)
     asked: JsonDict = dict(seeds=seeds, model=model, knobs=knobs, grid=grid, take=take, reward=reward, test_data=test_data)
+    asked["data"] = data
     return compare_methods(_question(words, task, **asked, **settings), method, options)
 
 
@@ -368,6 +372,7 @@ def _question(
     take: Mapping[str, str] | None = None,
     reward: Any = (),
     test_data: str = "",
+    data: str | Sequence[str] = (),
     **settings: Any,
 ) -> Question:
     from upslope.report.compare.cells import Question
@@ -381,8 +386,21 @@ def _question(
     tasks = (task,) if isinstance(task, str) else tuple(task)
     if not all(isinstance(each, str) for each in (*tasks, test_data)):
         raise UserError("give tasks and test data by name or file: every run is a process of its own, which must find them again.")
+    stored = tuple(data_argument(each)[0] for each in ((data,) if isinstance(data, str) else data) if each)
+    if stored and tasks in ((), (DEFAULT_TASK,)):
+        tasks = _environment_of_all(stored)
     settings = with_system_text(settings)
-    return Question(tuple(map(str, what)), tasks, seeds, model, knobs or {}, grid or {}, settings, rewards, test_data, take or {})
+    return Question(
+        tuple(map(str, what)), tasks, seeds, model, knobs or {}, grid or {}, settings, rewards, test_data, take or {}, stored
+    )
+
+
+def _environment_of_all(data: Sequence[str]) -> tuple[str, ...]:
+    """The environment that all these datasets are of."""
+    found = dict.fromkeys(environment_of(each, None) for each in data)
+    if len(found) > 1:
+        raise UserError(f"the datasets are of {' and '.join(found)}; compare those of one environment, or name it with --task.")
+    return tuple(found)
 
 
 def _reported(run: Run) -> Run:
