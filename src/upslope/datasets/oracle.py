@@ -1,7 +1,8 @@
 """OGBench's scripted manipulators: they know where every cube is and where it shall go, and move the arm there.
 
-They draw from numpy's global numbers, which `upslope.datasets.collecting.play` seeds. They were written to collect data without a task. Here they work in environments with one: their target is a cube that is not yet
-where the task wants it, and when they are done with one, the next one is.
+They were written to collect data without a task. Here they work in environments with one: their target is a cube that is not yet
+where the task wants it, and when they are done with one, the next one is. They draw from numpy's global numbers, which
+`upslope.datasets.collecting.play` seeds.
 """
 
 from __future__ import annotations
