@@ -195,6 +195,10 @@ class Environments:
     def _when(self, env: int | None) -> str:
         return f" at step {self._steps[env]} of an episode" if env is not None and self._steps[env] else ""
 
+    def simulator(self, which: int) -> Any:
+        """The environment itself, without wrappers: for controllers that know more than they are shown."""
+        return self._envs[which].unwrapped
+
     def render(self, which: int) -> Any:
         """What an environment shows of itself, in the mode it was made with."""
         return self._envs[which].render()
