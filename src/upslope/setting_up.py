@@ -30,6 +30,7 @@ from upslope.runtime.settings import Device, Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.runtime.threads import torch_threads
 from upslope.tasks import load_task
+from upslope.tasks.judging import load_test_task
 from upslope.tasks.text import UndecidedReward
 from upslope.types import Method, Network
 
@@ -52,6 +53,8 @@ class Components(ABC):
 
     score_name: str
     task: Any
+    test_task: Any
+    """Of control: where the policy is judged."""
     policy: Any
     rollout: Any
 
@@ -271,7 +274,9 @@ class ControlComponents(Components):
     def __init__(self, method: Method, task: GymTask, settings: Settings, knobs: Knobs, for_training: bool = True):
         from upslope.rollout.environments import EnvRollout
 
-        self.task = task
+        self.task, self.test_task = task, load_test_task(settings.test_task, task)
+        for remark in set(self.test_task.remarks) - set(task.remarks) if for_training else ():
+            warnings.warn(Remark(remark), stacklevel=2)
         if settings.engine != "torch":
             raise UserError(f"--engine {settings.engine} continues text; {task.name} is an environment. Leave it out.")
         if settings.device == "cuda":
@@ -314,7 +319,7 @@ class ControlComponents(Components):
                 progress(done, episodes)
 
         returns = evaluate_control(
-            self.task, self.policy, self.rollout.state(), episodes=episodes, seed=EVALUATION_SEED, progress=told
+            self.test_task, self.policy, self.rollout.state(), episodes=episodes, seed=EVALUATION_SEED, progress=told
         )
         low, high = bootstrap_interval(returns)
         return {"score": float(np.mean(returns)), "low": low, "high": high, "episodes": episodes, "spread": float(np.std(returns))}
@@ -327,7 +332,7 @@ class ControlComponents(Components):
         from upslope.rollout.recorded_episode import play
 
         if self.settings.record != "none":
-            folder.write_episode(play(self.task, self.policy, self.rollout.observations, WATCHED_EPISODE).record(step))
+            folder.write_episode(play(self.test_task, self.policy, self.rollout.observations, WATCHED_EPISODE).record(step))
 
 
 def set_up(
