@@ -58,18 +58,18 @@ def test_text_in_a_tree_is_left_out_and_said():
 
 
 @pytest.mark.parametrize(
-    ("space", "shape"),
+    ("space", "shape", "channels"),
     [
-        (IMAGE, (8, 9, 3)),
-        (spaces.Box(0, 255, (4, 8, 9), np.uint8), (4, 8, 9)),
-        (spaces.Box(0, 255, (8, 9), np.uint8), (8, 9, 1)),
-        (spaces.Dict(pixels=IMAGE, mission=spaces.Text(9)), (8, 9, 3)),
+        (IMAGE, (8, 9, 3), 2),
+        (spaces.Box(0, 255, (4, 8, 9), np.uint8), (4, 8, 9), 0),
+        (spaces.Box(0, 255, (8, 9), np.uint8), (8, 9, 1), 2),
+        (spaces.Dict(pixels=IMAGE, mission=spaces.Text(9)), (8, 9, 3), 2),
     ],
     ids=["colour", "stack", "grey", "in a dict"],
 )
-def test_images_stay_bytes(space: spaces.Space, shape: tuple[int, ...]):
+def test_images_stay_bytes(space: spaces.Space, shape: tuple[int, ...], channels: int):
     layout = observation_layout("here", space)
-    assert layout.is_image and layout.shape == shape and layout.dtype == np.uint8
+    assert layout.is_image and layout.shape == shape and layout.dtype == np.uint8 and layout.channel_axis == channels
     space.seed(0)
     drawn, out = space.sample(), np.zeros(shape, np.uint8)
     layout.writer()(out, drawn)

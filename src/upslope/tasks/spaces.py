@@ -81,6 +81,11 @@ class ObservationLayout:
         return self.dtype == np.uint8
 
     @property
+    def channel_axis(self) -> int | None:
+        """Of an image: 0 or 2, whichever is shorter; a stack of grey frames is a channel each. Of a vector nothing."""
+        return (0 if self.shape[0] < self.shape[2] else 2) if self.is_image else None
+
+    @property
     def is_tree(self) -> bool:
         return bool(self.parts[0].path) or len(self.parts) > 1
 
