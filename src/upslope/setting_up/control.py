@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from upslope.errors import UserError
+from upslope.errors import Remark, UserError
 from upslope.experience.checking import check_dataset
 from upslope.learners.base import Learner
 from upslope.learners.policy_gradient import POLICY_COLUMNS
@@ -19,6 +20,7 @@ from upslope.runtime.seeding import mix
 from upslope.runtime.settings import STORED_EXPERIENCE, Device, Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.setting_up.base import Components, Progress, pick_device, settled_method
+from upslope.tasks.judging import load_test_task
 from upslope.types import Method, Network
 
 if TYPE_CHECKING:
@@ -43,7 +45,9 @@ class ControlComponents(Components):
         for_training: bool = True,
         dataset: Dataset | None = None,
     ):
-        self.task, self.dataset = task, dataset
+        self.task, self.test_task, self.dataset = task, load_test_task(settings.test_task, task), dataset
+        for remark in set(self.test_task.remarks) - set(task.remarks) if for_training else ():
+            warnings.warn(Remark(remark), stacklevel=2)
         if dataset is not None:
             check_dataset(dataset, task)
         if settings.engine != "torch":
@@ -144,7 +148,7 @@ class ControlComponents(Components):
                 progress(done, episodes)
 
         returns = evaluate_control(
-            self.task, self.policy, self.rollout.state(), episodes=episodes, seed=EVALUATION_SEED, progress=told
+            self.test_task, self.policy, self.rollout.state(), episodes=episodes, seed=EVALUATION_SEED, progress=told
         )
         low, high = bootstrap_interval(returns)
         return {"score": float(np.mean(returns)), "low": low, "high": high, "episodes": episodes, "spread": float(np.std(returns))}
@@ -157,7 +161,7 @@ class ControlComponents(Components):
         from upslope.rollout.recorded_episode import play
 
         if self.settings.record != "none":
-            folder.write_episode(play(self.task, self.policy, self.rollout.observations, WATCHED_EPISODE).record(step))
+            folder.write_episode(play(self.test_task, self.policy, self.rollout.observations, WATCHED_EPISODE).record(step))
 
 
 def _check_data(method: Method, settings: Settings, dataset: Dataset | None, for_training: bool) -> None:

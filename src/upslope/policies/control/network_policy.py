@@ -184,8 +184,8 @@ class NetworkActor:
         elsewhere = policy.device.type != "cpu"
         self._here: Any = copy.deepcopy(self._source).cpu() if elsewhere else self._source
         """The network on the CPU, where environments are."""
-        self._stack: Any = self._here.stack
-        self._in_numpy = not policy.plain and self._here.stack.activation in NUMPY_ACTIVATIONS
+        stack: Any = self._here.stack
+        self._stack, self._in_numpy = stack, not policy.plain and stack.activation in NUMPY_ACTIVATIONS
 
     def refresh(self) -> None:
         """Take the weights as they are now, where they are not on the CPU."""
