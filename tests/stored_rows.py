@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +21,7 @@ from upslope.types import ActionSpace, Ended, Method, Trajectories, View
 
 SPACE = ActionSpace((5,), 3, False)
 HIDDEN = (16, 16)
+FLAT = ("observations", "actions", "rewards", "terminations", "truncations", "next_observations")
 SMALL = {"policy.hidden": HIDDEN, "models.q.network.hidden": HIDDEN}
 """Knobs that make networks small."""
 
@@ -51,6 +55,23 @@ def drawn_rows(seed: int, rows: int = 24, space: ActionSpace = SPACE) -> Traject
     )
 
 
+def pendulum_log(seed: int = 0, episodes: int = 4, steps: int = 25) -> dict[str, np.ndarray]:
+    """A log of random pushes in ``gym:Pendulum-v1``, as flat columns."""
+    env, found = gymnasium.make("Pendulum-v1"), defaultdict(list)
+    env.action_space.seed(seed)
+    for episode in range(episodes):
+        observation, _ = env.reset(seed=seed + episode)
+        for step in range(steps):
+            action = env.action_space.sample()
+            following, reward, ended, _, _ = env.step(action)
+            values = (observation, action, reward, ended, step == steps - 1, following)
+            for name, value in zip(FLAT, values, strict=True):
+                found[name].append(value)
+            observation = following
+    env.close()
+    return {name: np.asarray(values) for name, values in found.items()}
+
+
 class Small:
     """A method with small networks, and its updates on given rows.
 
@@ -62,7 +83,7 @@ class Small:
         self.method, self.space = method, space
         part: Any = method.policy
         self.policy = NetworkPolicy(space, part.actor(space, seed), None, part.lag, part.lag_every)
-        for name, model in method.learned:
+        for name, model in (*method.learned, *method.solved):
             self.policy.add_model(name, model, seed)
         if like is not None:
             self.take(like.policy.weights())

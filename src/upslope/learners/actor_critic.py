@@ -58,6 +58,8 @@ class ActorCritic:
         self.optimizers = NetworkOptimizers(method, policy, settings)
         self.updates = 0
         """Updates made so far."""
+        self._solved: set[str] = set()
+        """Solved models that have been, since the run began or went on."""
         self.last: Trajectories | None = None
         self.traced: None = None
         self.nonfinite_update: None = None
@@ -71,6 +73,7 @@ class ActorCritic:
         self.references.renew(method, self.states, step, progress)
         lr = self.optimizers.set_learning_rate(step)
         began, acting_seconds, sums = time.perf_counter(), 0.0, _Means()
+        found = self._solve(method, step)
         before, first = self.rollout.env_steps, self.updates
         ticks, updates = self._sizes(step)
         for tick in range(max(ticks, 1)):
@@ -82,7 +85,7 @@ class ActorCritic:
             if self.rollout.warmed_up():
                 for _ in range(due):
                     self._update(method, step, progress, sums)
-        metrics = sums.means() | self.rollout.metrics()
+        metrics = found | sums.means() | self.rollout.metrics()
         self._check(method, metrics, step)
         for path, part in estimator.stateful(method).items():
             if self.last is not None:
@@ -105,6 +108,17 @@ class ActorCritic:
         settings = self.settings
         offline = step <= (settings.offline_steps or 0)
         return 0 if offline else settings.horizon or 1, settings.updates_per_step or 1
+
+    def _solve(self, method: Method, step: int) -> Metrics:
+        """Solves the models that are due, and those that a checkpoint does not hold: these log nothing, as they did before."""
+        metrics: Metrics = {}
+        for name, model in method.solved:
+            due = model.due(step)
+            if due or name not in self._solved:
+                found = call(method, model, model.solve, self.policy.networks[name], self.rollout.world())
+                self._solved.add(name)
+                metrics |= {f"{name}_{key}": value for key, value in found.items()} if due else {}
+        return metrics
 
     def _knobs(self, progress: float) -> dict[str, float]:
         knobs: dict[str, float] = {}
