@@ -15,7 +15,7 @@ import upslope as up
 from upslope.errors import UserError
 from upslope.methods import find
 from upslope.objective.models.neighbours import NearestNeighbour, pairs
-from upslope.testing.runs import Breaks, Crash, assert_same_run, result
+from upslope.testing.runs import Breaks, Crash, assert_same_run
 from upslope.types import World
 
 prdc, td3_bc = find("prdc").with_knobs(SMALL), find("td3-bc").with_knobs(SMALL)
@@ -105,4 +105,4 @@ def test_a_run_that_goes_on_ends_as_one_that_never_stopped(tmp_path: Path):
     up.resume(tmp_path / "cut")
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
     other = up.train("td3-bc", **settings, out=tmp_path / "other")
-    assert result(other.path)[1][-1]["q_loss"] != result(whole.path)[1][-1]["q_loss"]
+    assert other.metrics[-1]["q_loss"] != whole.metrics[-1]["q_loss"]
