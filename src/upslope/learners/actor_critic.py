@@ -58,6 +58,8 @@ class ActorCritic:
         self.optimizers = NetworkOptimizers(method, policy, settings)
         self.updates = 0
         """Updates made so far."""
+        self._solved: set[str] = set()
+        """Solved models that have been, since the run began or went on."""
         self.last: Trajectories | None = None
         self.graphed = GraphedUpdates(policy, method, self._draw, self._learn) if policy.device.type != "cpu" else None
         """Updates in blocks, on a GPU."""
@@ -78,6 +80,7 @@ class ActorCritic:
         self._now = (method, step, progress)
         lr = self.optimizers.set_learning_rate(step)
         began, acting_seconds, sums = time.perf_counter(), 0.0, Sums()
+        found = self._solve(method, step)
         before, first = self.rollout.env_steps, self.updates
         ticks, updates = self._sizes(step)
         for tick in range(max(ticks, 1)):
@@ -88,7 +91,8 @@ class ActorCritic:
             due = updates * (tick + 1) // max(ticks, 1) - updates * tick // max(ticks, 1)
             if self.rollout.warmed_up():
                 self._update(due, sums)
-        metrics = (sums.means() if self.graphed is None else self.graphed.means()) | self.rollout.metrics()
+        means = sums.means() if self.graphed is None else self.graphed.means()
+        metrics = found | means | self.rollout.metrics()
         self._check(method, metrics, step)
         for path, part in estimator.stateful(method).items():
             if self.last is not None:
@@ -111,6 +115,17 @@ class ActorCritic:
         settings = self.settings
         offline = step <= (settings.offline_steps or 0)
         return 0 if offline else settings.horizon or 1, settings.updates_per_step or 1
+
+    def _solve(self, method: Method, step: int) -> Metrics:
+        """Solves the models that are due, and those that a checkpoint does not hold: these log nothing, as they did before."""
+        metrics: Metrics = {}
+        for name, model in method.solved:
+            due = model.due(step)
+            if due or name not in self._solved:
+                found = call(method, model, model.solve, self.policy.networks[name], self.rollout.world())
+                self._solved.add(name)
+                metrics |= {f"{name}_{key}": value for key, value in found.items()} if due else {}
+        return metrics
 
     def _knobs(self, progress: float) -> dict[str, float]:
         knobs: dict[str, float] = {}
