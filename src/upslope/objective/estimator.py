@@ -91,8 +91,8 @@ def _check_filled(method: Method) -> None:
     for slot in needed:
         if getattr(method, slot) is None:
             raise MethodError(f"{method.name} has no {slot}; a method of the {method.learner} learner needs one.")
-    if method.learner == "policy-gradient" and method.learned:
-        name, model = method.learned[0]
+    if method.learner == "policy-gradient" and (own := (*method.learned, *method.solved)):
+        name, model = own[0]
         raise MethodError(f"{method.name}: models.{name} is a {type(model).__name__}, which learns from stored experience. "
                           "Derive the method from one of the actor-critic learner, such as sac.")  # fmt: skip
 

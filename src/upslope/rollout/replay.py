@@ -24,7 +24,7 @@ from upslope.rollout.environments import EpisodeStats
 from upslope.rollout.normalise import ObservationNormaliser, Stored
 from upslope.runtime.seeding import mix, numpy_generator, stable_hash
 from upslope.tasks.gym import GymTask
-from upslope.types import Acting, ActingContext, DrawnData, Ended, Metrics, Source, Trajectories, View
+from upslope.types import Acting, ActingContext, DrawnData, Ended, Metrics, Source, Trajectories, View, World
 
 FLUSH = 4096
 """Rows after which what happened is written to the log, between checkpoints too."""
@@ -70,6 +70,7 @@ class ReplayRollout:
         self._count, self._workers = envs, workers
         self._envs: Any = None
         self._raw: Any = None
+        self._restart = 1
         self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
         self._finished: list[EpisodeStats] = []
         self._actor = policy.acting()
@@ -122,6 +123,7 @@ class ReplayRollout:
             noise = random.standard_normal((self._count, self.task.action_size)).astype(np.float32)
         else:
             noise = random.random(self._count)
+        self._actor.refresh()
         action = self._actor.unit(self._actor.output(seen), noise)
         for number, part in enumerate(self.acting):
             own = numpy_generator(self.seed, "acting", number, self.env_steps)
@@ -134,7 +136,7 @@ class ReplayRollout:
     def warmed_up(self) -> bool:
         """Whether enough was gathered to learn from."""
         first = max((part.warm_up() for part in self.acting), default=0)
-        return self.env_steps >= first and (self.store.decision_count > 0 or self.dataset is not None)
+        return self.dataset is not None or (self.env_steps >= first and self.store.decision_count > 0)
 
     def _seen(self, raw: np.ndarray) -> np.ndarray:
         return raw if self.observations is None else self.observations(raw)
@@ -162,6 +164,14 @@ class ReplayRollout:
             returns.append(np.full(count, -np.inf, np.float32) if known is None else known[found.rows])
         return self._trajectories(joined(pieces), np.concatenate(sources), np.concatenate(returns))
 
+    def world(self) -> World:
+        """All decisions of the dataset, as networks see them."""
+        if self.dataset is None:
+            raise UserError("a model of this method looks at a whole dataset, and there is none. Give --data.")
+        rows = self.dataset.decision_rows(np.arange(self.dataset.decision_count))
+        observation, action = self.dataset.columns.observation[rows], self.dataset.columns.action[rows]
+        return World(self._seen(observation), action if self.policy.box is None else self.policy.box.to_unit(action))
+
     def _drawn(self, numbers: np.ndarray, data: DrawnData) -> DrawnRows:
         lanes = self.store.lanes
         if len(lanes) == 1:
@@ -177,10 +187,8 @@ class ReplayRollout:
         return joined(found)
 
     def _trajectories(self, found: DrawnRows, source: np.ndarray, returns: np.ndarray) -> Trajectories:
-        device = self.policy.device
-
         def column(values: np.ndarray) -> torch.Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values)).unsqueeze(1).to(device)
+            return torch.from_numpy(np.ascontiguousarray(values)).unsqueeze(1)
 
         action = found.action if self.policy.box is None else self.policy.box.to_unit(found.action)
         reward = column(found.reward)
@@ -189,14 +197,14 @@ class ReplayRollout:
         return Trajectories(
             sampled=torch.ones_like(reward),
             reward=zeros[:, 0],
-            group=torch.arange(rows, device=device),
-            task=torch.full((rows,), stable_hash(self.task.name), device=device),
+            group=torch.arange(rows),
+            task=torch.full((rows,), stable_hash(self.task.name)),
             behavior=View(zeros),
             action=column(action),
             step_reward=reward,
             ended=column(found.ended),
             signal={"discount": column(found.discount), "return_to_go": column(returns)},
-            label={"source": torch.from_numpy(source).to(device)},
+            label={"source": torch.from_numpy(source)},
             horizon=1,
             inputs=ExperienceInputs(column(self._seen(found.observation)), column(self._seen(found.following))),
         )

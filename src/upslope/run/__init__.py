@@ -39,6 +39,7 @@ from upslope.runtime.trackers import check_trackers
 from upslope.setting_up import Components, set_up
 
 if TYPE_CHECKING:
+    from upslope.experience.dataset import Dataset
     from upslope.rollout.deployed import DeployedPolicy
 
 __all__ = ["Run", "Stopped", "Watcher", "load_components", "resume", "set_up_plan", "start"]
@@ -192,12 +193,16 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
     check_trackers(plan.trackers)
     check_can_be_found_again(plan.method)
     components = set_up_plan(plan, knobs)
+    dataset = getattr(components, "dataset", None)
+    plan = dataclasses.replace(plan, dataset_digest=dataset.digest if dataset is not None else "")
     check_domain(plan.settings, plan.domain, plan.task, plan.model)
     settled = components.settle_reward(plan.reward)
     plan = dataclasses.replace(plan, settings=components.settings, method=components.method, reward=settled)
     table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)
     if ".py:" in table["task"]:
         table["task"] = _kept_code(table["task"], bundles)
+    if ".py:" in plan.settings.test_task:
+        table["settings"]["test_task"] = _kept_code(plan.settings.test_task, bundles)
     rewards = [RewardText.parse(text) for text in table["reward"]]
     table["reward"] = [str(each.named(_kept_code(each.name, bundles)) if each.is_code else each) for each in rewards]
     user_code.check_bundles_agree(bundles)
@@ -229,8 +234,17 @@ def set_up_plan(plan: Plan, knobs: Knobs | None = None, for_training: bool = Tru
     """The components of a plan (`upslope.setting_up.set_up`)."""
     return set_up(
         plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs,
-        for_training=for_training, objects=plan.objects,
+        for_training=for_training, objects=plan.objects, dataset=_dataset(plan) if for_training else None,
     )  # fmt: skip
+
+
+def _dataset(plan: Plan) -> Dataset | None:
+    """What the plan learns from, the same as when the run began."""
+    from upslope.experience.given import dataset_again
+
+    if plan.objects.dataset is not None:
+        return plan.objects.dataset.dataset
+    return dataset_again(plan.dataset, plan.dataset_digest) if plan.dataset else None
 
 
 def _what_resume_needs(lost: list[str]) -> str:
@@ -266,10 +280,11 @@ def resume(
         return train(Run(folder, plan, components), watcher or Watcher())
 
 
-def load_components(run: Run) -> Components:
+def load_components(run: Run, at: Path | None = None) -> Components:
     """Task, policy and rollout of a run as a checkpoint has them, for evaluation and use, without its engine.
 
-    That is the last whole one, or the one of the best evaluation if the run is to be used at its best.
+    Args:
+        at: Which one; left out, the last whole one, or the one of the best evaluation if the run is to be used at its best.
     """
     plan = dataclasses.replace(run.plan, settings=dataclasses.replace(run.plan.settings, engine="torch"))
     components = set_up_plan(plan, for_training=False)
@@ -279,8 +294,8 @@ def load_components(run: Run) -> Components:
         components.policy.load(files)
         components.rollout.load_state(load_state(files, "learner")["rollout"])
 
-    if run.use_best:
-        run.checkpoint, remarks = run.folder.kept_best(), list[str]()
+    if run.use_best or at is not None:
+        run.checkpoint, remarks = at or run.folder.kept_best(), list[str]()
         load(run.folder.reader(run.checkpoint))
     else:
         _, run.checkpoint, remarks = run.folder.last_whole(load)

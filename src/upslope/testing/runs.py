@@ -29,7 +29,7 @@ TEXT: Mapping[str, Any] = {
 }  # fmt: skip
 CONTROL: Mapping[str, Any] = {"steps": 4, "envs": 2, "horizon": 24, "passes": 2, "eval_problems": 2, "checkpoint_every": 2}
 MODEL = "tiny:layers=1,width=32"
-CLOCK = frozenset({"seconds", "seconds_sampling", "tokens_per_second", "memory"})
+CLOCK = frozenset({"seconds", "seconds_sampling", "tokens_per_second", "updates_per_second", "memory"})
 """Metrics that no seed can repeat."""
 LETTERS = "def score(prompts, responses, answers):\n    return [sum(map(str.isalpha, r)) / 4 for r in responses]\n"
 """Pays an untrained model for letters, so that every group has a signal."""
