@@ -20,6 +20,6 @@ bc = Method(
     surrogate=Imitation(),
     aggregate=TokenMean(),
     on={"control-discrete": {"policy": "Stochastic()"}, "control": {"settings.normalise_observations": True}},
-    notes="--set surrogate.likelihood=true with --set policy='Stochastic(form=\"clipped\", std=\"shared\")' imitates by "
+    notes='--set surrogate.likelihood=true with --set policy=\'Stochastic(form="clipped", std="shared")\' imitates by '
     "log-likelihood; iql at surrogate.beta=0 is that. Choices are always imitated by it.",
 )
