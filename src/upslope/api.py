@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upslope.errors import MethodError, Remark, UserError, did_you_mean
+from upslope.experience.given import data_argument, environment_of
 from upslope.fields import shown
 from upslope.given import model_argument, objects_again, task_argument
 from upslope.methods import catalogue, check_own_name, compose, composed_of, find
@@ -51,6 +52,7 @@ __all__ = ["compare", "compose", "list_methods", "list_tasks", "load", "method",
 METHOD = "a method, its name ('upslope methods'), a composition such as 'dhpo+high-entropy', or a file such as 'mine.py'"
 TASK = "a name ('upslope tasks'), a file, or the problems or the environment themselves"
 MODEL = "'tiny', 'smollm2', or the folder of a model or a run; compare trains in processes of their own, which load it there"
+DEFAULT_TASK = "reverse"
 CHECKS: JsonDict = {
     "out": optional(folder("a folder, as text or a path, or None")),
     "knobs": optional(mapping("a dict from paths to values, as in {'surrogate.high': 0.3}, or None")),
@@ -119,17 +121,19 @@ def _from_file(spec: str) -> Method:
     task=anything_but(TASK, int, float, bytes, type(None)),
     reward=anything_but("a name, a function, a list of them, or {name: (function or name, weight)}", int, float, bytes),
     test_data=anything_but("a file, or the problems themselves", int, float, bytes),
+    data=anything_but("the name of a dataset, a file, or episodes themselves", int, float, bytes),
     preset=text("the name of a preset, such as 'rl-zoo'"),
     **_checks("knobs", "out", "take", "watcher"),
 )
 def train(
     method: str | Method = "dhpo",
-    task: Any = "reverse",
+    task: Any = DEFAULT_TASK,
     *,
     model: Any = "tiny",
     knobs: Knobs | None = None,
     reward: Any = (),
     test_data: Any = "",
+    data: Any = "",
     out: str | Path | None = None,
     trackers: Sequence[Any] = (),
     callbacks: Sequence[Any] = (),
@@ -153,6 +157,9 @@ def train(
             a list of them, or ``{"name": (function or name, weight)}``. A function that no file defines cannot be kept with a run:
             `resume` needs it again. Data with answers and no reward get the one that finds most sampled answers right.
         test_data: For a table of problems: a second one to evaluate on. Without it a fifth of the rows is held out.
+        data: For control: stored experience to learn from, as `load_data` takes it: a name in ``data/``, a folder, ``FILE.npz``,
+            ``FILE.hdf5``, ``minari:ID``, or the episodes themselves. Methods made for datasets then never act, unless
+            ``offline_steps`` says how many steps come first. Without a task it is the environment that the dataset names.
         out: Folder of the run; left out, ``runs/<method>-<task>-<seed>``.
         trackers: Names (``"tensorboard"``, ``"wandb:project=mine,group=sweep"``, ``"trackio"``, ``"mlflow"``) and objects with
             ``log(step, metrics)`` (`upslope.Tracker`).
@@ -176,17 +183,21 @@ def train(
         raise UserError("tokenizer= is no argument of train; give both: model=(model, tokenizer).")
     chosen = _method(method, take)
     check_names(settings, parts=chosen.parts())
+    stored, dataset = data_argument(data)
+    if stored and isinstance(task, str) and task == DEFAULT_TASK:
+        task = environment_of(stored, dataset)
     task, test_data, objects = task_argument(task, test_data)
     rewards, held = kept_or_held(reward)
     named, given = model_argument(model)
-    objects = dataclasses.replace(objects, reward=held, model=given)
+    objects = dataclasses.replace(objects, reward=held, model=given, dataset=dataset)
     if preset:
         found = choose(preset, chosen, task, settings, knobs or {})
         settings, knobs = found.settings, found.knobs
         warnings.warn(Remark(found.told), stacklevel=2)
     listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
     names = tuple(each for each in listeners.given if isinstance(each, str))
-    plan = Plan(chosen, task, named, Settings(**with_system_text(settings)), rewards, test_data, names, objects)
+    full = Settings(**with_system_text(settings))
+    plan = Plan(chosen, task, named, full, rewards, test_data, names, stored, objects=objects)
     return _reported(start_run(plan, knobs, out, listeners))
 
 
@@ -258,6 +269,7 @@ def load(
     grid=optional(mapping("a dict from knobs or settings to lists of values", several(lambda _, value: value, "a list of values"))),
     reward=anything_but("a name or a list of names", int, float, bytes),
     test_data=text("a file, as text or a path"),
+    data=one_or_several(text("the name or file of a dataset"), "the name or file of a dataset, or a list of them"),
     workers=optional(instance("a whole number, or None", int)),
     k=optional(instance("a whole number, or None", int)),
     threshold=optional(number),
@@ -276,6 +288,7 @@ def compare(
     take: Mapping[str, str] | None = None,
     reward: Any = (),
     test_data: str = "",
+    data: str | Sequence[str] = (),
     out: str | Path | None = None,
     workers: int | None = None,
     k: int | None = None,
@@ -296,6 +309,7 @@ def compare(
         knobs: For all methods; with ``"dhpo:surrogate.sequence.high"`` for one.
         grid: Values of settings, knobs or slots, each choice compared as a method of its own:
             ``{"lr": [1e-4, 3e-4], "surrogate.high": [0.2, 0.28]}``.
+        data: For control, one or several datasets to learn from, as for `train`; without a task it is their own environment.
         out: Folder of the comparison; left out, ``runs/compare-<methods>-<task>``.
         workers: Runs at a time; left out, as many as cores and memory carry.
         k: pass@1 to pass@k of text tasks; 0 is none. (16 for tiny, else 8; none for finished runs)
@@ -314,6 +328,7 @@ def compare(
     if words and is_run(str(words[0])):
         return compare_runs(words, options)
     asked: JsonDict = dict(seeds=seeds, model=model, knobs=knobs, grid=grid, take=take, reward=reward, test_data=test_data)
+    asked["data"] = data
     return compare_methods(_question(words, task, **asked, **settings), method, options)
 
 
@@ -353,6 +368,7 @@ def _question(
     take: Mapping[str, str] | None = None,
     reward: Any = (),
     test_data: str = "",
+    data: str | Sequence[str] = (),
     **settings: Any,
 ) -> Question:
     from upslope.report.compare.cells import Question
@@ -366,8 +382,21 @@ def _question(
     tasks = (task,) if isinstance(task, str) else tuple(task)
     if not all(isinstance(each, str) for each in (*tasks, test_data)):
         raise UserError("give tasks and test data by name or file: every run is a process of its own, which must find them again.")
+    stored = tuple(data_argument(each)[0] for each in ((data,) if isinstance(data, str) else data) if each)
+    if stored and tasks in ((), (DEFAULT_TASK,)):
+        tasks = _environment_of_all(stored)
     settings = with_system_text(settings)
-    return Question(tuple(map(str, what)), tasks, seeds, model, knobs or {}, grid or {}, settings, rewards, test_data, take or {})
+    return Question(
+        tuple(map(str, what)), tasks, seeds, model, knobs or {}, grid or {}, settings, rewards, test_data, take or {}, stored
+    )
+
+
+def _environment_of_all(data: Sequence[str]) -> tuple[str, ...]:
+    """The environment that all these datasets are of."""
+    found = dict.fromkeys(environment_of(each, None) for each in data)
+    if len(found) > 1:
+        raise UserError(f"the datasets are of {' and '.join(found)}; compare those of one environment, or name it with --task.")
+    return tuple(found)
 
 
 def _reported(run: Run) -> Run:

@@ -30,7 +30,8 @@ from upslope.tasks.kinds import domain_of, kind_of, with_domain
 from upslope.types import Method
 
 KINDS = {
-    "task": str, "model": str, "reward": list, "test_data": str, "trackers": list, "unkept": list, "data": dict, "packages": dict,
+    "task": str, "model": str, "reward": list, "test_data": str, "dataset": str, "dataset_digest": str,
+    "trackers": list, "unkept": list, "data": dict, "packages": dict,
     "settings": dict, "method": dict,
 }  # fmt: skip
 """What must stand in a ``run.toml``."""
@@ -48,6 +49,10 @@ class Plan:
     """The rewards, each as `RewardText` reads it."""
     test_data: str = ""
     trackers: tuple[str, ...] = ()
+    dataset: str = ""
+    """Stored experience to learn from, in control: as `upslope.experience.dataset.load_dataset` reads it."""
+    dataset_digest: str = ""
+    """Of what it held when the run began."""
     objects: PythonObjects = field(default_factory=PythonObjects, repr=False, compare=False)
     """What was given as objects; the texts above then say what they are called."""
     domain: Domain = field(init=False)
@@ -96,6 +101,8 @@ class Plan:
             "model": self.model,
             "reward": [self._full_reward(text) for text in self.reward],
             "test_data": names["test_data"],
+            "dataset": self.dataset,
+            "dataset_digest": self.dataset_digest,
             "trackers": list(self.trackers),
             "unkept": self.objects.unkept(),
             "packages": self._packages(),
@@ -141,7 +148,7 @@ class Plan:
         """
         table, code, objects = checked_table(folder), folder.path / "code", objects or PythonObjects()
         objects.check(table["unkept"], folder.path)
-        table |= {key: located(table[key], folder.path) for key in ("task", "test_data", "model")}
+        table |= {key: located(table[key], folder.path) for key in ("task", "test_data", "model", "dataset")}
         for name, digest in table["data"].items():
             file = Path(located(name, folder.path))
             if not file.is_file():
@@ -164,6 +171,8 @@ class Plan:
             reward=tuple(map(str, rewards)),
             test_data=table["test_data"],
             trackers=tuple(table["trackers"]),
+            dataset=table["dataset"],
+            dataset_digest=table["dataset_digest"],
             objects=objects,
         )
         if plan.domain != table["domain"]:
@@ -179,7 +188,8 @@ def _located_code(reference: str, code: Path) -> str:
 
 def checked_table(folder: RunFolder) -> JsonDict:
     """A run's ``run.toml`` with all that a plan needs, parts by today's names; whatever is not as a run writes it is refused."""
-    table: JsonDict = {"packages": {}, "unkept": []} | folder.table()  # older runs have none
+    older: JsonDict = {"packages": {}, "unkept": [], "dataset": "", "dataset_digest": ""}
+    table = older | folder.table()  # older runs have none
     if isinstance(table.get("reward"), str):  # older runs have one at most
         table["reward"] = list(reward_texts(table["reward"]))
     for key, kind in KINDS.items():

@@ -149,6 +149,12 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     add("--take", **TAKE)
     add("--reward", **REWARD)
     add("--test-data", default="", metavar="FILE", help="a second file of problems, to evaluate on")
+    add(
+        "--data",
+        default="",
+        metavar="NAME",
+        help="control: stored experience: a name ('upslope data list'), .npz, .hdf5, minari:ID",
+    )
     add("--preset", default="", metavar="NAME", help="rl-zoo: an environment's settings as rl-baselines3-zoo has them; flags win")
     add(
         "--tracker",

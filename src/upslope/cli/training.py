@@ -47,6 +47,7 @@ def train(flags: argparse.Namespace) -> int:
             knobs=knobs,
             reward=tuple(flags.reward),
             test_data=flags.test_data,
+            data=flags.data,
             out=flags.out,
             trackers=tuple(flags.tracker),
             take=take,

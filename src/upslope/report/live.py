@@ -56,6 +56,9 @@ def _two(value: float) -> str:
 SHOWN = (
     Shown("reward", "reward", "reward", _two),
     Shown("episode_return", "return", "return", lambda value: f"{value:,.1f}"),
+    Shown("q_value", "value", "value", lambda value: f"{value:,.1f}"),
+    Shown("q_td_error", "TD error", "TD error", lambda value: f"{value:.3g}"),
+    Shown("imitation", "imitation", "imitation", lambda value: f"{value:.3g}"),
     Shown("entropy", "entropy", "entropy", _two),
     Shown("kl_start", "KL to the start", "KL", lambda value: f"{value:.3f}"),
     Shown("clip_fraction", "clip fraction", "clip", lambda value: f"{value:.1%}"),
@@ -202,19 +205,26 @@ class LiveTable(Watcher):
         for shown in self._present():
             values = self.history[shown.key]
             grid.add_row(f"  {shown.name}", Text(shown.write(_recent(values)), justify="right"), Text(sparkline(values), "cyan"))
-        if speed := self.history.get("tokens_per_second"):
-            unit = "steps/s" if "episode_return" in self.history else "tokens/s"
-            grid.add_row(f"  {unit}", Text(f"{_recent(speed):,.0f}", justify="right"), "")
+        if speed := self._speed("tokens/s"):
+            grid.add_row(f"  {speed[1]}", Text(speed[0], justify="right"), "")
         return Group(head, grid)
 
     def _plain(self) -> str:
         words = [f"step {self.step:>{len(str(self.steps))}}/{self.steps}"]
         words += [f"{shown.short} {shown.write(_recent(self.history[shown.key]))}" for shown in self._present()]
-        if speed := self.history.get("tokens_per_second"):
-            words.append(f"{_recent(speed):,.0f} {'steps/s' if 'episode_return' in self.history else 'tok/s'}")
+        if speed := self._speed("tok/s"):
+            words.append(" ".join(speed))
         told = f"(means of the last {SMOOTHED} steps)" if len(words) > 1 and not self._explained else ""
         self._explained |= bool(told)
         return "  ".join(filter(None, [*words, self._left(), told]))
+
+    def _speed(self, tokens: str) -> tuple[str, str] | None:
+        """How fast it goes, and in what: updates while nobody acts."""
+        acts, speed = self.history.get("tokens_per_second"), self.history.get("updates_per_second")
+        if speed and not (acts and any(acts[-SMOOTHED:])):
+            return f"{_recent(speed):,.0f}", "updates/s"
+        unit = "steps/s" if "env_steps" in self.history else tokens
+        return (f"{_recent(acts):,.0f}", unit) if acts else None
 
     def _present(self) -> list[Shown]:
         return [shown for shown in SHOWN if self.history.get(shown.key)]

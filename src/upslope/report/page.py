@@ -40,6 +40,10 @@ class PageCurve(NamedTuple):
 
 
 CURVES = (
+    PageCurve("q_value", "Values", "What the critics say of stored actions. They should not leave what rewards allow."),
+    PageCurve("q_td_error", "TD error", "How far the critics are from their targets."),
+    PageCurve("temperature", "Temperature", "Weight of the entropy."),
+    PageCurve("imitation", "Imitation", "How far the policy is from the recorded actions."),
     PageCurve("entropy", "Entropy", "How undecided the policy is. At zero it has stopped trying."),
     PageCurve("kl_start", "KL to the start", "How far it has moved from where it began."),
     PageCurve("clip_fraction", "Clip fraction", "Decisions held back by the trust region."),

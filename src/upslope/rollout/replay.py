@@ -134,7 +134,7 @@ class ReplayRollout:
     def warmed_up(self) -> bool:
         """Whether enough was gathered to learn from."""
         first = max((part.warm_up() for part in self.acting), default=0)
-        return self.env_steps >= first and (self.store.decision_count > 0 or self.dataset is not None)
+        return self.dataset is not None or (self.env_steps >= first and self.store.decision_count > 0)
 
     def _seen(self, raw: np.ndarray) -> np.ndarray:
         return raw if self.observations is None else self.observations(raw)

@@ -39,6 +39,7 @@ from upslope.runtime.trackers import check_trackers
 from upslope.setting_up import Components, set_up
 
 if TYPE_CHECKING:
+    from upslope.experience.dataset import Dataset
     from upslope.rollout.deployed import DeployedPolicy
 
 __all__ = ["Run", "Stopped", "Watcher", "load_components", "resume", "set_up_plan", "start"]
@@ -192,6 +193,8 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
     check_trackers(plan.trackers)
     check_can_be_found_again(plan.method)
     components = set_up_plan(plan, knobs)
+    dataset = getattr(components, "dataset", None)
+    plan = dataclasses.replace(plan, dataset_digest=dataset.digest if dataset is not None else "")
     check_domain(plan.settings, plan.domain, plan.task, plan.model)
     settled = components.settle_reward(plan.reward)
     plan = dataclasses.replace(plan, settings=components.settings, method=components.method, reward=settled)
@@ -229,8 +232,17 @@ def set_up_plan(plan: Plan, knobs: Knobs | None = None, for_training: bool = Tru
     """The components of a plan (`upslope.setting_up.set_up`)."""
     return set_up(
         plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs,
-        for_training=for_training, objects=plan.objects,
+        for_training=for_training, objects=plan.objects, dataset=_dataset(plan) if for_training else None,
     )  # fmt: skip
+
+
+def _dataset(plan: Plan) -> Dataset | None:
+    """What the plan learns from, the same as when the run began."""
+    from upslope.experience.given import dataset_again
+
+    if plan.objects.dataset is not None:
+        return plan.objects.dataset.dataset
+    return dataset_again(plan.dataset, plan.dataset_digest) if plan.dataset else None
 
 
 def _what_resume_needs(lost: list[str]) -> str:

@@ -18,7 +18,7 @@ MODEL_FOLDER = "model"
 
 @dataclass(frozen=True)
 class PythonObjects:
-    """A task, reward, model or test data as an object; ``None`` where it was given by name or is not given at all.
+    """A task, reward, model, test data or dataset as an object; ``None`` where it was given by name or is not given at all.
 
     An object that can be kept has a method ``keep(folder)``: it writes itself below the run's folder, whole or not at all, and
     returns the name that ``run.toml`` gets for it (``{run}/data/problems.jsonl``). What has none is not in the folder: to go on
@@ -29,6 +29,7 @@ class PythonObjects:
     reward: Any = None
     model: Any = None
     test_data: Any = None
+    dataset: Any = None
 
     def unkept(self) -> list[str]:
         """Arguments whose objects no folder can hold."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from upslope.errors import UserError
+from upslope.experience.checking import check_dataset
 from upslope.learners.base import Learner
 from upslope.learners.policy_gradient import POLICY_COLUMNS
 from upslope.objective import estimator
@@ -43,6 +44,8 @@ class ControlComponents(Components):
         dataset: Dataset | None = None,
     ):
         self.task, self.dataset = task, dataset
+        if dataset is not None:
+            check_dataset(dataset, task)
         if settings.engine != "torch":
             raise UserError(f"--engine {settings.engine} continues text; {task.name} is an environment. Leave it out.")
         if settings.device == "cuda":

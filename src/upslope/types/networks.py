@@ -45,8 +45,8 @@ class Networks(Protocol):
     def log_probabilities(self, at: At, whose: Whose = "policy") -> Tensor:
         """Of every choice, ``[N, T, A]``, where actions are choices."""
 
-    def value(self, model: str, at: At, action: Tensor | None = None, lagged: bool = False) -> Tensor:
-        """What a model says: ``[E, N, T, J]`` of its E members for J actions.
+    def value(self, model: str, at: At, action: Tensor | None = None, lagged: bool = False, members: int = 0) -> Tensor:
+        """What a model says: ``[E, N, T, J]`` of its E members (of the first ``members`` of them, if not 0) for J actions.
 
         Without an action: ``[E, N, T, 1]`` of a model of states, ``[E, N, T, A]`` of one with a value for each choice.
         """

@@ -7,7 +7,7 @@ brought to one form when a method is made, and a type checker knows both sides.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from upslope.errors import MethodError
 from upslope.fields import shown
@@ -55,7 +55,7 @@ class ByDomain:
     def __get__(self, instance: object | None, owner: type | None = None) -> tuple[tuple[str, Knobs], ...]:
         return () if instance is None else vars(instance)[self.name]
 
-    def __set__(self, instance: object, value: Mapping[str, Mapping[str, object]] | Iterable[tuple[str, Knobs]] | None) -> None:
+    def __set__(self, instance: object, value: Mapping[str, Any] | Iterable[tuple[str, Knobs]] | None) -> None:
         vars(instance)[self.name] = tuple((domain, pairs(knobs)) for domain, knobs in pairs(value))
 
 

@@ -19,9 +19,7 @@ dqn = sac.derive(
     policy=GreedyChoice(of="q"),
     surrogate=None,
     models={
-        "q": QFunction(
-            network=MLPEnsemble(members=1, hidden=(64, 64)), target=BestChoice(), error="huber", lag=1.0, lag_every=250
-        )  # fmt: skip
+        "q": QFunction(network=MLPEnsemble(members=1, hidden=(64, 64)), target=BestChoice(), error="huber", lag=1.0, lag_every=250)
     },
     acting=(UniformFirst(steps=1000), EpsilonGreedy()),
     on={
@@ -32,7 +30,7 @@ dqn = sac.derive(
             "settings.grad_clip": 10.0,
         }
     },
-    notes="The paper's network is for pictures; here are two layers of 64 and rates that suit vectors, an update every second step.",
+    notes="The paper's network is for pictures; here are two layers of 64 and rates for vectors, an update every second step.",
 )
 
 double_dqn = dqn.derive(

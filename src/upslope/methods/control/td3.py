@@ -18,5 +18,5 @@ td3 = sac.derive(
     models={"q": QFunction(target=SmoothedAction(), lag_every=2)},
     acting=(UniformFirst(steps=100), GaussianNoise(std=0.1)),
     on={"control": {"settings.lr": 1e-3}},
-    notes="Sizes and rates are those of Stable-Baselines3; the slowly following copies move with the actor, as in the released code.",
+    notes="Sizes and rates are those of Stable-Baselines3; the slowly following copies move with the actor, as released.",
 )

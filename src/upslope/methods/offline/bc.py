@@ -19,7 +19,11 @@ bc = Method(
     policy=Deterministic(),
     surrogate=Imitation(),
     aggregate=TokenMean(),
-    on={"control-discrete": {"policy": "Stochastic()"}, "control": {"settings.normalise_observations": True}},
+    on={
+        "control": {"settings.normalise_observations": True},
+        # Choices have no mean.
+        "control-discrete": {"policy": "Stochastic()"},
+    },
     notes='--set surrogate.likelihood=true with --set policy=\'Stochastic(form="clipped", std="shared")\' imitates by '
     "log-likelihood; iql at surrogate.beta=0 is that. Choices are always imitated by it.",
 )

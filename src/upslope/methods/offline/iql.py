@@ -13,14 +13,15 @@ iql = sac.derive(
     offline=True,
     paper=Paper("Offline Reinforcement Learning with Implicit Q-Learning", arxiv="2110.06169", year=2021),
     differs="an expectile of the critic over recorded actions takes the place of what the policy would do; the actor imitates",
-    formula=r"L_V = |τ - 1(u<0)| u²,  u = min_i Q̄_i(s,a) - V(s);   L_Q = ½ Σ_i (r + γ V(s') - Q_i)²;   L_π = -min(e^{βu}, 100) log π(a|s)",
+    formula=r"L_V = |τ - 1(u<0)| u²,  u = min_i Q̄_i(s,a) - V(s);   L_Q = ½ Σ_i (r + γ V(s') - Q_i)²;   "
+    r"L_π = -min(e^{βu}, 100) log π(a|s)",
     use_when="good actions are in the data, spread over many episodes",
     policy=Stochastic(form="clipped", std="shared"),
     advantage=CriticAdvantage(),
     surrogate=AdvantageWeighted(beta=3.0),
     models={"q": QFunction(target=StateValue(), order=-2, weight=0.5), "value": ExpectileValue(expectile=0.7)},
     acting=None,
-    on={"control": {"settings.schedule": "cosine", "settings.normalise_observations": True}},
-    notes="The released critic loss is half the sum over the two critics, and so is ours. The cosine schedule is the actor's alone in "
-    "the paper; here it is everybody's. Mazes: models.value.expectile=0.9, surrogate.beta=10.",
+    on={"control": {"settings.normalise_observations": True}},
+    notes="The released critic loss is half the sum over the two critics, and so is ours. The paper lowers the actor's learning "
+    "rate along a cosine; here it is constant. Mazes: models.value.expectile=0.9, surrogate.beta=10.",
 )

@@ -3,6 +3,7 @@
 from upslope.methods.control.td3 import td3
 from upslope.objective.regularize.data import TowardsData
 from upslope.objective.surrogate.improvement import DeterministicImprovement
+from upslope.rollout.acting import GaussianNoise
 from upslope.types import Paper
 
 td3_bc = td3.derive(
@@ -15,7 +16,7 @@ td3_bc = td3.derive(
     use_when="the data are narrow, and td3 alone believes in actions that nobody tried",
     surrogate=DeterministicImprovement(scale=2.5),
     regularize=TowardsData(),
+    acting=GaussianNoise(std=0.1),
     on={"control": {"settings.lr": 3e-4, "settings.normalise_observations": True}},
-    notes="The squared distance is a mean over the action's dimensions, as in the released code, not a sum. At surrogate.scale=0 it "
-    "is bc.",
+    notes="The squared distance is a mean over the action's dimensions, as released, not a sum. At surrogate.scale=0 it is bc.",
 )

@@ -14,6 +14,9 @@ from upslope.types import Part
 class Members(Part):
     """One value from those of the members: ``[E, ...] -> [...]``."""
 
+    asked: ClassVar[int] = 0
+    """Members that it looks at, from the first on; 0 is all."""
+
     def __call__(self, values: Tensor, nets: Networks) -> Tensor:
         raise NotImplementedError
 
@@ -37,6 +40,8 @@ class MeanOfMembers(Members):
 @dataclass(frozen=True)
 class FirstMember(Members):
     """The first member's value; the others only serve targets."""
+
+    asked: ClassVar[int] = 1
 
     def __call__(self, values: Tensor, nets: Networks) -> Tensor:
         return values[0]

@@ -97,14 +97,17 @@ class MLPStack(FlatModule):
         self.members, self.widths, self.activation, self.layer_norm = members, tuple(widths), activation, layer_norm
         super().__init__(pieces)
 
-    def forward(self, inputs: Tensor, frozen: bool = False, beside: Tensor | None = None) -> Tensor:
+    def forward(self, inputs: Tensor, frozen: bool = False, beside: Tensor | None = None, members: int = 0) -> Tensor:
         """Outputs ``[E, M, O]`` for inputs ``[M, I]``.
 
         Args:
             beside: Further inputs ``[M, J, K]``: the first layer looks at each row's own inputs once and at these J times. The
                 outputs are then ``[E, M * J, O]``.
+            members: Ask the first of them only; 0 asks all.
         """
         pieces, act = self.pieces(frozen), ACTIVATIONS[self.activation]
+        if members and members < self.members:
+            pieces = {name: piece[:members] for name, piece in pieces.items()}
         hidden = self._first(inputs, pieces, beside)
         for layer in range(len(self.widths) - 1):
             if layer:
@@ -120,16 +123,16 @@ class MLPStack(FlatModule):
     def _first(self, inputs: Tensor, pieces: Mapping[str, Tensor], beside: Tensor | None) -> Tensor:
         weight, bias = pieces["0.weight"], pieces["0.bias"]
         if beside is None:
-            return self._product(inputs.expand(self.members, *inputs.shape), weight, bias)
+            return self._product(inputs.expand(len(weight), *inputs.shape), weight, bias)
         if beside.shape[1] == 1:
             return self._first(torch.cat([inputs, beside[:, 0]], -1), pieces, None)
         own, count = inputs.shape[-1], beside.shape[1]
-        shared = self._product(inputs.expand(self.members, *inputs.shape), weight[:, :own], bias)
+        shared = self._product(inputs.expand(len(weight), *inputs.shape), weight[:, :own], bias)
         each = torch.matmul(beside.flatten(0, 1), weight[:, own:])
         return (shared.unsqueeze(2) + each.unflatten(1, (-1, count))).flatten(1, 2)
 
     def _product(self, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        if self.members == 1:  # a plain product is quicker than a batch of one
+        if len(weight) == 1:  # a plain product is quicker than a batch of one
             return torch.addmm(bias[0], inputs[0], weight[0]).unsqueeze(0)
         return torch.baddbmm(bias, inputs, weight)
 

@@ -24,14 +24,14 @@ class MLPModel(nn.Module):
         super().__init__()
         self.stack, self.judges = stack, judges
 
-    def answer(self, observation: Tensor, action: Tensor | None, frozen: bool) -> Tensor:
+    def answer(self, observation: Tensor, action: Tensor | None, frozen: bool, members: int = 0) -> Tensor:
         """``[E, N, T, J]`` for observations ``[N, T, D]`` and actions ``[N, T, J, A]`` or ids ``[N, T, J]``."""
         rows, flat = observation.shape[:2], observation.flatten(0, 1)
         if self.judges == "action":
             if action is None:
                 raise MethodError("this model judges actions, and was asked without one.")
-            return self.stack(flat, frozen, action.flatten(0, 1)).squeeze(-1).unflatten(1, (*rows, -1))
-        found = self.stack(flat, frozen).unflatten(1, rows)
+            return self.stack(flat, frozen, action.flatten(0, 1), members).squeeze(-1).unflatten(1, (*rows, -1))
+        found = self.stack(flat, frozen, None, members).unflatten(1, rows)
         if self.judges == "choices" and action is not None:
             return found.gather(-1, action.expand(found.shape[0], *action.shape))
         return found

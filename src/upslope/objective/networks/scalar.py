@@ -20,7 +20,7 @@ class ScalarModel(nn.Module):
         super().__init__()
         self.stack = FlatModule({"log": torch.tensor([math.log(start)])})
 
-    def answer(self, observation: Tensor, action: Tensor | None, frozen: bool) -> Tensor:
+    def answer(self, observation: Tensor, action: Tensor | None, frozen: bool, members: int = 0) -> Tensor:
         """``[1, N, T, 1]``: the number."""
         rows, positions = observation.shape[:2]
         return self.stack.pieces(frozen)["log"].exp().expand(1, rows, positions, 1)

@@ -51,7 +51,7 @@ class SoftImprovement(Improvement):
             wide = weight.unsqueeze(-1) if isinstance(weight, Tensor) else weight
             return (logp.exp() * (wide * logp - values)).sum(-1), {"entropy": -(logp.exp() * logp).sum(-1).detach()}
         drawn = nets.actions("now")
-        values = self.over(nets.value(self.critic, "now", drawn.action), nets).squeeze(-1)
+        values = self.over(nets.value(self.critic, "now", drawn.action, members=self.over.asked), nets).squeeze(-1)
         logp = drawn.logp.squeeze(-1)
         return weight * logp - values, {"entropy": -logp.detach()}
 
@@ -91,7 +91,7 @@ class DeterministicImprovement(Improvement):
 
     def _values(self, batch: Batch) -> Tensor:
         nets = networks(batch)
-        return self.over(nets.value(self.critic, "now", nets.actions("now").action), nets).squeeze(-1)
+        return self.over(nets.value(self.critic, "now", nets.actions("now").action, members=self.over.asked), nets).squeeze(-1)
 
 
 @dataclass(frozen=True)

@@ -107,12 +107,12 @@ class BoundNetworks:
 
     # -- what models say -----------------------------------------------------------------------------------------------
 
-    def value(self, model: str, at: At, action: Tensor | None = None, lagged: bool = False) -> Tensor:
+    def value(self, model: str, at: At, action: Tensor | None = None, lagged: bool = False, members: int = 0) -> Tensor:
         network = self._lagged(model) if lagged else self._model(model)
         own = model == self.scope and not lagged
         through = own or (action is not None and action.requires_grad)
-        key = ("value", model, lagged, at, id(action))
-        return self._answer(key, through, lambda frozen: network.answer(self._seen(at), action, not own), action)
+        key = ("value", model, lagged, at, id(action), members)
+        return self._answer(key, through, lambda frozen: network.answer(self._seen(at), action, not own, members), action)
 
     def column(self, model: str, name: str, at: At = "now", **inputs: Tensor) -> Tensor:
         own = model == self.scope

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 import tomli_w
 
 from upslope.errors import UserError, did_you_mean
+from upslope.experience.dataset import load_dataset
 from upslope.methods import composed_of
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import absolute_model, checked_table
@@ -55,11 +57,13 @@ class Question:
     reward: tuple[str, ...] = ()
     test_data: str = ""
     take: Mapping[str, str] = field(default_factory=dict)
+    data: tuple[str, ...] = ()
+    """Datasets to learn from, in control; each with each task is a bed of its own."""
 
     def __post_init__(self) -> None:
         if not self.methods or not self.tasks:
             raise UserError("a comparison needs a method and a task, as in 'upslope compare grpo gspo --task reverse'.")
-        for kind, given in (("method", self.methods), ("--task", self.tasks)):
+        for kind, given in (("method", self.methods), ("--task", self.tasks), ("--data", self.data)):
             for name in given:
                 if given.count(name) > 1:
                     raise UserError(f"the {kind} {name!r} is given twice; another copy of it would only repeat its runs.")
@@ -89,15 +93,20 @@ class Question:
         settings = {key: value for key, value in self.settings.items() if key != "seed"}
         made = []
         for seed in range(first, first + self.seeds):
-            for task in self.tasks:
+            for task, data in itertools.product(self.tasks, self.data or ("",)):
                 for method in self.methods:
                     for each in variants(method, _plain_name(method), self.knobs, self.grid):
-                        made.append(Cell(each.label, method, task, seed, each.knobs, {**settings, **each.settings}, self))
+                        made.append(Cell(each.label, method, task, seed, each.knobs, {**settings, **each.settings}, self, data))
         return made
+
+    @property
+    def beds(self) -> list[str]:
+        """What each method is tried on, in words."""
+        return [bed_name(task, data) for task, data in itertools.product(self.tasks, self.data or ("",))]
 
     def default_folder(self) -> Path:
         names = "-".join(_slug(_plain_name(name)) for name in self.methods)
-        return Path("runs") / f"compare-{names}-{'-'.join(_slug(task) for task in self.tasks)}"[:120]
+        return Path("runs") / f"compare-{names}-{'-'.join(_slug(bed) for bed in self.beds)}"[:120]
 
 
 @dataclass(frozen=True)
@@ -111,11 +120,17 @@ class Cell:
     knobs: Knobs
     settings: Mapping[str, Any]
     question: Question = field(repr=False)
+    data: str = ""
+
+    @property
+    def bed(self) -> str:
+        """What it is tried on, in words: the task, and the dataset if there is one."""
+        return bed_name(self.task, self.data)
 
     @property
     def folder(self) -> str:
         """The name of its folder in that of the comparison."""
-        return _slug(f"{self.label}-{self.task}-{self.seed}".replace("=", "").replace(" ", "-"))
+        return _slug(f"{self.label}-{self.bed}-{self.seed}".replace("=", "").replace(" ", "-"))
 
     def command(self, out: Path) -> list[str]:
         """The words behind ``upslope`` that train it."""
@@ -125,6 +140,7 @@ class Cell:
         words += [word for slot, name in asked.take.items() for word in ("--take", f"{slot}={name}")]
         words += [word for text in asked.reward for word in ("--reward", text)]
         words += ["--test-data", asked.test_data] if asked.test_data else []
+        words += ["--data", self.data] if self.data else []
         return words + setting_flags({**self.settings, "seed": self.seed})
 
     def shown(self, out: Path) -> str:
@@ -174,17 +190,18 @@ def check(question: Question, find: FindMethod) -> Checked:
         check_domain(Settings(**cell.settings), domain_of(cell.task), cell.task, question.model)
         given = Settings(**{**cell.settings, "engine": "torch"})
         components = set_up(
-            find(cell.method, question.take), cell.task, small, given, question.reward, question.test_data, cell.knobs
-        )
-        steps[cell.label, cell.task] = int(components.settings.steps or 0)
-        score[cell.task] = components.score_name
-        methods[cell.label, cell.task] = method_table(components.method)
+            find(cell.method, question.take), cell.task, small, given, question.reward, question.test_data, cell.knobs,
+            dataset=load_dataset(cell.data) if cell.data else None,
+        )  # fmt: skip
+        steps[cell.label, cell.bed] = int(components.settings.steps or 0)
+        score[cell.bed] = components.score_name
+        methods[cell.label, cell.bed] = method_table(components.method)
     folders = [cell.folder for cell in cells]
     if twice := sorted({name for name in folders if folders.count(name) > 1}):
         raise UserError(f"two runs would share the folder {twice[0]!r}: methods, knobs or tasks differ too little in name.")
     made = []
     for cell in cells:
-        length = steps[cell.label, cell.task]
+        length = steps[cell.label, cell.bed]
         every = {} if "eval_every" in cell.settings else {"eval_every": max(1, length // CURVE_POINTS)}
         made.append(dataclasses.replace(cell, settings={"keep_checkpoints": 1, **cell.settings, "steps": length, **every}))
     return Checked(made, steps, methods, score)
@@ -238,6 +255,7 @@ def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> Non
     for cell in cells:
         known[cell.folder] = {
             "folder": cell.folder, "label": cell.label, "method": cell.method, "task": cell.task, "seed": cell.seed,
+            **({"data": cell.data} if cell.data else {}),
             "knobs": {key: value if isinstance(value, (bool, int, float)) else as_text(value) for key, value in cell.knobs.items()},
             "settings": {key: cell.settings[key] for key in varied_settings(question.grid) if cell.settings.get(key) is not None},
         }  # fmt: skip
@@ -260,7 +278,8 @@ def check_agrees(cell: Cell, path: Path, checked: Checked) -> None:
     """Refuses to take an earlier run for this cell if it was made with another method, task or setting."""
     table = checked_table(RunFolder.open(path))
     wanted = {"model": absolute_model(cell.question.model), "settings": {**cell.settings, "seed": cell.seed}}
-    wanted |= {"method": _without_texts(checked.methods[cell.label, cell.task])}
+    wanted |= {"dataset": cell.data} if cell.data else {}
+    wanted |= {"method": _without_texts(checked.methods[cell.label, cell.bed])}
     if kind_of(cell.task) == "data":
         files = DataFiles.at(cell.task)
         as_given = cell.task in table["data"]  # by an absolute path, or in a run from before they had copies of their data
@@ -302,6 +321,11 @@ def _plain_name(method: str) -> str:
     """``my_method.py:better`` is called ``better``, ``my_method.py`` ``my_method``; so in a composition."""
     files = [word.partition(".py") for word in composed_of(method)]
     return "+".join(name.removeprefix(":") or Path(path).name for path, _, name in files)
+
+
+def bed_name(task: str, data: str) -> str:
+    """A task, and the dataset that is learned from there, in words."""
+    return f"{task} from {Path(data).name}" if data else task
 
 
 def _slug(text: str) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 USAGE = "upslope compare METHOD METHOD ... [--task TASK] [--seeds N] [settings of train]\n       upslope compare RUN RUN ..."
 PRINTED = "the same as JSON"
-GOES_WITH_METHODS = ("task", "seeds", "model", "set", "grid", "take", "reward", "test_data", "dry_run")
+GOES_WITH_METHODS = ("task", "seeds", "model", "set", "grid", "take", "reward", "test_data", "data", "dry_run")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +37,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--take", action="append", default=[], metavar="SLOT=METHOD", help="as for train; repeatable")
     add("--reward", action="append", default=[], metavar="NAME[*WEIGHT]", help="as for train; repeatable")
     add("--test-data", default="", metavar="FILE", help="as for train")
+    add(
+        "--data",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="as for train; repeatable: scores are then also taken over all",
+    )
     add("--out", help="folder of the comparison (runs/compare-METHODS-TASK)")
     add("--workers", type=whole(1), metavar="N", help="runs at a time (as many as cores and memory carry)")
     add("--k", type=whole(0), metavar="N", help="text: pass@1 to pass@N; 0 is none (16 for tiny, else 8; none for finished runs)")
@@ -102,10 +109,11 @@ def _asked(flags: argparse.Namespace) -> JsonDict:
         if "/" in word and ".py" not in word:
             raise UserError(f"there is no run {word!r}.")
     return {
-        "what": flags.what, "task": flags.task or ["reverse"], "seeds": flags.seeds or 5, "model": flags.model or "tiny",
+        "what": flags.what, "task": flags.task or ([] if flags.data else ["reverse"]),
+        "seeds": flags.seeds or 5, "model": flags.model or "tiny",
         "knobs": pairs("--set", flags.set, "PATH=VALUE, as in surrogate.high=0.3"), "grid": _grid(flags.grid),
         "take": pairs("--take", flags.take, "SLOT=METHOD, as in ratio=gspo"), "reward": tuple(flags.reward),
-        "test_data": flags.test_data,
+        "test_data": flags.test_data, "data": flags.data,
         **told, **settings,
     }  # fmt: skip
 

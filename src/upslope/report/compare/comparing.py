@@ -113,7 +113,7 @@ def plan_line(question: Question, checked: Checked, kept: int, to_run: Sequence[
     """How many runs, how many at a time, about how long."""
     labels = len({cell.label for cell in checked.cells})
     count = f"{len(checked.cells)} runs ({labels} method{'s' if labels != 1 else ''} x "
-    count += f"{len(question.tasks)} tasks x " if len(question.tasks) > 1 else ""
+    count += f"{len(question.beds)} tasks x " if len(question.beds) > 1 else ""
     count += f"{question.seeds} seed{'s' if question.seeds != 1 else ''})"
     count += f", {kept} of them finished before" if kept else ""
     if not to_run:
@@ -203,7 +203,7 @@ def _is_text(path: Path) -> bool:
 
 
 def _task_of(path: Path, cells: Sequence[Cell]) -> str:
-    return next(cell.task for cell in cells if cell.folder == path.name)
+    return next(cell.bed for cell in cells if cell.folder == path.name)
 
 
 def _say(options: Options, text: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 from upslope.plan import checked_table
-from upslope.report.compare.cells import flat, is_comparison, read_labels
+from upslope.report.compare.cells import bed_name, flat, is_comparison, read_labels
 from upslope.report.compare.sampling import counts
 from upslope.runtime.data_files import shown_name
 from upslope.runtime.run_folder import RunFolder
@@ -127,7 +127,7 @@ def read_run(path: Path) -> Trained | str:
     return Trained(
         path=path,
         method=method,
-        task=shown_name(str(table["task"])).partition("@")[0],
+        task=bed_name(shown_name(str(table["task"])).partition("@")[0], str(table["dataset"])),
         seed=seed,
         score_name=score_name,
         before=before,
@@ -266,6 +266,7 @@ def _terms(run: Trained) -> JsonDict:
     return {
         "reward function": ", ".join(run.table["reward"]),
         "data": " ".join(f"{shown_name(name)} {digest}" for name, digest in sorted(data.items())),
+        "dataset": str(run.table["dataset_digest"])[:12],
     }
 
 

@@ -41,7 +41,7 @@ class Cost:
 
     def of(self, cells: Sequence[Cell]) -> float:
         """Seconds of these runs one after the other; 0 if unknown for one of them."""
-        known = [self.seconds.get(cell.task, 0.0) * (_work(cell) / self.work.get(cell.task, _work(cell))) for cell in cells]
+        known = [self.seconds.get(cell.bed, 0.0) * (_work(cell) / self.work.get(cell.bed, _work(cell))) for cell in cells]
         return sum(known) if all(known) else 0.0
 
 
@@ -62,15 +62,15 @@ def cost(to_run: Sequence[Cell], finished: Sequence[Cell], root: Path, threads: 
     work: dict[str, float] = {}
     memory = 0.0
     timed = False
-    for task in dict.fromkeys(cell.task for cell in to_run):
-        before = [cell for cell in finished if cell.task == task]
+    for task in dict.fromkeys(cell.bed for cell in to_run):
+        before = [cell for cell in finished if cell.bed == task]
         earlier = [_seen(root / cell.folder) for cell in before]
         if earlier:
             seconds[task] = sum(each[0] for each in earlier) / len(earlier)
             work[task] = sum(map(_work, before)) / len(before)
             memory = max(memory, *(each[1] for each in earlier))
             continue
-        cell = max((each for each in to_run if each.task == task), key=_work)  # the one that needs the most memory
+        cell = max((each for each in to_run if each.bed == task), key=_work)  # the one that needs the most memory
         if int(cell.settings["steps"]) > WORTH_A_TRIAL:
             seconds[task], peak = _trial(cell, threads)
             work[task] = _work(cell)
@@ -107,7 +107,7 @@ def _trial(cell: Cell, threads: int) -> tuple[float, float]:
         wall = time.perf_counter() - began
         if process.returncode:
             said = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-            raise UserError(f"a short run of {cell.label} on {cell.task} failed: {(said or ['it said nothing'])[-1]}")
+            raise UserError(f"a short run of {cell.label} on {cell.bed} failed: {(said or ['it said nothing'])[-1]}")
         return whole(cell.settings, wall, arrived), _peak_bytes()
 
 

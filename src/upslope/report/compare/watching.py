@@ -124,4 +124,4 @@ class Watching:
 
 def name(cell: Cell) -> str:
     """A run in few words."""
-    return f"{cell.label} on {cell.task}, seed {cell.seed}" if len(cell.question.tasks) > 1 else f"{cell.label}, seed {cell.seed}"
+    return f"{cell.label} on {cell.bed}, seed {cell.seed}" if len(cell.question.beds) > 1 else f"{cell.label}, seed {cell.seed}"
