@@ -124,10 +124,10 @@ class TableNets:
 
     # -- what models say -----------------------------------------------------------------------------------------------
 
-    def value(self, model: str, at: At, action: Tensor | None = None, lagged: bool = False) -> Tensor:
+    def value(self, model: str, at: At, action: Tensor | None = None, lagged: bool = False, members: int = 0) -> Tensor:
         live = model == self.scope and not lagged
         with torch.set_grad_enabled(live or (action is not None and action.requires_grad)):
-            return self._model(model, lagged).answer(self._seen(model, at, live), action, not live)
+            return self._model(model, lagged).answer(self._seen(model, at, live), action, not live, members)
 
     def column(self, model: str, name: str, at: At = "now", **inputs: Tensor) -> Tensor:
         live = model == self.scope
