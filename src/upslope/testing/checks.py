@@ -296,11 +296,11 @@ UNASKED = {
 def without_column(batch: Batch, need: str) -> Batch | None:
     """The batch without this column; ``None`` for what every batch has."""
     view, _, name = need.partition(".")
-    if view in ("signal", "label"):
+    if view in ("signal", "label") and batch.nets is not None:
         return batch.replace(**{view: {each: kept for each, kept in getattr(batch, view).items() if each != name}})
     if view == "reference":
         return batch.replace(reference={each: kept for each, kept in batch.reference.items() if each != name.split(".")[0]})
-    if need == "step_reward":
+    if need == "step_reward" and batch.nets is not None:
         return batch.replace(step_reward=None)
     if view not in ("current", "proximal") or need == "current.logp" or getattr(batch, view) is None:
         return None
