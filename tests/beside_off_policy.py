@@ -18,7 +18,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from upslope.learners.actor_critic import _Means, learn_once
+from upslope.learners.actor_critic import learn_once
+from upslope.learners.graphed_updates import Sums
 from upslope.learners.network_optimizers import NetworkOptimizers
 from upslope.objective.networks.layers import MLPStack
 from upslope.policies.control.bound_networks import BoundNetworks, ExperienceInputs
@@ -114,7 +115,7 @@ class OurUpdates:
     def __call__(self, rows: Trajectories, noise: Any, references: Mapping[str, NetworkPolicy] | None = None) -> dict[str, float]:
         """One more; its losses and notes."""
         self.done += 1
-        sums = _Means()
+        sums = Sums()
         nets = BoundNetworks(self.policy, rows.inputs, noise, references)
         learn_once(self.method, rows, nets, self.optimizers, self.done, sums)
         self.policy.follow(self.done)
