@@ -268,7 +268,7 @@ to mend (the message says what) and 130 when it was interrupted. Flags cannot be
 def command_line_page() -> str:
     """Every command with every flag."""
     _, commands = parsers()
-    rows = [(f"[`{name}`](#{name})", _help(sub.description)) for name, sub in commands.items()]
+    rows = [(f"[`{name}`](#{name.replace(' ', '-')})", _help(sub.description)) for name, sub in commands.items()]
     blocks = [ABOUT, _table(("command", ""), rows), f"```text\n{EXAMPLES}\n```", CONVENTIONS]
     for name, sub in commands.items():
         blocks += [f"## {name}", _help(sub.description), f"```text\n{_usage(name, sub)}\n```", *_flag_tables(sub)]

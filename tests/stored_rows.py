@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from upslope.learners.actor_critic import UpdateNoise, _Means, learn_once
+from upslope.learners.actor_critic import UpdateNoise, learn_once
+from upslope.learners.graphed_updates import Sums
 from upslope.learners.network_optimizers import NetworkOptimizers
 from upslope.objective import estimator
 from upslope.policies.control.bound_networks import BoundNetworks, ExperienceInputs
@@ -99,14 +100,14 @@ class Small:
                 own.copy_(weights[name])
 
     def noise(self, update: int) -> UpdateNoise:
-        return UpdateNoise(7, 1, update, torch.device("cpu"))
+        return UpdateNoise(7, 1, update)
 
     def nets(self, rows: Trajectories, update: int = 1, scope: str = "") -> BoundNetworks:
         return BoundNetworks(self.policy, rows.inputs, self.noise(update), scope=scope)
 
     def update(self, rows: Trajectories, update: int = 1, nets: BoundNetworks | None = None) -> None:
         """One update, the first of which has the number 1."""
-        sums = _Means()
+        sums = Sums()
         learn_once(self.method, rows, nets or self.nets(rows, update), self.optimizers, update, sums)
         self.policy.follow(update)
         self.metrics = sums.means()

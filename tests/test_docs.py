@@ -43,7 +43,7 @@ SMALL = {
 }
 TRAINING = {
     "README.md", "coming-from-stable-baselines3.md", "coming-from-trl.md", "coming-from-verl.md", "comparing.md", "control.md",
-    "python.md", "runs.md", "your-own-method.md",
+    "data.md", "python.md", "runs.md", "your-own-method.md",
 }  # fmt: skip
 """Pages whose examples train for several seconds."""
 SAME_EVERY_TIME = ("show", "methods", "tasks")
@@ -119,6 +119,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for file in EXAMPLES.iterdir():
         if file.is_file():
             shutil.copy(file, tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)  # as Python does for whoever works there
     return tmp_path

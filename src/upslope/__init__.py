@@ -12,20 +12,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-FUNCTIONS = ("compare", "compose", "list_methods", "list_tasks", "load", "method", "resume", "train")
+FUNCTIONS = (
+    "compare", "compose", "describe", "list_methods", "list_tasks", "load", "load_data", "make_data", "method", "resume", "train",
+)  # fmt: skip
 CLASSES = {
-    "Callback": "upslope.run.callbacks", "StopTraining": "upslope.run.callbacks", "Tracker": "upslope.runtime.trackers",
+    "Callback": "upslope.run.callbacks", "Dataset": "upslope.experience", "Episode": "upslope.experience",
+    "Episodes": "upslope.experience", "StopTraining": "upslope.run.callbacks", "Tracker": "upslope.runtime.trackers",
     "UserError": "upslope.errors", "Watcher": "upslope.run.watcher",
 }  # fmt: skip
 """For what is written around a run, and where each is defined."""
 __all__ = [
-    "Callback", "StopTraining", "Tracker", "UserError", "Watcher", "__version__", "compare", "compose", "list_methods",
-    "list_tasks", "load", "method", "resume", "train",
+    "Callback", "Dataset", "Episode", "Episodes", "StopTraining", "Tracker", "UserError", "Watcher", "__version__", "compare",
+    "compose", "describe", "list_methods", "list_tasks", "load", "load_data", "make_data", "method", "resume", "train",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from upslope.api import compare, compose, list_methods, list_tasks, load, method, resume, train
+    from upslope.api import compare, compose, describe, list_methods, list_tasks, load, load_data, make_data, method, resume, train
     from upslope.errors import UserError
+    from upslope.experience import Dataset, Episode, Episodes
     from upslope.run.callbacks import Callback, StopTraining
     from upslope.run.watcher import Watcher
     from upslope.runtime.trackers import Tracker

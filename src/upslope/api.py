@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from upslope.datasets.api import describe, load_data, make_data
 from upslope.errors import MethodError, Remark, UserError, did_you_mean
 from upslope.experience.given import data_argument, environment_of
 from upslope.fields import shown
@@ -47,7 +48,10 @@ if TYPE_CHECKING:
     from upslope.report.compare.cells import Question
     from upslope.report.compare.comparing import Answer
 
-__all__ = ["compare", "compose", "list_methods", "list_tasks", "load", "method", "plan_comparison", "resume", "train"]
+__all__ = [
+    "compare", "compose", "describe", "list_methods", "list_tasks", "load", "load_data", "make_data", "method", "plan_comparison",
+    "resume", "train",
+]  # fmt: skip
 
 METHOD = "a method, its name ('upslope methods'), a composition such as 'dhpo+high-entropy', or a file such as 'mine.py'"
 TASK = "a name ('upslope tasks'), a file, or the problems or the environment themselves"

@@ -76,6 +76,9 @@ def test_a_digest_tells_every_column(tmp_path: Path):
         getattr(changed, column)[place] = value
         digests.add(Dataset.of(changed).digest)
     assert len(digests) == 5
+    beside = two_episodes()
+    beside.reward[3], beside.action[3] = 7.0, 7.0  # where nobody acted
+    assert Dataset.of(beside).digest == Dataset.of(two_episodes()).digest
 
 
 def test_a_folder_that_was_changed_is_refused(tmp_path: Path):

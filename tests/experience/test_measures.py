@@ -15,7 +15,6 @@ from upslope.experience.neighbours import neighbourhoods
 from upslope.types import Ended
 
 
-
 def line(states: list[float], actions: list, rewards: list[float] | None = None, ended: Ended = Ended.TRUNCATED) -> Episode:
     paid = np.zeros(len(actions)) if rewards is None else np.array(rewards)
     return Episode(np.array(states, np.float64).reshape(-1, 1), np.array(actions), paid, ended)

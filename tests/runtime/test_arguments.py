@@ -29,6 +29,9 @@ SMALL = {
     "method": "grpo", "task": "reverse:length=2", "model": "tiny:layers=1,width=16", "steps": 1, "tasks_per_step": 2,
     "samples_per_task": 2, "warm_start": 0.0, "eval_problems": 2, "max_tokens": 2, "warmup": 0,
 }  # fmt: skip
+LOG = {
+    "observations": [[0.0], [1.0]], "actions": [0, 1], "rewards": [0.0, 0.0], "terminations": [False, True],
+}  # fmt: skip
 RIGHT = {
     "train": {
         "model": (), "method": (), "task": (), "out": ("none", "path"), "knobs": ("none",), "take": ("none",),
@@ -43,6 +46,12 @@ RIGHT = {
     "method": {"spec": (), "take": ("none",)},
     "compose": {"names": (), "take": ("none",)},
     "list_methods": {"family": ("empty",)},
+    "make_data": {
+        "name": ("path",), "task": ("empty",), "recipe": (), "steps": ("none", "number"), "seed": ("number",),
+        "from_run": ("empty",), "out": ("none", "path", "empty"),
+    },
+    "load_data": {"data": (), "task": ("none",)},
+    "describe": {"data": (), "reference": ("none",)},
     "compare": {
         "what": (), "task": (), "seeds": (), "model": (), "knobs": ("none",), "grid": ("none",), "take": ("none",), "out": (),
         "workers": (), "k": (), "threshold": (), "references": (), "quiet": (), "reward": (), "test_data": (),
@@ -60,6 +69,7 @@ def call(name: str, argument: str, value: object, run: Path, place: Path) -> Non
     others = {
         "train": SMALL | {"out": place}, "resume": {"path": run}, "load": {"path": run}, "method": {"spec": "grpo"},
         "compose": {"names": ["grpo", "dapo"]}, "list_methods": {}, "compare": {"what": ["grpo", "dapo"], "out": place, "seeds": 1},
+        "make_data": {"name": "mine", "task": "gym:CartPole-v1", "steps": 2}, "load_data": {"data": LOG}, "describe": {"data": LOG},
     }  # fmt: skip
     result = getattr(up, name)(**others[name] | {argument: value})
     if name == "load":

@@ -93,7 +93,8 @@ def _dispatch(argv: list[str]) -> int:
     parser, commands = parsers()
     named = next((word for word in argv if not word.startswith("-")), None)
     if named is not None and named not in commands:
-        raise UserError(f"no command named {named!r}.{did_you_mean(named, commands)} There are {', '.join(commands)}.")
+        known = [name for name in commands if " " not in name]
+        raise UserError(f"no command named {named!r}.{did_you_mean(named, known)} There are {', '.join(known)}.")
     if not argv:
         parser.print_help()
         return 0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from upslope import __version__
-from upslope.cli import exporting, looking, training
+from upslope.cli import data, exporting, looking, training
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 
@@ -20,6 +20,7 @@ EXAMPLES = """examples:
   upslope train my_method.py --task problems.jsonl --reward my_reward.py:score --model smollm2
   upslope compare grpo dapo --task reverse            which is better, with five seeds each and error bars
   upslope tasks problems.csv --show 3 --model DIR     what a model would read of one's own problems
+  upslope data make mine --task gym:Pendulum-v1 --recipe mixed:expert=0.1
   upslope board                                       runs, curves and rollouts in a browser, live
   upslope show dhpo                                   what a method changes, its formula, its paper
   upslope eval runs/dhpo-reverse-0 --k 16             pass@k with intervals
@@ -97,7 +98,8 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     _add_tasks_flags(tasks)
     for each in (methods, show, check, tasks):
         each.add_argument("--json", action="store_true", help="the same as JSON")
-    return parser, dict(below.choices)
+    below_data = data.add_commands(command("data", lambda flags: 0, data.ABOUT), shape)
+    return parser, {**below.choices, **below_data}
 
 
 def _add_tasks_flags(tasks: argparse.ArgumentParser) -> None:

@@ -69,7 +69,9 @@ def digest_of(episodes: Episodes) -> str:
     """SHA-256 of the columns with their types and shapes, whatever file they came from."""
     digest = hashlib.sha256()
     for name in FIELDS:
-        column = np.ascontiguousarray(getattr(episodes, name))
+        column = getattr(episodes, name)
+        # What stands beside the last observation of an episode is nobody's action or reward, and other files do not have it.
+        column = np.ascontiguousarray(column[episodes.decisions] if name in ("action", "reward") else column)
         digest.update(f"{name} {column.dtype.str} {column.shape}\n".encode())
         digest.update(column.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

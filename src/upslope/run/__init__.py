@@ -201,6 +201,8 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
     table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)
     if ".py:" in table["task"]:
         table["task"] = _kept_code(table["task"], bundles)
+    if ".py:" in plan.settings.test_task:
+        table["settings"]["test_task"] = _kept_code(plan.settings.test_task, bundles)
     rewards = [RewardText.parse(text) for text in table["reward"]]
     table["reward"] = [str(each.named(_kept_code(each.name, bundles)) if each.is_code else each) for each in rewards]
     user_code.check_bundles_agree(bundles)
@@ -278,10 +280,11 @@ def resume(
         return train(Run(folder, plan, components), watcher or Watcher())
 
 
-def load_components(run: Run) -> Components:
+def load_components(run: Run, at: Path | None = None) -> Components:
     """Task, policy and rollout of a run as a checkpoint has them, for evaluation and use, without its engine.
 
-    That is the last whole one, or the one of the best evaluation if the run is to be used at its best.
+    Args:
+        at: Which one; left out, the last whole one, or the one of the best evaluation if the run is to be used at its best.
     """
     plan = dataclasses.replace(run.plan, settings=dataclasses.replace(run.plan.settings, engine="torch"))
     components = set_up_plan(plan, for_training=False)
@@ -291,8 +294,8 @@ def load_components(run: Run) -> Components:
         components.policy.load(files)
         components.rollout.load_state(load_state(files, "learner")["rollout"])
 
-    if run.use_best:
-        run.checkpoint, remarks = run.folder.kept_best(), list[str]()
+    if run.use_best or at is not None:
+        run.checkpoint, remarks = at or run.folder.kept_best(), list[str]()
         load(run.folder.reader(run.checkpoint))
     else:
         _, run.checkpoint, remarks = run.folder.last_whole(load)

@@ -1,0 +1,120 @@
+"""Who acts while data are made. A behaviour is told when an episode begins, and then answers observations with actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from upslope.errors import UserError
+from upslope.tasks.gym import GymTask
+
+
+class Behaviour(Protocol):
+    """Acts in one environment."""
+
+    def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
+        """A new episode begins.
+
+        Args:
+            simulator: The environment without wrappers, for those who need to know more than they see.
+            observation: The first one.
+            rng: For all that is drawn in this episode.
+        """
+
+    def act(self, observation: np.ndarray) -> Any:
+        """An id from 0, or a vector ``[A]`` in the environment's units."""
+
+
+class RandomActions:
+    """Uniform over the action space, or over the middle of it.
+
+    Args:
+        share: Of the range of every number, about its middle; of choices, the first so many.
+    """
+
+    def __init__(self, task: GymTask, share: float = 1.0) -> None:
+        self.task, space = task, task.action_space
+        self.low, self.high, self.choices = np.zeros(0), np.zeros(0), 0
+        if not task.continuous:
+            self.choices = max(1, round(share * task.action_size))
+            return
+        low, high = (np.asarray(end, np.float64).reshape(-1) for end in (space.low, space.high))
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise UserError(f"{task.name} has actions without bounds, {space}; nobody can draw uniformly among them.")
+        middle, half = (low + high) / 2, (high - low) / 2 * share
+        self.low, self.high = middle - half, middle + half
+
+    def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
+        self.rng = rng
+
+    def act(self, observation: np.ndarray) -> Any:
+        return self.rng.uniform(self.low, self.high) if self.task.continuous else int(self.rng.integers(self.choices))
+
+
+class Within:
+    """Another's actions, moved into what `RandomActions` with this share would draw from."""
+
+    def __init__(self, inner: Behaviour, range_: RandomActions) -> None:
+        self.inner, self.range = inner, range_
+
+    def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
+        self.inner.begin(simulator, observation, rng)
+
+    def act(self, observation: np.ndarray) -> Any:
+        wanted = self.inner.act(observation)
+        if self.range.task.continuous:
+            return np.clip(wanted, self.range.low, self.range.high)
+        return min(int(wanted), self.range.choices - 1)
+
+
+class Sometimes:
+    """One of two, chosen anew at every step.
+
+    Args:
+        other: Acts where ``when(observation, rng)`` says so.
+    """
+
+    def __init__(self, usual: Behaviour, other: Behaviour, when: Callable[[np.ndarray, np.random.Generator], bool]) -> None:
+        self.usual, self.other, self.when = usual, other, when
+
+    def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self.usual.begin(simulator, observation, rng)
+        self.other.begin(simulator, observation, rng)
+
+    def act(self, observation: np.ndarray) -> Any:
+        # Both are asked, so that one with a memory keeps up.
+        usual = self.usual.act(observation)
+        return self.other.act(observation) if self.when(observation, self.rng) else usual
+
+
+class Predictor(Protocol):
+    """What Stable-Baselines3's models answer to: `upslope.run.Run.controller` does too."""
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[Any, Any]:
+        """An action for an observation, and the state to be handed in again."""
+
+
+class PolicyActions:
+    """A trained policy, its actions drawn as in training.
+
+    Args:
+        make: A predictor that draws with a seed: a fresh one for every episode, so that none depends on those before.
+    """
+
+    def __init__(self, task: GymTask, make: Callable[[int], Predictor]) -> None:
+        self.task, self.make = task, make
+
+    def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
+        self.predictor, self.state, self.first = self.make(int(rng.integers(2**62))), None, True
+
+    def act(self, observation: np.ndarray) -> Any:
+        space = self.task.observation_space
+        seen = int(observation.argmax()) + int(space.start) if hasattr(space, "n") else observation.reshape(space.shape)
+        action, self.state = self.predictor.predict(seen, self.state, np.array([self.first]))
+        self.first = False
+        return np.asarray(action).reshape(-1) if self.task.continuous else int(action) - int(self.task.action_space.start)
