@@ -247,6 +247,10 @@ def check(method: Method, provides: frozenset[str]) -> None:
     estimator.check(method, PROVIDES | provides)
     if not estimator.has_actor_loss(method) and not hasattr(method.policy, "of"):
         raise MethodError(f"{method.name} has neither a surrogate nor a policy that reads a model: nothing would learn to act.")
+    chosen_by = getattr(method.policy, "by", "")
+    if chosen_by and chosen_by not in dict(method.models):
+        raise MethodError(f"{method.name}: policy.by is {chosen_by!r}, and the method has no model of that name. Give it one: "
+                          f"--set models.{chosen_by}='Balance()'.")  # fmt: skip
     for _, part in method.parts():
         if isinstance(part, Learned) and part.order == 0:
             raise MethodError(f"{method.name} has a model of order 0, which is the policy's. Give -1 to fit it before, 1 after it.")

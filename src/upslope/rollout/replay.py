@@ -47,7 +47,7 @@ class ReplayRollout:
     """
 
     domain = "control"
-    provides = frozenset({"step_reward", "ended", "signal.discount", "signal.return_to_go", "label.source"})
+    provides = frozenset({"step_reward", "ended", "signal.discount", "signal.return_to_go", "signal.online", "label.source"})
     resumes_anywhere = False
     traced = False
 
@@ -203,7 +203,11 @@ class ReplayRollout:
             action=column(action),
             step_reward=reward,
             ended=column(found.ended),
-            signal={"discount": column(found.discount), "return_to_go": column(returns)},
+            signal={
+                "discount": column(found.discount),
+                "return_to_go": column(returns),
+                "online": torch.full_like(reward, float(self.env_steps > 0)),
+            },
             label={"source": torch.from_numpy(source)},
             horizon=1,
             inputs=ExperienceInputs(column(self._seen(found.observation)), column(self._seen(found.following))),

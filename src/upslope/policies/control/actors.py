@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from upslope.objective.networks.balance import sinusoids
 from upslope.objective.networks.layers import FlatModule, MLPStack
 from upslope.types import Drawn
 
@@ -96,6 +97,14 @@ class GaussianActor(_Actor):
         mean = mean if self.squashed else np.tanh(mean)
         drawn = mean if greedy else mean + np.exp(np.clip(log_std, *LOG_STD)) * noise
         return np.tanh(drawn) if self.squashed else np.clip(drawn, -1, 1)
+
+
+class FamilyActor(GaussianActor):
+    """A Gaussian for every coefficient: the last number of what it is shown, which it reads as sinusoids."""
+
+    def output(self, observation: Tensor, frozen: bool) -> Tensor:
+        own, coefficient = observation[..., :-1], observation[..., -1]
+        return super().output(torch.cat([own, sinusoids(coefficient)], -1), frozen)
 
 
 class CertainActor(_Actor):
