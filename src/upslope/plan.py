@@ -61,6 +61,8 @@ class Plan:
     def __post_init__(self) -> None:
         object.__setattr__(self, "reward", reward_texts(self.reward))  # a single text is one reward, not its letters
         object.__setattr__(self, "task", beside_user(self.task))
+        if (judged := beside_user(self.settings.test_task)) != self.settings.test_task:
+            object.__setattr__(self, "settings", dataclasses.replace(self.settings, test_task=judged))
         object.__setattr__(self, "domain", getattr(self.objects.task, "domain", None) or task_domain(self.task))
         object.__setattr__(self, "model", absolute_model(self.model))
 
@@ -161,6 +163,8 @@ class Plan:
         trust.check(table, code, trusted)
         if ".py:" in table["task"]:
             table["task"] = _located_code(table["task"], code)
+        if ".py:" in (judged := str(table["settings"].get("test_task", ""))):
+            table["settings"] = table["settings"] | {"test_task": _located_code(judged, code)}
         rewards = [RewardText.parse(text) for text in table["reward"]]
         rewards = [each.named(_located_code(each.name, code)) if each.is_code else each for each in rewards]
         plan = cls(

@@ -28,6 +28,7 @@ def test_an_episode_is_drawn_once_and_kept():
     [
         ("gym:some.package:Thing-v0", {}, "only gymnasium's own"),
         ("gym:../../x", {}, "only gymnasium's own"),
+        ("gym:some-v1:render_mode=human", {}, "only gymnasium's own"),
         ("reverse", {}, "only gymnasium's own"),
         ("gym:CartPole-v1", {"length": 7}, "not one of ours"),
         ("gym:CartPole-v1", {"actions": "0101", "length": 4}, "not one of ours"),
@@ -39,6 +40,16 @@ def test_what_is_not_safe_to_play_is_not_played(task, changes, why, monkeypatch)
     monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: pytest.fail("a process was started"))
     sheet = Sheets().of(task, RECORD | changes)
     assert sheet.layout is None and why in sheet.why
+
+
+@pytest.mark.parametrize("task", ["ALE/Pong-v5", "MiniGrid-Empty-5x5-v0", "Hopper-v5:params.gravity=1.5x,params.body_mass=2x"])
+def test_ids_of_known_packages_and_other_physics_are_played(task, monkeypatch):
+    started = []
+    monkeypatch.setattr(
+        module.subprocess, "run", lambda command, **_: started.append(command) or module.subprocess.CompletedProcess([], 1, "", "")
+    )
+    Sheets().of(f"gym:{task}", RECORD)
+    assert [command[-3] for command in started] == [f"gym:{task}"]
 
 
 def test_an_environment_that_cannot_be_drawn_says_why():

@@ -271,16 +271,23 @@ def test_discrete_spaces_that_do_not_start_at_zero():
 @pytest.mark.parametrize(
     "spaces",
     [
-        {"observation": gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8)},
-        {"observation": gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(2)})},
+        {"observation": gymnasium.spaces.Box(0, 255, (4, 8, 8, 3), np.uint8)},
+        {"observation": gymnasium.spaces.MultiDiscrete([2, 3])},
+        {"observation": gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))},
         {"action": gymnasium.spaces.MultiDiscrete([2, 3])},
     ],
-    ids=["image", "dict", "multi-part action"],
+    ids=["stacked colour images", "multi-part observation", "sequence", "multi-part action"],
 )
 def test_spaces_that_cannot_be_used_are_refused_by_name(spaces):
     with pytest.raises(TaskError) as caught:
         clock_task(**spaces)
     assert str(next(iter(spaces.values()))) in str(caught.value)
+
+
+def test_a_network_for_vectors_refuses_images_by_name():
+    task = clock_task(observation=gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8))
+    with pytest.raises(MethodError, match=r"images as observations, Box\(0, 255, \(8, 8, 3\), uint8\).*MLP"):
+        policy_for(task)
 
 
 def test_a_diverged_simulation_is_told_and_not_learned_from():

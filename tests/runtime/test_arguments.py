@@ -47,8 +47,8 @@ RIGHT = {
     "compose": {"names": (), "take": ("none",)},
     "list_methods": {"family": ("empty",)},
     "make_data": {
-        "name": ("path",), "task": ("empty",), "recipe": (), "steps": ("none", "number"), "seed": ("number",), "from_run": ("empty",),
-        "out": ("none", "path", "empty"),
+        "name": ("path",), "task": ("empty",), "recipe": (), "steps": ("none", "number"), "seed": ("number",),
+        "from_run": ("empty",), "out": ("none", "path", "empty"),
     },
     "load_data": {"data": (), "task": ("none",)},
     "describe": {"data": (), "reference": ("none",)},

@@ -57,8 +57,10 @@ class Board:
         self.shown_root = str(root)
         self._plans: dict[str, tuple[Any, JsonDict]] = {}
 
-    def task(self, run: str) -> str:
-        return str(self.runs.find(run).plan.get("task", ""))
+    def judged_in(self, run: str) -> str:
+        """The environment that a run's recorded episodes were played in."""
+        plan = self.plan(run)
+        return str(plan["settings"].get("test_task") or plan.get("task", ""))
 
     def plan(self, run: str) -> JsonDict:
         """All of a run's ``run.toml``; read again only if it changed, since bands ask for hundreds."""
@@ -202,12 +204,12 @@ def _add_recordings(app: FastAPI, board: Board) -> None:
     @app.get("/api/episode")
     def episode(run: str, step: Step) -> Response:
         found = of(run, step, recordings.episode)
-        sheet = board.sheets.of(board.task(run), found)
+        sheet = board.sheets.of(board.judged_in(run), found)
         return answer(found | {"frames": sheet.layout, "why": sheet.why})
 
     @app.get("/api/frames")
     def frames(run: str, step: Step) -> Response:
-        sheet = board.sheets.of(board.task(run), of(run, step, recordings.episode))
+        sheet = board.sheets.of(board.judged_in(run), of(run, step, recordings.episode))
         if sheet.path is None or not sheet.path.is_file():
             raise Refused(f"there are no pictures of this episode: {sheet.why}", 404)
         return Response(sheet.path.read_bytes(), media_type="image/png")

@@ -1,8 +1,9 @@
 """Pictures of recorded episodes, drawn when somebody looks at one and kept while the board runs.
 
 A run keeps only the seed and the actions, which costs its training nothing; they are played again here, in a process of its own.
-Only gymnasium's own environments are: an id of another package would run whatever that package holds, and a run's folder may come
-from anywhere. Nothing is written into the run's folder.
+Only gymnasium's own environments are, and those of the packages that it is known to find by id (`upslope.tasks.env_packages`), with
+other physics too: a module that a run names would run whatever it holds, and a run's folder may come from anywhere. Nothing is
+written into the run's folder.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from upslope.tasks.gym import MOST_WATCHED
 PATIENCE = 60.0
 """Seconds a drawing may take."""
 KEPT = 200
+SAFE = re.compile(r"gym:[A-Za-z0-9_/-]+-v\d+(:(params\.\w+=[\d.e+-]+x?,?)+)?", re.ASCII)
+"""Tasks that name nothing but an id, and numbers."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Sheets:
 
 def _refusal(task: str, record: JsonDict) -> str:
     """Why an episode is not even tried; empty if it is."""
-    if not re.fullmatch(r"gym:[A-Za-z0-9_/]+-v\d+", task):
+    if not SAFE.fullmatch(task):
         return "only gymnasium's own environments are drawn here; 'upslope try RUN --video film.mp4' shows any."
     actions, length, seed = record["actions"], record["length"], record["seed"]
     if not (

@@ -8,13 +8,13 @@ calls of the estimator as every method, and lets the slowly following copies fol
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from upslope.errors import MethodError, UserError
+from upslope.learners.graphed_updates import GraphedUpdates, Noise, Sums
 from upslope.learners.network_optimizers import NetworkOptimizers
 from upslope.learners.nonfinite import NonFinite
 from upslope.learners.references import References
@@ -35,13 +35,13 @@ PROVIDES = frozenset({"key"})
 class UpdateNoise:
     """Random numbers of one update, by counter."""
 
-    def __init__(self, seed: int, step: int, update: int, device: torch.device):
-        self.seed, self.step, self.update, self.device = seed, step, update, device
+    def __init__(self, seed: int, step: int, update: int):
+        self.seed, self.step, self.update = seed, step, update
 
     def __call__(self, kind: str, name: str, shape: tuple[int, ...]) -> Tensor:
         random = torch.Generator().manual_seed(mix(self.seed, "noise", self.step, self.update, kind, name))
         make = torch.randn if kind == "normal" else torch.rand
-        return make(shape, generator=random).to(self.device)
+        return make(shape, generator=random)
 
 
 class ActorCritic:
@@ -59,6 +59,10 @@ class ActorCritic:
         self.updates = 0
         """Updates made so far."""
         self.last: Trajectories | None = None
+        self.graphed = GraphedUpdates(policy, method, self._draw, self._learn) if policy.device.type != "cpu" else None
+        """Updates in blocks, on a GPU."""
+        self._now = (method, 1, 0.0)
+        """The method with the step's knobs, the step, and the share of the run that is done."""
         self.traced: None = None
         self.nonfinite_update: None = None
 
@@ -69,8 +73,11 @@ class ActorCritic:
         progress = (step - 1) / max(self.settings.steps or 1, 1)
         method = self.method.with_knobs(self._knobs(progress))
         self.references.renew(method, self.states, step, progress)
+        if self.graphed is not None and (method != self._now[0] or method.references or estimator.stateful(method)):
+            self.graphed.forget()
+        self._now = (method, step, progress)
         lr = self.optimizers.set_learning_rate(step)
-        began, acting_seconds, sums = time.perf_counter(), 0.0, _Means()
+        began, acting_seconds, sums = time.perf_counter(), 0.0, Sums()
         before, first = self.rollout.env_steps, self.updates
         ticks, updates = self._sizes(step)
         for tick in range(max(ticks, 1)):
@@ -80,9 +87,8 @@ class ActorCritic:
                 acting_seconds += time.perf_counter() - acted_at
             due = updates * (tick + 1) // max(ticks, 1) - updates * tick // max(ticks, 1)
             if self.rollout.warmed_up():
-                for _ in range(due):
-                    self._update(method, step, progress, sums)
-        metrics = sums.means() | self.rollout.metrics()
+                self._update(due, sums)
+        metrics = (sums.means() if self.graphed is None else self.graphed.means()) | self.rollout.metrics()
         self._check(method, metrics, step)
         for path, part in estimator.stateful(method).items():
             if self.last is not None:
@@ -121,18 +127,30 @@ class ActorCritic:
 
     # -- one update ----------------------------------------------------------------------------------------------------
 
-    def _update(self, method: Method, step: int, progress: float, sums: _Means) -> None:
-        self.updates += 1
-        rows = self.rollout.draw(self.settings.minibatch or 256, step, self.updates, drawn_data(method))
-        keys = decision_keys(torch.arange(rows.rows) + mix(self.settings.seed, "keys", step, self.updates) % (1 << 61), 1)
-        rows = estimator.bind(
-            method, self.states, rows.replace(progress=progress, draw=self.updates, key=keys.to(rows.sampled.device))
-        )
-        noise = UpdateNoise(self.settings.seed, step, self.updates, self.policy.device)
+    def _update(self, count: int, sums: Sums) -> None:
+        """So many updates."""
+        if self.graphed is not None:
+            self.graphed.run(self.updates + 1, count)
+        else:
+            for number in range(self.updates + 1, self.updates + count + 1):
+                self._learn(*self._draw(number), number, sums)
+        self.updates += count
+
+    def _draw(self, number: int) -> tuple[Trajectories, UpdateNoise]:
+        """The rows of an update and where its random numbers come from, on the CPU."""
+        method, step, progress = self._now
+        rows = self.rollout.draw(self.settings.minibatch or 256, step, number, drawn_data(method))
+        keys = decision_keys(torch.arange(rows.rows) + mix(self.settings.seed, "keys", step, number) % (1 << 61), 1)
+        rows = estimator.bind(method, self.states, rows.replace(progress=progress, draw=number, key=keys))
+        return rows, UpdateNoise(self.settings.seed, step, number)
+
+    def _learn(self, rows: Trajectories, noise: Noise, number: int, sums: Sums) -> None:
+        """One update on these rows."""
+        method = self._now[0]
         compared = {name: self.references.compared(method, name) for name, _ in method.references}
         nets = BoundNetworks(self.policy, rows.inputs, noise, compared)  # type: ignore[arg-type]
-        learn_once(method, rows, nets, self.optimizers, self.updates, sums)
-        self.policy.follow(self.updates)
+        learn_once(method, rows, nets, self.optimizers, number, sums)
+        self.policy.follow(number, rarely=None if self.graphed is None else False)
         self.last = rows.replace(advantage=torch.zeros_like(rows.sampled))
 
     # -- carrying over a stop ------------------------------------------------------------------------------------------
@@ -160,7 +178,7 @@ class ActorCritic:
 
 
 def learn_once(
-    method: Method, rows: Trajectories, nets: BoundNetworks, optimizers: NetworkOptimizers, update: int, sums: _Means
+    method: Method, rows: Trajectories, nets: BoundNetworks, optimizers: NetworkOptimizers, update: int, sums: Sums
 ) -> None:
     """One update: the learned models in their order, the policy among them where it is due."""
     rows = estimator.clean(rows)
@@ -184,7 +202,7 @@ def learn_once(
 
 def _fit(
     method: Method, name: str, model: Learned, rows: Trajectories, share: Tensor, nets: BoundNetworks,
-    optimizers: NetworkOptimizers, update: int, sums: _Means,
+    optimizers: NetworkOptimizers, update: int, sums: Sums,
 ) -> None:  # fmt: skip
     if update % model.every:
         return
@@ -225,16 +243,3 @@ def check(method: Method, provides: frozenset[str]) -> None:
 
 def _has_actor_loss(method: Method) -> bool:
     return method.surrogate is not None or bool(method.regularize)
-
-
-class _Means:
-    """Means over updates; nothing waits for the device until they are asked for."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, list[Tensor]] = defaultdict(list)
-
-    def add(self, name: str, value: Tensor) -> None:
-        self.values[name].append(value.detach())
-
-    def means(self) -> Metrics:
-        return {name: float(torch.stack(values).double().mean()) for name, values in self.values.items()}

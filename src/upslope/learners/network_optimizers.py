@@ -28,7 +28,7 @@ class NetworkOptimizers:
         self.optimizers = {
             name: Adam(
                 [module.flat for module in modules],
-                lr=0.0,
+                lr=torch.zeros((), device=policy.device) if policy.device.type == "cuda" else 0.0,
                 betas=betas,
                 eps=1e-8 if eps is None else float(eps),
                 weight_decay=settings.weight_decay,
@@ -41,7 +41,11 @@ class NetworkOptimizers:
         """The learning rate of a step, given to each network by its scale."""
         lr = learning_rate(self.settings, step)
         for name, optimizer in self.optimizers.items():
-            optimizer.param_groups[0]["lr"] = lr * self.scales[name]
+            group = optimizer.param_groups[0]
+            if isinstance(group["lr"], Tensor):  # on a GPU a recorded step reads it where it stands
+                group["lr"].fill_(lr * self.scales[name])
+            else:
+                group["lr"] = lr * self.scales[name]
         return lr
 
     def apply(self, name: str, loss: Tensor) -> None:

@@ -61,6 +61,8 @@ def evaluate(run: Run, asked: EvaluationRequest) -> JsonDict:
         "method": run.plan.method.name,
         "task": run.plan.task_name,
     }
+    if run.plan.settings.test_task:
+        about["test_task"] = run.plan.settings.test_task
     with _progress() as progress:
         if asked.engine is not None:
             return about | {"engine": asked.engine} | _measure_served(run, asked, progress)
@@ -140,7 +142,7 @@ def _measure_control(components: Components, asked: EvaluationRequest, progress:
 
     episodes = asked.problems or components.settings.eval_problems or 100
     returns = evaluate_control(
-        components.task, components.policy, components.rollout.state(), episodes=episodes, seed=EPISODE_SEED,
+        components.test_task, components.policy, components.rollout.state(), episodes=episodes, seed=EPISODE_SEED,
         progress=lambda done, *_: progress(done, episodes),
     )  # fmt: skip
     low, high = bootstrap_interval(returns)
@@ -157,7 +159,8 @@ def _measure_control(components: Components, asked: EvaluationRequest, progress:
 def evaluation_text(found: JsonDict) -> str:
     """What `evaluate` found, for people."""
     who = f"{found['engine']} in place of {found['run']}" if "engine" in found else f"{found['run']} at {found['checkpoint']}"
-    head = f"{found['method']} on {found['task']}, {who}; 95% intervals over "
+    where = f", judged in {found['test_task']}" if "test_task" in found else ""
+    head = f"{found['method']} on {found['task']}{where}, {who}; 95% intervals over "
     scores = [(name, value) for name, value in found.items() if isinstance(value, dict)]
     if "episodes" in found:
         ((name, value),) = scores
@@ -230,7 +233,7 @@ def episode(run: Run, seed: int = 0, task: GymTask | None = None, watch: Callabl
 
     with _loaded(run) as components:
         start = mix(EPISODE_SEED, "try", seed) >> 32
-        played = play(task or components.task, components.policy, components.rollout.observations, start, watch)
+        played = play(task or components.test_task, components.policy, components.rollout.observations, start, watch)
     rewards, ends = played.rewards, {"terminated": "ended", "truncated": "reached its time limit", "unfinished": "was still going"}
     total = f"return {sum(rewards):.1f} in {len(rewards)} steps; the episode {ends[played.ended]}"
     return f"{total}\nreward  {sparkline(rewards, 60)}  from {min(rewards):.3g} to {max(rewards):.3g}"
@@ -239,7 +242,7 @@ def episode(run: Run, seed: int = 0, task: GymTask | None = None, watch: Callabl
 def watch_episode(run: Run, seed: int = 0) -> str:
     """The same in a window."""
     with _loaded(run) as components:
-        return episode(run, seed, components.task.shown("human"))
+        return episode(run, seed, components.test_task.shown("human"))
 
 
 @contextmanager

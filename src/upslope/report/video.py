@@ -39,7 +39,7 @@ def film(run: Run, path: Path, seed: int = 0) -> str:
     use_no_display()
     run.policy  # noqa: B018  (loads what is needed)
     assert run.components is not None
-    task = run.components.task
+    task = run.components.test_task
     draft = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

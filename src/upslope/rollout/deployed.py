@@ -60,7 +60,9 @@ class DeployedPolicy:
         return (raw if self.observations is None else self.observations(raw)), single
 
     def _flat(self, observation: Any) -> tuple[np.ndarray, bool]:
-        space = self.observation_space
+        space, layout = self.observation_space, self.task.layout
+        if layout.is_tree or layout.is_image:
+            return self._of_parts(observation)
         try:
             given = np.asarray(observation, dtype=np.float64)
         except (TypeError, ValueError):
@@ -72,12 +74,31 @@ class DeployedPolicy:
         if not np.isfinite(given).all():
             raise UserError(f"an observation given to {self.task.name} holds a number that is not finite.")
         rows = given[None] if single else given
-        if not hasattr(space, "n"):
+        if layout.parts[0].first is None:
             return rows.reshape(len(rows), -1).astype(np.float32), single
         places = rows.astype(np.int64) - int(space.start)
         if ((places < 0) | (places >= space.n) | (rows != rows.round())).any():
             raise UserError(f"{shown_ids(rows)} is not in {space}, the observations of {self.task.name}.")
         return np.eye(int(space.n), dtype=np.float32)[places], single
+
+    def _of_parts(self, observation: Any) -> tuple[np.ndarray, bool]:
+        """Of a Dict or Tuple, each part alone or with one more axis in front; or of an image."""
+        layout, name = self.task.layout, self.task.name
+        try:
+            pieces = [np.asarray(part.of(observation)) for part in layout.parts]
+            single = pieces[0].shape == layout.parts[0].space.shape
+            count = 1 if single else len(pieces[0])
+            for part, piece in zip(layout.parts, pieces, strict=True):
+                if piece.shape != ((*part.space.shape,) if single else (count, *part.space.shape)):
+                    raise ValueError(f"{part.told}has the shape {piece.shape}, not {part.space.shape}")
+                if not np.isfinite(piece).all():
+                    raise ValueError(f"{part.told}holds a number that is not finite")
+            return layout.rows(observation, count), single
+        except (TypeError, KeyError, IndexError, ValueError) as error:
+            told = f"it has no part {error}" if isinstance(error, (KeyError, IndexError)) else str(error)
+            raise UserError(
+                f"{type(observation).__name__} is no observation of {name}, {self.observation_space}: {told}."
+            ) from error
 
     def _wanted(self) -> str:
         return f"one of that shape, or several as {('N', *self.observation_space.shape)}".replace("'", "")

@@ -60,6 +60,13 @@ def export_control(controller: DeployedPolicy, path: Path) -> JsonDict:
         raise UserError(f"--to {str(path)!r}: a controller is written as policy.onnx or policy.pt (TorchScript).{near}")
     if path.is_dir():
         raise UserError(f"--to {str(path)!r} is a folder; give the file to write, such as {str(path / 'policy.onnx')!r}.")
+    from gymnasium import spaces
+
+    if controller.task.layout.is_image or not isinstance(controller.observation_space, (spaces.Box, spaces.Discrete)):
+        raise UserError(
+            f"{controller.task.name} has observations {controller.observation_space}; only a policy on a Box of numbers or a "
+            "Discrete space is written as a file. up.load(RUN).predict answers for it."
+        )
     data, answer, by = makers[path.suffix](controller)
     found = compare(controller, answer, observations_to_check(controller))
     if not found.holds:

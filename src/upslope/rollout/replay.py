@@ -70,6 +70,7 @@ class ReplayRollout:
         self._count, self._workers = envs, workers
         self._envs: Any = None
         self._raw: Any = None
+        self._restart = 1
         self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
         self._finished: list[EpisodeStats] = []
         self._actor = policy.acting()
@@ -122,6 +123,7 @@ class ReplayRollout:
             noise = random.standard_normal((self._count, self.task.action_size)).astype(np.float32)
         else:
             noise = random.random(self._count)
+        self._actor.refresh()
         action = self._actor.unit(self._actor.output(seen), noise)
         for number, part in enumerate(self.acting):
             own = numpy_generator(self.seed, "acting", number, self.env_steps)
@@ -177,10 +179,8 @@ class ReplayRollout:
         return joined(found)
 
     def _trajectories(self, found: DrawnRows, source: np.ndarray, returns: np.ndarray) -> Trajectories:
-        device = self.policy.device
-
         def column(values: np.ndarray) -> torch.Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values)).unsqueeze(1).to(device)
+            return torch.from_numpy(np.ascontiguousarray(values)).unsqueeze(1)
 
         action = found.action if self.policy.box is None else self.policy.box.to_unit(found.action)
         reward = column(found.reward)
@@ -189,14 +189,14 @@ class ReplayRollout:
         return Trajectories(
             sampled=torch.ones_like(reward),
             reward=zeros[:, 0],
-            group=torch.arange(rows, device=device),
-            task=torch.full((rows,), stable_hash(self.task.name), device=device),
+            group=torch.arange(rows),
+            task=torch.full((rows,), stable_hash(self.task.name)),
             behavior=View(zeros),
             action=column(action),
             step_reward=reward,
             ended=column(found.ended),
             signal={"discount": column(found.discount), "return_to_go": column(returns)},
-            label={"source": torch.from_numpy(source).to(device)},
+            label={"source": torch.from_numpy(source)},
             horizon=1,
             inputs=ExperienceInputs(column(self._seen(found.observation)), column(self._seen(found.following))),
         )

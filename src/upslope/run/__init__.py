@@ -201,6 +201,8 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
     table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)
     if ".py:" in table["task"]:
         table["task"] = _kept_code(table["task"], bundles)
+    if ".py:" in plan.settings.test_task:
+        table["settings"]["test_task"] = _kept_code(plan.settings.test_task, bundles)
     rewards = [RewardText.parse(text) for text in table["reward"]]
     table["reward"] = [str(each.named(_kept_code(each.name, bundles)) if each.is_code else each) for each in rewards]
     user_code.check_bundles_agree(bundles)

@@ -119,6 +119,9 @@ class Settings:
     eval_every: int = 0
     """Steps between evaluations on held-out problems; 0 evaluates before and after only. (a tenth of the steps, where `keep`,
     `stop_at` or `patience` go by it)"""
+    test_task: str = control_only("")
+    """Control: the environment in which the policy is judged, in evaluations, `eval` and `try`, if not the one it learns in. Its
+    spaces must be the same."""
     eval_problems: int | None = None
     """Held-out problems (text 500 for tiny, else 100) or episodes (control 100) of an evaluation."""
     keep: str = ""

@@ -43,6 +43,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "normalise_observations": ("norm_obs", "normalize_observations", "normalize_obs"),
     "normalise_rewards": ("norm_reward", "normalize_rewards", "normalize_reward"),
     "eval_every": ("eval_steps", "eval_freq", "test_freq", "eval_interval", "evaluation_interval"),
+    "test_task": ("eval_env", "test_env", "eval_task", "evaluation_env"),
     "eval_problems": ("n_eval_episodes", "eval_episodes", "num_eval_episodes", "eval_samples"),
     "checkpoint_every": ("save_steps", "save_freq", "save_interval", "checkpoint_freq", "checkpoint_interval"),
     "keep_checkpoints": ("save_total_limit", "max_actor_ckpt_to_keep", "max_checkpoints"),

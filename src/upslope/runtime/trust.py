@@ -72,9 +72,10 @@ def _needed(table: Mapping[str, object], code: Path) -> dict[str, tuple[str, lis
     for text in _references(table):
         path, _, bundle = user_code.locate(text, code)
         found[bundle.digest] = str(path), sorted(set(bundle.files) - {bundle.entry})
-    task = table.get("task")
-    if isinstance(task, str) and (module := _gym_module(task)):
-        found[digest_of({"gym": module.encode()})] = f"the module {module!r}, which {task!r} imports", []
+    settings = table.get("settings")
+    for task in (table.get("task"), settings.get("test_task") if isinstance(settings, Mapping) else None):
+        if isinstance(task, str) and (module := _gym_module(task)):
+            found[digest_of({"gym": module.encode()})] = f"the module {module!r}, which {task!r} imports", []
     return found
 
 
@@ -101,7 +102,7 @@ def _references(value: object, key: str = "") -> Iterator[str]:
     if isinstance(value, str):
         if key == "reward" and (reward := RewardText.parse(value)).is_code:
             yield reward.name
-        elif key in ("task", "part") and ".py:" in value:
+        elif key in ("task", "test_task", "part") and ".py:" in value:
             yield value
     elif isinstance(value, Mapping):
         for name, item in value.items():

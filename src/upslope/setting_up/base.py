@@ -26,6 +26,8 @@ class Components(ABC):
 
     score_name: str
     task: Any
+    test_task: Any
+    """Of control: where the policy is judged."""
     policy: Any
     rollout: Any
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from upslope.errors import UserError
+from upslope.errors import Remark, UserError
 from upslope.experience.checking import check_dataset
 from upslope.learners.base import Learner
 from upslope.learners.policy_gradient import POLICY_COLUMNS
@@ -16,9 +17,10 @@ from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.seeding import mix
-from upslope.runtime.settings import STORED_EXPERIENCE, Settings
+from upslope.runtime.settings import STORED_EXPERIENCE, Device, Settings
 from upslope.runtime.statistics import bootstrap_interval
-from upslope.setting_up.base import Components, Progress, settled_method
+from upslope.setting_up.base import Components, Progress, pick_device, settled_method
+from upslope.tasks.judging import load_test_task
 from upslope.types import Method, Network
 
 if TYPE_CHECKING:
@@ -43,20 +45,23 @@ class ControlComponents(Components):
         for_training: bool = True,
         dataset: Dataset | None = None,
     ):
-        self.task, self.dataset = task, dataset
+        self.task, self.test_task, self.dataset = task, load_test_task(settings.test_task, task), dataset
+        for remark in set(self.test_task.remarks) - set(task.remarks) if for_training else ():
+            warnings.warn(Remark(remark), stacklevel=2)
         if dataset is not None:
             check_dataset(dataset, task)
         if settings.engine != "torch":
             raise UserError(f"--engine {settings.engine} continues text; {task.name} is an environment. Leave it out.")
-        if settings.device == "cuda":
-            raise UserError(
-                "--device cuda: the small networks of control tasks are on the CPU, where they are faster; leave it out."
-            )
-        domains = ("control", f"control-{'continuous' if task.continuous else 'discrete'}")
         stored = method.learner == "actor-critic"
+        if settings.device == "cuda" and not stored:
+            raise UserError(
+                f"--device cuda: the small networks of {method.name} are on the CPU, where they are faster; leave it out."
+            )
+        device: Device = pick_device("cuda", "") if settings.device == "cuda" else "cpu"
+        domains = ("control", f"control-{'continuous' if task.continuous else 'discrete'}")
         recipe = (dict(STORED_EXPERIENCE) if stored else {}) | method.settings_on(*domains)
         asked = settings.offline_steps
-        settings = dataclasses.replace(settings, device="cpu").resolved(
+        settings = dataclasses.replace(settings, device=device).resolved(
             "control", "mlp", continuous=task.continuous, recipe=recipe
         )  # fmt: skip
         if asked is None and method.offline and dataset is not None:
@@ -108,6 +113,7 @@ class ControlComponents(Components):
         self.policy.plain = settings.plain
         for name, model in method.learned:
             self.policy.add_model(name, model, mix(settings.seed, "models"))
+        self.policy.to(settings.device)
         steps = max((settings.steps or 0) - (settings.offline_steps or 0), 0)
         self.rollout = ReplayRollout(
             task,
@@ -142,7 +148,7 @@ class ControlComponents(Components):
                 progress(done, episodes)
 
         returns = evaluate_control(
-            self.task, self.policy, self.rollout.state(), episodes=episodes, seed=EVALUATION_SEED, progress=told
+            self.test_task, self.policy, self.rollout.state(), episodes=episodes, seed=EVALUATION_SEED, progress=told
         )
         low, high = bootstrap_interval(returns)
         return {"score": float(np.mean(returns)), "low": low, "high": high, "episodes": episodes, "spread": float(np.std(returns))}
@@ -155,7 +161,7 @@ class ControlComponents(Components):
         from upslope.rollout.recorded_episode import play
 
         if self.settings.record != "none":
-            folder.write_episode(play(self.task, self.policy, self.rollout.observations, WATCHED_EPISODE).record(step))
+            folder.write_episode(play(self.test_task, self.policy, self.rollout.observations, WATCHED_EPISODE).record(step))
 
 
 def _check_data(method: Method, settings: Settings, dataset: Dataset | None, for_training: bool) -> None:

@@ -67,7 +67,7 @@ def list_tasks(all: bool = False) -> list[TaskInfo]:
     found |= packages.descriptions(FAMILY)
     found["FILE.jsonl"] = 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Also CSV, Parquet, ...'
     found["FILE.py:CLASS"] = "A TextTask of your own, a sampler and a scorer; or a gymnasium.Env, or a function that makes one."
-    found["gym:ID"] = "Any environment gymnasium knows, such as gym:CartPole-v1; gym:MODULE:ID imports MODULE first."
+    found["gym:ID"] = "Any environment of gymnasium or a known package, such as gym:CartPole-v1; gym:MODULE:ID imports MODULE."
     return [TaskInfo(name, domain_of(name), about) for name, about in found.items()]
 
 

@@ -24,7 +24,7 @@ from upslope.errors import TaskError, UserError
 from upslope.fields import shown
 from upslope.plain_data import JsonDict
 from upslope.runtime import user_code
-from upslope.tasks.gym_make import as_arguments, gymnasium_module, make_env
+from upslope.tasks.gym_make import as_arguments, gymnasium_module, make_by_id, make_env
 
 _registered: dict[str, JsonDict] = {}
 """By the module of a user's file: what it registered with gymnasium when it was loaded."""
@@ -75,7 +75,7 @@ class ById:
     def make(self, options: JsonDict) -> Any:
         if self.spec is not None:
             gymnasium_module().registry.setdefault(self.env_id, self.spec)
-        return make_env(self.env_id, options)
+        return make_by_id(self.env_id, options)
 
     def settled(self, made: Any) -> ById:
         """An id without a version stands for the newest one."""

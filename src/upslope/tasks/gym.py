@@ -1,7 +1,7 @@
 """Gymnasium environments as tasks: spaces made flat, errors made plain, terminations and truncations kept apart.
 
-Neither torch nor gymnasium is imported until a task is made, so that the command line's help stays fast. Left out: images,
-dictionaries and multi-part actions (they are refused by name), and gymnasium's own vector environments. A plain loop over single
+Neither torch nor gymnasium is imported until a task is made, so that the command line's help stays fast. Left out: images beside
+numbers and multi-part actions (they are refused by name), and gymnasium's own vector environments. A plain loop over single
 environments is about a quarter faster than the synchronous one, and it shows the last observation of an episode and the first of
 the next side by side, so that nobody can bootstrap from the wrong one. Simulators that take long are spread over processes
 (`upslope.tasks.env_workers`).
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,8 +20,10 @@ import numpy as np
 
 from upslope.errors import TaskError
 from upslope.tasks.env_sources import ById, EnvSource
+from upslope.tasks.gym_make import time_limit
+from upslope.tasks.physics import PARAMS, Physics
 from upslope.tasks.rendering import simplify
-from upslope.tasks.spaces import action_size, actions_taken, observation_size
+from upslope.tasks.spaces import action_size, actions_taken, observation_layout
 
 if TYPE_CHECKING:
     from upslope.tasks.env_workers import SpreadEnvironments
@@ -33,7 +36,7 @@ class Stepped(NamedTuple):
     """What a step of several environments gave; row ``b`` belongs to the b-th environment that was stepped."""
 
     observation: np.ndarray
-    """``[B, D]``, before any reset: where an episode ended, its final observation."""
+    """``[B, D]`` float32, or ``[B, *shape]`` bytes of images, before any reset: where an episode ended, its final observation."""
     reward: np.ndarray
     """``[B]`` float64, raw."""
     terminated: np.ndarray
@@ -47,11 +50,14 @@ class GymTask:
     Args:
         env: Its id as gymnasium knows it, ``"CartPole-v1"`` (``"package.module:MyEnv-v0"`` imports the module first), or where else
             it comes from (`upslope.tasks.env_sources`).
-        make_options: Handed to whatever makes it: an environment's own settings, or ``max_episode_steps``.
+        make_options: Handed to whatever makes it: an environment's own settings, or ``max_episode_steps``. Those that begin with
+            ``params.`` change its physics once it is made (`upslope.tasks.physics`).
 
     Attributes:
-        name: ``"gym:CartPole-v1"``.
-        observation_size: Numbers in an observation: a Box flattened, a Discrete one-hot.
+        name: ``"gym:CartPole-v1"``; changed physics are in it, ``"gym:Pendulum-v1:params.gravity=12"``.
+        observation_shape: Of an observation as `Environments` give it: ``(D,)``, or that of an image.
+        observation_dtype: float32, or uint8 for images.
+        observation_size: Numbers in an observation: a Box flattened, a Discrete one-hot, a Dict or Tuple one after the other.
         action_space: Gymnasium's.
         continuous: Whether actions are vectors (Box) rather than choices (Discrete).
         action_size: Choices, or dimensions.
@@ -65,27 +71,38 @@ class GymTask:
     def __init__(self, env: str | EnvSource, /, **make_options: Any) -> None:
         self.source: EnvSource = ById(env) if isinstance(env, str) else env
         self.options = make_options
+        self.physics = Physics.parse(self.options, self.source.name)
         made = self.make_one()
         try:
             self.source = self.source.settled(made)
-            self.name = self.source.name
+            self.name = f"{self.source.name}{self.physics}"
             self.observation_space, self.action_space = made.observation_space, made.action_space
-            limit = getattr(made.spec, "max_episode_steps", None)
-            self.max_episode_steps: int | None = limit if limit is not None and limit > 0 else None  # -1 takes a limit away
+            self.max_episode_steps: int | None = time_limit(made)
             self.solved: float | None = getattr(made.spec, "reward_threshold", None)
         finally:
             made.close()
-        self.observation_size = observation_size(self.name, self.observation_space)
+        self.layout = observation_layout(self.name, self.observation_space)
+        self.observation_shape, self.observation_dtype = self.layout.shape, self.layout.dtype
+        self.observation_size = prod(self.observation_shape)
         self.continuous, self.action_size = action_size(self.name, self.action_space)
-        self.remarks: tuple[str, ...] = () if self.max_episode_steps else (
-            f"{self.name} has no time limit. An episode of an evaluation is cut after {MOST_WATCHED:,} steps; "
-            f"{self.source.how_to_limit} sets a limit for training and evaluation.",
-        )  # fmt: skip
+        self.remarks: tuple[str, ...] = (*self._without_limit(), *self._without_text())
+
+    def _without_limit(self) -> Iterator[str]:
+        if not self.max_episode_steps:
+            yield (
+                f"{self.name} has no time limit. An episode of an evaluation is cut after {MOST_WATCHED:,} steps; "
+                f"{self.source.how_to_limit} sets a limit for training and evaluation."
+            )
+
+    def _without_text(self) -> Iterator[str]:
+        if left_out := self.layout.left_out:
+            yield f"{self.name} has text in its observations ({', '.join(left_out)}), which is left out: the policy sees the rest."
 
     def make_one(self, **options: Any) -> Any:
         """One plain ``gymnasium.Env``; ``render_mode="human"`` to watch it."""
-        asked = {**self.options, **options}
+        asked = {key: value for key, value in {**self.options, **options}.items() if not key.startswith(PARAMS)}
         env = self.source.make(asked)
+        self.physics.apply(env)
         if asked.get("render_mode") == "rgb_array":
             simplify(env)
         return env
@@ -107,7 +124,7 @@ class GymTask:
 
 
 class Environments:
-    """Several environments of one task: flat float32 observations out, actions in as a policy gives them.
+    """Several environments of one task: flat float32 observations or images out, actions in as a policy gives them.
 
     Box actions are clipped to the space here and nowhere else: what a policy learns from is the action it drew, whose
     probability it knows; what the environment sees is the nearest one it allows.
@@ -119,34 +136,35 @@ class Environments:
         self.task = task
         self._envs = [task.make_one() for _ in range(count)]
         self._steps = [0] * count
-        self._zeros = np.zeros(count * task.observation_size, np.float32)
-        self._one_hot = not task.observation_space.shape and hasattr(task.observation_space, "n")
-        self._first = int(getattr(task.observation_space, "start", 0))
+        self._write = task.layout.writer()
+        self._shape, self._dtype = task.observation_shape, task.observation_dtype
+        # Bytes are always finite.
+        self._zeros = None if task.layout.is_image else np.zeros(count * task.observation_size, np.float32)
 
     def __len__(self) -> int:
         return len(self._envs)
 
     def reset(self, which: int, seed: int | None = None) -> np.ndarray:
-        """The first observation ``[D]`` of a new episode; without a seed the environment goes on with its own numbers."""
+        """The first observation of a new episode, ``[D]`` or an image; without a seed the environment goes on with its own."""
         self._steps[which] = 0
         try:
             returned = self._envs[which].reset(seed=seed)
         except (Exception, SystemExit) as error:
             raise self._raised("reset()", which, error) from error
-        flat = np.zeros(self.task.observation_size, np.float32)
+        flat = np.zeros(self._shape, self._dtype)
         try:
             observation, _ = returned
             self._write(flat, observation)
         except (TypeError, ValueError) as error:
             raise self._wrong("reset()", returned, "an observation and a dict", error) from error
-        if not np.isfinite(flat).all():
+        if self._zeros is not None and not np.isfinite(flat).all():
             raise self._not_finite("reset()", "observation", observation)
         return flat
 
     def step(self, actions: np.ndarray, which: Sequence[int]) -> Stepped:
         """Step the environments ``which`` with one action each: ids ``[B]`` or vectors ``[B, D]``. Nothing is reset."""
         count = len(which)
-        seen = np.zeros((count, self.task.observation_size), np.float32)
+        seen = np.zeros((count, *self._shape), self._dtype)
         reward: list[object] = [0.0] * count
         ends, cut = [False] * count, [False] * count
         for row, (action, env) in enumerate(zip(self._as_taken(actions), which, strict=True)):
@@ -168,7 +186,8 @@ class Environments:
         """The rewards as numbers; they and the observations must be finite."""
         try:
             # What is not finite leaves no zero when it is multiplied with one: a third of the time of numpy's isfinite.
-            fine = seen.reshape(-1).dot(self._zeros[: seen.size]) == 0 and sum(rewards) * 0 == 0
+            fine = self._zeros is None or seen.reshape(-1).dot(self._zeros[: seen.size]) == 0
+            fine = fine and sum(rewards) * 0 == 0
             if fine and (paid := np.array(rewards, np.float64)).ndim == 1:
                 return paid
         except (TypeError, ValueError):
@@ -184,9 +203,10 @@ class Environments:
         return TaskError(f"{self.task.name} raised {_in_words(error, self._envs[env])} in {call}{self._when(env)}.")
 
     def _wrong(self, call: str, returned: object, wanted: str, error: Exception, env: int | None = None) -> TaskError:
-        size = self.task.observation_size
-        return TaskError(f"{self.task.name} returned {_short(returned)} from {call}{self._when(env)} ({error}); gymnasium wants "
-                         f"{wanted}, and this environment declared observations of {size} numbers.")  # fmt: skip
+        task = self.task
+        declared = f"images {task.observation_shape}" if task.layout.is_image else f"{task.observation_size} numbers"
+        return TaskError(f"{task.name} returned {_short(returned)} from {call}{self._when(env)} ({error}); gymnasium wants "
+                         f"{wanted}, and this environment declared observations of {declared}.")  # fmt: skip
 
     def _not_finite(self, call: str, what: str, value: object, env: int | None = None) -> TaskError:
         return TaskError(f"{self.task.name} gave the {what} {_short(value)}, which is not a finite number, from {call}"
@@ -215,19 +235,6 @@ class Environments:
     def _as_taken(self, actions: np.ndarray) -> Any:
         taken = actions_taken(self.task.action_space, actions)
         return taken if self.task.continuous else taken.tolist()
-
-    def _write(self, flat: np.ndarray, observation: Any) -> None:
-        if self._one_hot:
-            place = int(observation) - self._first
-            if not 0 <= place < len(flat):
-                raise ValueError(f"{observation} is not in {self.task.observation_space}")
-            flat[place] = 1.0
-            return
-        if flat.shape != np.shape(observation):
-            observation = np.reshape(observation, -1)
-            if observation.shape != flat.shape:
-                raise ValueError(f"it has {len(observation)} numbers")
-        flat[:] = observation
 
 
 def _is_finite_number(value: Any) -> bool:

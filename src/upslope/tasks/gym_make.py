@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 import warnings
+from importlib import metadata
 from typing import Any
 
 from upslope.errors import MissingExtra, TaskError, did_you_mean, install_extra
 from upslope.plain_data import JsonDict
+from upslope.tasks import env_packages
+from upslope.tasks.rendering import use_no_display
+
+BROKEN_ROBOTS = r"Fetch|HandReach|HandManipulate|FrankaKitchen"
+"""Families of gymnasium-robotics 1.4 whose joints it no longer recognises with MuJoCo 4."""
 
 
 def as_arguments(options: JsonDict) -> str:
@@ -22,6 +29,43 @@ def gymnasium_module() -> Any:
     except ImportError:
         raise MissingExtra("gymnasium is", install_extra("control")) from None
     return gymnasium
+
+
+def make_by_id(env_id: str, options: JsonDict) -> Any:
+    """An environment by its id, of gymnasium's own or of a package that is known here, seen as it is usually learned from."""
+    registry, name = gymnasium_module().registry, f"gym:{env_id}"
+    if env_id.startswith("visual-"):
+        use_no_display()  # ogbench's: what they see is drawn, and MuJoCo looks for a display when it is first imported
+    if ":" not in env_id and env_id not in registry:
+        env_packages.register(env_id, name)
+        if _family(env_id) not in map(_family, registry):
+            env_packages.register_all()  # older ids of a package say nothing of it; and near names are looked for among all
+    known = registry.get(env_id.rpartition(":")[2])
+    package = env_packages.package_of(env_id)
+    module = str(known.entry_point).partition(".")[0] if known is not None else package.module if package else ""
+    if module == "ale_py":
+        from upslope.tasks.atari import make_game
+
+        return make_game(env_id, options, name)
+    if module == "minigrid":
+        from upslope.tasks.minigrid_view import make_grid
+
+        return make_grid(env_id, options, name)
+    return make_env(env_id, options)
+
+
+def time_limit(env: Any) -> int | None:
+    """Steps after which an environment's episodes are cut, or nothing where they can go on for ever."""
+    limit = getattr(env.spec, "max_episode_steps", None)
+    if limit is None and "ale_py" in sys.modules and isinstance(env.unwrapped, sys.modules["ale_py"].AtariEnv):
+        from upslope.tasks.atari import frame_limit
+
+        limit = frame_limit(env)
+    elif limit is None and "minigrid" in sys.modules:
+        from upslope.tasks.minigrid_view import step_limit
+
+        limit = step_limit(env)
+    return limit if limit is not None and limit > 0 else None  # -1 takes a limit away
 
 
 def make_env(env: Any, options: JsonDict, name: str = "") -> Any:
@@ -40,6 +84,9 @@ def make_env(env: Any, options: JsonDict, name: str = "") -> Any:
     try:
         return gymnasium.make(env, **options)
     except gymnasium.error.DependencyNotInstalled as error:
+        if "mujoco_py" in str(error):
+            near = did_you_mean(env_id, [each for each in _newest_ids(gymnasium.registry) if each != env_id])
+            raise TaskError(f"{name} is for mujoco_py, which is no longer there.{near}") from error
         if "mujoco" in str(error).lower():
             raise MissingExtra("mujoco is", install_extra("control")) from error
         raise TaskError(f"{name} needs a package that is not installed: {error}") from error
@@ -48,9 +95,16 @@ def make_env(env: Any, options: JsonDict, name: str = "") -> Any:
         near = did_you_mean(env_id, _newest_ids(gymnasium.registry))
         raise TaskError(f"no usable gymnasium environment {env_id!r}.{near} Gymnasium says: {error}") from error
     except (Exception, SystemExit) as error:  # of its module or its making, which may do anything
+        if re.match(BROKEN_ROBOTS, env_id) and isinstance(error, AssertionError):
+            there = " and ".join(f"{each} {metadata.version(each)}" for each in ("gymnasium-robotics", "mujoco"))
+            raise TaskError(
+                f"{name} cannot be made: its robots do not go together with what is installed, {there}. PointMaze, AntMaze and "
+                "AdroitHand of the same package do."
+            ) from error
         given = as_arguments(options)
         told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise TaskError(f"{name} could not be made{f' with {given}' if given else ''}: {told}") from error
+        cure = ". MuJoCo draws what it sees by OpenGL: set MUJOCO_GL=egl or MUJOCO_GL=osmesa first" if "OpenGL" in told else ""
+        raise TaskError(f"{name} could not be made{f' with {given}' if given else ''}: {told}{cure}") from error
 
 
 def _hear_mujoco() -> None:
@@ -64,6 +118,10 @@ def _hear_mujoco() -> None:
         return  # gymnasium is about to say so
     if mujoco.get_mju_user_warning() is None:
         mujoco.set_mju_user_warning(lambda message: warnings.warn(f"MuJoCo: {message}", stacklevel=2))
+
+
+def _family(env_id: str) -> str:
+    return re.sub(r"-v\d+$", "", env_id)
 
 
 def _newest_ids(registry: JsonDict) -> list[str]:

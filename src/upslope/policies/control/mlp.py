@@ -107,7 +107,16 @@ class MLPPolicy(nn.Module):
 
     @classmethod
     def for_task(cls, task: Any, **options: Any) -> MLPPolicy:
-        """A policy that fits a control task's observations and actions; the options are those of the class."""
+        """A policy that fits a control task's observations and actions; the options are those of the class.
+
+        Raises:
+            MethodError: if the task's observations are images.
+        """
+        if len(getattr(task, "observation_shape", ())) > 1:
+            raise MethodError(
+                f"{task.name} has images as observations, {task.observation_space}; the network MLP takes vectors. Use a method "
+                "with a network for images, or an environment that reports its state as numbers."
+            )
         return cls(task.observation_size, task.action_size, task.continuous, **options)
 
     # -- the critic ----------------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ from upslope.types import ActionSpace, Learned, Trajectories, View
 
 POLICY = "policy"
 """The actor's name among the networks."""
+RARE = 64
+"""Updates between two moves of a copy above which it moves seldom."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,10 +92,14 @@ class NetworkPolicy(nn.Module):
         """The policy's own network."""
         return self.networks[POLICY]
 
-    def follow(self, update: int) -> None:
-        """Moves the slowly following copies that are due behind this update (the first is 1)."""
+    def follow(self, update: int, rarely: bool | None = None) -> None:
+        """Moves the slowly following copies that are due behind this update (the first is 1).
+
+        Args:
+            rarely: Only those that move seldom (`RARE`), or only the others.
+        """
         for name, (rate, every) in self.lags.items():
-            if update % every == 0:
+            if update % every == 0 and rarely in (None, every > RARE):
                 pairs = zip(flat_modules(self.lagged[name]), flat_modules(self.networks[name]), strict=True)
                 for lagged, module in pairs:
                     follow(lagged, module, rate)
@@ -174,9 +180,18 @@ class NetworkActor:
 
     def __init__(self, policy: NetworkPolicy) -> None:
         self.policy = policy
-        source: Any = policy.networks[policy.reads] if policy.reads else policy.actor
-        self._stack = source.stack
-        self._in_numpy = not policy.plain and self._stack.activation in NUMPY_ACTIVATIONS and policy.device.type == "cpu"
+        self._source: Any = policy.networks[policy.reads] if policy.reads else policy.actor
+        elsewhere = policy.device.type != "cpu"
+        self._here: Any = copy.deepcopy(self._source).cpu() if elsewhere else self._source
+        """The network on the CPU, where environments are."""
+        stack: Any = self._here.stack
+        self._stack, self._in_numpy = stack, not policy.plain and stack.activation in NUMPY_ACTIVATIONS
+
+    def refresh(self) -> None:
+        """Take the weights as they are now, where they are not on the CPU."""
+        if self._here is not self._source:
+            for here, there in zip(flat_modules(self._here), flat_modules(self._source), strict=True):
+                here.flat.data.copy_(there.flat.data)
 
     def output(self, observation: np.ndarray) -> np.ndarray:
         """What the actor's network puts out, ``[B, O]``; where the policy reads a model, the mean of its members' values."""
@@ -189,7 +204,7 @@ class NetworkActor:
         """Actions in [-1, 1], or ids."""
         if self.policy.reads:
             return output.argmax(-1)
-        return self.policy.actor.choose(output, noise, greedy)
+        return self._here.choose(output, noise, greedy)
 
     def choose(self, output: np.ndarray, noise: np.ndarray, greedy: bool = False) -> np.ndarray:
         """Actions as the environment takes them."""
