@@ -83,6 +83,16 @@ def test_data_of_another_environment():
         check_dataset(data("mine.py:Pole"), load_task("gym:Pendulum-v1"))  # type: ignore[arg-type]
 
 
+def test_another_physics_is_another_world_and_another_time_limit_is_not():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_dataset(data("gym:Pendulum-v1:max_episode_steps=50"), load_task("gym:Pendulum-v1"))  # type: ignore[arg-type]
+        changed = data("gym:Pendulum-v1:params.gravity=15,max_episode_steps=50")
+        check_dataset(changed, load_task("gym:Pendulum-v1:params.gravity=15"))  # type: ignore[arg-type]
+    with pytest.warns(Remark, match="was made in gym:Pendulum-v1:params.gravity=15"):
+        check_dataset(changed, load_task("gym:Pendulum-v1"))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("row", "value", "told"),
     [
