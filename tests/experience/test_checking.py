@@ -118,6 +118,7 @@ def test_columns_of_different_lengths():
     [
         (Episode(np.zeros((4, 3)), np.zeros((4, 1)), np.zeros(4), Ended.TRUNCATED), "episode 1 has 4 rewards and 4 observations"),
         (Episode(np.zeros((5, 3)), np.zeros((3, 1)), np.zeros(4), Ended.TRUNCATED), "episode 1 has 4 rewards and 3 actions"),
+        (Episode(np.zeros((5, 3)), np.zeros((4, 1)), np.zeros(4), "over"), r"episode 1 has ended='over'; it must be 1"),
         (episode(size=2), r"episode 1 has observations of shape \(2,\), and the first one of shape \(3,\)"),
         (episode(actions=np.zeros(4)), r"episode 1 has actions of shape \(\), and the first one of shape \(1,\)"),
     ],
@@ -125,3 +126,9 @@ def test_columns_of_different_lengths():
 def test_single_episodes_of_wrong_shapes(wrong: Episode, told: str):
     with pytest.raises(UserError, match=told):
         load_dataset([episode(), wrong])
+
+
+def test_lists_do_as_well_as_arrays():
+    given = Episode([[0.0], [1.0]], [1], [0.5], 1)  # type: ignore[arg-type]
+    found = load_dataset([given, given]).episodes
+    assert found.discrete and found.returns.tolist() == [0.5, 0.5]

@@ -12,6 +12,7 @@ from upslope.errors import Remark, UserError
 from upslope.experience.card import Space, spaces_of
 from upslope.experience.dataset import Dataset
 from upslope.experience.episodes import NOT_ACTED, Episode, Episodes
+from upslope.fields import shown
 from upslope.tasks.physics import PARAMS
 from upslope.types import Ended
 
@@ -69,9 +70,13 @@ def check_columns(episodes: Episodes, name: str) -> None:
         raise UserError(f"{name}: {place(episodes, early)} ended, and the episode goes on{_rest(early)}.")
 
 
-def check_episodes(given: Sequence[Episode], name: str) -> None:
-    """Whether single episodes have the shapes they should have, and the same ones."""
+def check_episodes(given: Sequence[Episode], name: str) -> list[Episode]:
+    """Single episodes with arrays in them, if they have the shapes they should have, and the same ones."""
     for number, episode in enumerate(given):
+        if episode.ended not in (Ended.TERMINATED, Ended.TRUNCATED):
+            raise UserError(
+                f"{name}: episode {number} has ended={shown(episode.ended)}; it must be 1 (terminated) or 2 (truncated)."
+            )
         steps = len(episode.rewards)
         counts = {"observations": (len(episode.observations), steps + 1), "actions": (len(episode.actions), steps)}
         for column, (found, wanted) in counts.items():
@@ -85,6 +90,8 @@ def check_episodes(given: Sequence[Episode], name: str) -> None:
             raise UserError(
                 f"{name}: episode {number} has rewards of shape {np.shape(episode.rewards)}; one number a step is wanted."
             )
+    arrays = [(np.asarray(each.observations), np.asarray(each.actions), np.asarray(each.rewards)) for each in given]
+    return [Episode(*columns, Ended(each.ended)) for columns, each in zip(arrays, given, strict=True)]
 
 
 def place(episodes: Episodes, rows: np.ndarray) -> str:

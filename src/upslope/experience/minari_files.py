@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import warnings
@@ -14,6 +15,9 @@ from upslope.experience.card import Card, Space
 from upslope.experience.dataset import Dataset, digest_of
 from upslope.experience.episodes import Episode, Episodes
 from upslope.experience.formats import CARD_KEY
+from upslope.tasks import parse_spec
+from upslope.tasks.env_packages import register
+from upslope.tasks.physics import PARAMS
 from upslope.tasks.spaces import ObservationLayout, action_size, observation_layout
 from upslope.types import Ended
 
@@ -122,10 +126,18 @@ def _gym_space(space: Space) -> Any:
 
 
 def _spec_of(env: str) -> Any:
-    """What gymnasium knows under a task's id, so that Minari can make the environment again; none where there is no such id."""
-    kind, _, env_id = env.partition(":")
-    if kind != "gym":
+    """What gymnasium knows under a task's id, with the task's options, so that Minari can make the environment again; none where
+    there is no such id, or the task has another physics."""
+    if not env.startswith("gym:"):
         return None
     import gymnasium
 
-    return gymnasium.registry.get(env_id)
+    name, options = parse_spec(env)
+    env_id = name.partition(":")[2]
+    register(env_id)
+    known = copy.deepcopy(gymnasium.registry.get(env_id))
+    if known is None or any(option.startswith(PARAMS) for option in options):
+        return None
+    known.max_episode_steps = options.pop("max_episode_steps", known.max_episode_steps)
+    known.kwargs = {**known.kwargs, **options}
+    return known
