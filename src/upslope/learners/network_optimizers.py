@@ -24,7 +24,8 @@ class NetworkOptimizers:
         beta2, eps = settings.adam_beta2, settings.adam_eps
         betas = (0.9, 0.999 if beta2 is None else float(beta2))
         self.scales = {name: scales.get(name, 1.0) for name in policy.networks}
-        self.modules = {name: flat_modules(network) for name, network in policy.networks.items()}
+        solved = {name for name, _ in method.solved}
+        self.modules = {name: flat_modules(network) for name, network in policy.networks.items() if name not in solved}
         self.optimizers = {
             name: Adam(
                 [module.flat for module in modules],

@@ -34,10 +34,12 @@ from upslope.types import (
     Reward,
     RolloutPlan,
     Shape,
+    Solved,
     State,
     Stateful,
     Surrogate,
     Weight,
+    World,
 )
 from upslope.types.lazy_names import renamed
 
@@ -81,8 +83,10 @@ __all__ = [
     "Reward",
     "RolloutPlan",
     "Shape",
+    "Solved",
     "State",
     "Stateful",
     "Surrogate",
     "Weight",
+    "World",
 ]

@@ -24,7 +24,7 @@ from upslope.rollout.environments import EpisodeStats
 from upslope.rollout.normalise import ObservationNormaliser, Stored
 from upslope.runtime.seeding import mix, numpy_generator, stable_hash
 from upslope.tasks.gym import GymTask
-from upslope.types import Acting, ActingContext, DrawnData, Ended, Metrics, Source, Trajectories, View
+from upslope.types import Acting, ActingContext, DrawnData, Ended, Metrics, Source, Trajectories, View, World
 
 FLUSH = 4096
 """Rows after which what happened is written to the log, between checkpoints too."""
@@ -163,6 +163,14 @@ class ReplayRollout:
             known = self.returns if name == DEMONSTRATED else None
             returns.append(np.full(count, -np.inf, np.float32) if known is None else known[found.rows])
         return self._trajectories(joined(pieces), np.concatenate(sources), np.concatenate(returns))
+
+    def world(self) -> World:
+        """All decisions of the dataset, as networks see them."""
+        if self.dataset is None:
+            raise UserError("a model of this method looks at a whole dataset, and there is none. Give --data.")
+        rows = self.dataset.decision_rows(np.arange(self.dataset.decision_count))
+        observation, action = self.dataset.columns.observation[rows], self.dataset.columns.action[rows]
+        return World(self._seen(observation), action if self.policy.box is None else self.policy.box.to_unit(action))
 
     def _drawn(self, numbers: np.ndarray, data: DrawnData) -> DrawnRows:
         lanes = self.store.lanes

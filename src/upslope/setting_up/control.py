@@ -21,7 +21,7 @@ from upslope.runtime.settings import STORED_EXPERIENCE, Device, Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.setting_up.base import Components, Progress, pick_device, settled_method
 from upslope.tasks.judging import load_test_task
-from upslope.types import Method, Network
+from upslope.types import Learned, Method, Network, Solved
 
 if TYPE_CHECKING:
     from upslope.experience.dataset import Dataset
@@ -111,7 +111,8 @@ class ControlComponents(Components):
             raise UserError(f"{method.name} learns from stored experience, and policy={method.policy} is for rows just sampled. "
                             "Take Stochastic(), Deterministic() or GreedyChoice().")  # fmt: skip
         self.policy.plain = settings.plain
-        for name, model in method.learned:
+        models: list[tuple[str, Learned | Solved]] = [*method.learned, *method.solved]
+        for name, model in models:
             self.policy.add_model(name, model, mix(settings.seed, "models"))
         self.policy.to(settings.device)
         steps = max((settings.steps or 0) - (settings.offline_steps or 0), 0)
@@ -175,5 +176,5 @@ def _check_data(method: Method, settings: Settings, dataset: Dataset | None, for
         return
     if settings.offline_steps:
         raise UserError(f"--offline-steps is {settings.offline_steps}, and there is no dataset to learn from. Give --data.")
-    if method.offline or any(getattr(part, "needs_dataset", False) for part in method.data):
+    if method.offline or any(getattr(part, "needs_dataset", False) for _, part in method.parts()):
         raise UserError(f"{method.name} learns from a dataset. Give it one: --data NAME, as 'upslope data make' makes it.")

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from upslope.types.batch import Batch
-from upslope.types.part import Part
+from upslope.types.part import Metrics, Part
 from upslope.types.slots import Data, ModelPart, Notes
 
 if TYPE_CHECKING:
@@ -67,6 +67,42 @@ class Learned(ModelPart):
 
     def loss(self, batch: Batch) -> tuple[Tensor, Notes]:
         """Loss of each decision ``[N, T]``, and columns for metrics; gradients reach this model only."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """What a solved model looks at: every recorded decision of the dataset, as networks see it."""
+
+    observation: np.ndarray
+    """``[M, ...]``."""
+    action: np.ndarray
+    """``[M, A]`` in [-1, 1] where the space is bounded, or ids ``[M]``."""
+
+
+@dataclass(frozen=True)
+class Solved(ModelPart):
+    """A model that is computed from all that is recorded, where a `Learned` one descends a loss: neighbours, tables.
+
+    What it finds is kept in its network, which parts ask through `Networks.column`. Where that has no weights, a checkpoint does
+    not hold it, and it is solved once more when a run goes on.
+    """
+
+    needs_dataset: ClassVar[bool] = True
+    takes_action: ClassVar[bool] = False
+    lag: ClassVar[float] = 0.0
+    lag_every: ClassVar[int] = 1
+
+    def model_network(self) -> ModelNetwork:
+        """What keeps and answers what was found."""
+        raise NotImplementedError
+
+    def due(self, step: int) -> bool:
+        """Whether it is solved before this step; the first is 1."""
+        return step == 1
+
+    def solve(self, network: nn.Module, world: World) -> Metrics:
+        """Looks at everything and leaves what it finds in its network; numbers for the log."""
         raise NotImplementedError
 
 

@@ -12,7 +12,7 @@ from upslope.errors import MethodError, did_you_mean
 from upslope.fields import hints, problem, shown
 from upslope.knobs import Setting, said, set_in_names, set_in_stack, set_knob
 from upslope.plain_data import JsonDict, Knobs
-from upslope.types.learned import Acting, Learned
+from upslope.types.learned import Acting, Learned, Solved
 from upslope.types.part import Part
 from upslope.types.part_text import fitting, parts_meant
 from upslope.types.slot_fields import ByDomain, Named, Stack
@@ -145,6 +145,11 @@ class Method:
         """Its models with networks of their own, in the order in which an update fits them."""
         own = [(name, model) for name, model in self.models if isinstance(model, Learned)]
         return tuple(sorted(own, key=lambda each: each[1].order))
+
+    @property
+    def solved(self) -> tuple[tuple[str, Solved], ...]:
+        """Its models that are computed from all that is recorded."""
+        return tuple((name, model) for name, model in self.models if isinstance(model, Solved))
 
     # -- looking at it -------------------------------------------------------------------------------------------------
 

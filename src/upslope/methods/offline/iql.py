@@ -22,6 +22,7 @@ iql = sac.derive(
     models={"q": QFunction(target=StateValue(), order=-2, weight=0.5), "value": ExpectileValue(expectile=0.7)},
     acting=None,
     on={"control": {"settings.normalise_observations": True}},
-    notes="The released critic loss is half the sum over the two critics, and so is ours. The paper lowers the actor's learning "
-    "rate along a cosine; here it is constant. Mazes: models.value.expectile=0.9, surrogate.beta=10.",
+    notes="The released critic loss is half the sum over the two critics, and so is ours; d3rlpy takes the sum, and bounds the "
+    "shared spread by a sigmoid. The paper lowers the actor's learning rate along a cosine; here it is constant. Mazes: "
+    "models.value.expectile=0.9, surrogate.beta=10.",
 )

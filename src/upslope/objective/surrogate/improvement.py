@@ -103,19 +103,40 @@ class AdvantageWeighted(Improvement):
     Fields:
         beta: how much better actions count more; 0 is plain imitation by likelihood.
         cap: c.
+        normalised: divide the weights by their mean over the update, before the cap: the softmax of the code that AWAC's authors
+            released. How far the policy moves then does not depend on how good the data are.
     """
 
     ranges: ClassVar = {"beta": "[0, inf)", "cap": "(0, inf]"}
 
     beta: float = 3.0
     cap: float = 100.0
+    normalised: bool = False
+
+    def prepares(self) -> bool:
+        return self.normalised
+
+    def prepare(self, batch: Batch) -> Tensor:
+        """The logarithm of the mean weight, for each row."""
+        exponent = torch.where(batch.sampled > 0, self.beta * _advantage(batch), -torch.inf)
+        mean = exponent.flatten().logsumexp(0) - batch.sampled.sum().clamp_min(1).log()
+        return torch.where(torch.isfinite(mean), mean, 0.0).expand(batch.rows)
 
     def __call__(self, batch: Batch, branches: tuple[Branch, ...]) -> tuple[Tensor, Notes]:
-        if batch.action is None or batch.advantage is None:
+        if batch.action is None:
             raise MethodError("recorded actions are weighted by their advantage, and these rows have none.")
-        weight = (self.beta * batch.advantage).exp().clamp_max(self.cap).detach()
+        exponent = self.beta * _advantage(batch)
+        if self.normalised:
+            exponent = exponent - batch.prepared[self].unsqueeze(1)
+        weight = exponent.exp().clamp_max(self.cap).detach()
         logp = networks(batch).logp("now", batch.action.unsqueeze(2)).squeeze(-1)
         return -weight * logp, {"imitation_weight": weight, "logp_data": logp.detach()}
+
+
+def _advantage(batch: Batch) -> Tensor:
+    if batch.advantage is None:
+        raise MethodError("recorded actions are weighted by their advantage, and these rows have none.")
+    return batch.advantage
 
 
 @dataclass(frozen=True)

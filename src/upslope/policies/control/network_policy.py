@@ -21,7 +21,7 @@ from upslope.objective.networks.layers import FlatModule, follow
 from upslope.policies.control.actors import NUMPY_ACTIVATIONS, numpy_forward, torch_forward
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
 from upslope.runtime.seeding import mix
-from upslope.types import ActionSpace, Learned, Trajectories, View
+from upslope.types import ActionSpace, Learned, Solved, Trajectories, View
 
 POLICY = "policy"
 """The actor's name among the networks."""
@@ -76,7 +76,7 @@ class NetworkPolicy(nn.Module):
         if actor is not None:
             self._add(POLICY, actor, lag, lag_every)
 
-    def add_model(self, name: str, model: Learned, seed: int) -> None:
+    def add_model(self, name: str, model: Learned | Solved, seed: int) -> None:
         """The network of a model, and its slowly following copy if it has one."""
         network = model.model_network().build(self.space, model.takes_action, mix(seed, name))
         self._add(name, network, model.lag, model.lag_every)
