@@ -98,6 +98,7 @@ def test_robots_that_do_not_go_with_this_mujoco_are_told():
         load_task("gym:FetchReach-v1")
 
 
+@pytest.mark.slow
 def test_a_run_in_a_maze_goes_on_and_answers(tmp_path):
     small = dict(steps=1, envs=2, horizon=16, passes=1, eval_problems=1, record="none", threads=1, env_workers=2)
     run = up.train("ppo", "gym:PointMaze_UMaze-v3:max_episode_steps=20", **small, out=tmp_path / "run")
