@@ -24,7 +24,7 @@ from upslope.tasks.env_packages import PACKAGES, package_of
         ("gym:AntMaze_UMaze-v5", (109,), 700),
         ("gym:MiniGrid-Empty-5x5-v0", (984,), 100),
         ("gym:pointmaze-medium-v0", (2,), 1000),
-        ("gym:cube-single-v0", (28,), 200),
+        pytest.param("gym:cube-single-v0", (28,), 200, marks=pytest.mark.slow),
         ("gym:cube-single-singletask-task1-v0", (28,), 200),
     ],
 )
