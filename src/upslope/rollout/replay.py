@@ -148,7 +148,10 @@ class ReplayRollout:
         random = numpy_generator(self.seed, "draw", step, update)
         own = self.store.decision_count
         stored = {REPLAYED: own, DEMONSTRATED: self.dataset.decision_count if self.dataset else 0}
-        counts = data.counts(rows, stored, float(random.random()))
+        chance = float(random.random())
+        if data.together > 1:
+            chance = float(numpy_generator(self.seed, "together", (update - 1) // data.together).random())
+        counts = data.counts(rows, stored, chance)
         pieces, sources, returns = [], [], []
         for name, count in counts.items():
             if not count:
