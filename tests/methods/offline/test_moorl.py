@@ -77,7 +77,7 @@ def test_the_temperature_is_not_pulled_back_and_the_others_are():
     made, learner = learner_of(moorl.with_knobs({"controller.rate": 1e-9}))
     before = {name: made.policy.networks[name].stack.flat.detach().clone() for name in ("policy", "q", "temperature")}
     learner.step(1)
-    moved = {name: float((made.policy.networks[name].stack.flat - weights).abs().max()) for name, weights in before.items()}
+    moved = {name: (made.policy.networks[name].stack.flat - weights).abs().max().item() for name, weights in before.items()}
     assert max(moved["policy"], moved["q"]) < 1e-6 < 1e-4 < moved["temperature"]
     made.rollout.close()
 

@@ -1,6 +1,7 @@
 """Networks of learned models, and what they are made of."""
 
+from upslope.objective.networks.discriminator import DiscriminatorNetwork
 from upslope.objective.networks.mlp import MLPEnsemble
 from upslope.objective.networks.scalar import Scalar
 
-__all__ = ["MLPEnsemble", "Scalar"]
+__all__ = ["DiscriminatorNetwork", "MLPEnsemble", "Scalar"]
