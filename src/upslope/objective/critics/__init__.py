@@ -5,11 +5,12 @@ from upslope.objective.critics.members import FirstMember, MeanOfMembers, Member
 from upslope.objective.critics.q_function import NoPenalty, Penalty, QFunction
 from upslope.objective.critics.targets import BestChoice, BootstrapTarget, SmoothedAction, SoftValue, StateValue
 from upslope.objective.critics.temperature import Temperature
-from upslope.objective.critics.values import ExpectileValue
+from upslope.objective.critics.values import CautiousValue, ExpectileValue
 
 __all__ = [
     "BestChoice",
     "BootstrapTarget",
+    "CautiousValue",
     "Conservative",
     "ExpectileValue",
     "FirstMember",

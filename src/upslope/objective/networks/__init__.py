@@ -3,5 +3,6 @@
 from upslope.objective.networks.discriminator import DiscriminatorNetwork
 from upslope.objective.networks.mlp import MLPEnsemble
 from upslope.objective.networks.scalar import Scalar
+from upslope.objective.networks.vae import ActionVAE
 
-__all__ = ["DiscriminatorNetwork", "MLPEnsemble", "Scalar"]
+__all__ = ["ActionVAE", "DiscriminatorNetwork", "MLPEnsemble", "Scalar"]
