@@ -28,6 +28,11 @@ grpo, dapo, dhpo, ppo = (find(name) for name in ("grpo", "dapo", "dhpo", "ppo"))
         ("dhpo", "surrogate.sequence.low", "1e-3", 1e-3),
         ("ppo", "models.value.clip", "0.2", 0.2),
         ("dapo", "filter.refill", "False", False),
+        ("sac", "surrogate.temperature", "0.2", 0.2),
+        ("sac", "surrogate.temperature", 0, 0.0),
+        ("sac", "surrogate.temperature", "heat", "heat"),
+        ("sac", "models.temperature.target_entropy", "-3", -3.0),
+        ("sac", "models.temperature.target_entropy", "auto", "auto"),
     ],
 )
 def test_a_knob_is_set_by_path_in_its_own_type(name: str, path: str, text, value):

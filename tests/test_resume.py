@@ -13,7 +13,9 @@ import pytest
 
 import upslope as up
 from upslope.methods import catalogue
-from upslope.testing.runs import Breaks, Crash, result
+from upslope.run import Run
+from upslope.run import start as start_run
+from upslope.testing.runs import Breaks, Crash, Ground, result
 from upslope.testing.runs import assert_same_run as assert_same
 
 TEXT = {
@@ -21,16 +23,18 @@ TEXT = {
     "max_tokens": 4, "warm_start": 0.0, "eval_problems": 4, "checkpoint_every": 2, "eval_every": 3,
 }  # fmt: skip
 CONTROL = {"task": "gym:CartPole-v1", "steps": 4, "envs": 2, "horizon": 24, "passes": 2, "eval_problems": 2, "checkpoint_every": 2}
-QUICK = ("grpo", "dhpo", "ppo", "bpo", "remix", "spo-single-stream", "t-ppo", "polychromic", "safe", "minirl-r2")
+QUICK = ("grpo", "dhpo", "ppo", "bpo", "remix", "spo-single-stream", "t-ppo", "polychromic", "safe", "minirl-r2", "dqn", "sac",
+         "td3-bc")  # fmt: skip
 """Methods with every kind of thing to carry over; `make test-fast` tries these."""
+NAMES = [name for name, method in catalogue().items() if method.learner != "measure"]
 every_method = pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in catalogue()]
+    "method", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NAMES]
 )
 
 
 @pytest.fixture
-def arguments(tmp_path) -> Callable[[str], dict]:
-    """Settings of a run of a second in which every group has a signal: an untrained model, paid for writing letters."""
+def train(tmp_path) -> Callable[..., Run]:
+    """A run of a second: an untrained model, paid for writing letters, a controller, or small networks with stored experience."""
     (tmp_path / "data.jsonl").write_text(
         "".join(json.dumps({"prompt": f"{i}+{i}=", "answer": str(2 * i)}) + "\n" for i in range(20))
     )
@@ -38,38 +42,50 @@ def arguments(tmp_path) -> Callable[[str], dict]:
         "def score(prompts, responses, answers):\n    return [sum(map(str.isalpha, r)) / 4 for r in responses]\n"
     )
     text = {**TEXT, "task": str(tmp_path / "data.jsonl"), "reward": f"{tmp_path / 'letters.py'}:score"}
-    return lambda method: CONTROL if catalogue()[method].family == "control" else text
+
+    def run(name: str, out: Path, watcher: up.Watcher | None = None, **settings: object) -> Run:
+        method = catalogue()[name]
+        if method.learner == "actor-critic":
+            return start_run(Ground().plan(method, tmp_path, **settings), out=out, watcher=watcher)
+        return up.train(name, **{**(CONTROL if method.family == "control" else text), **settings}, out=out, watcher=watcher)
+
+    return run
 
 
 @every_method
-def test_resuming_equals_never_stopping(method, arguments, tmp_path):
-    settings = arguments(method)
-    whole = up.train(method, **settings, out=tmp_path / "whole")
-    assert any(record["grad_norm"] > 0 for record in whole.metrics)
-    for stop in (1, 3) if method in ("dhpo", "ppo") else (3,):
+def test_resuming_equals_never_stopping(method, train, tmp_path):
+    whole = train(method, tmp_path / "whole")
+    assert any(record.get("grad_norm", 0) > 0 or record["updates"] > 0 for record in whole.metrics)
+    for stop in (1, 3) if method in ("dhpo", "ppo", "sac") else (3,):
         out = tmp_path / f"cut-{stop}"
         with pytest.raises(Crash):
-            up.train(method, **settings, out=out, watcher=Breaks(stop))
+            train(method, out, Breaks(stop))
         assert not (out / "summary.json").exists()
         up.resume(out)
         assert_same(whole.path, out)
 
 
 @every_method
-def test_the_same_seed_gives_the_same_curve_and_another_does_not(method, arguments, tmp_path):
-    settings = {**arguments(method), "steps": 2, "eval_every": 0}
+def test_the_same_seed_gives_the_same_curve_and_another_does_not(method, train, tmp_path):
     for name, seed in (("one", 1), ("same", 1), ("other", 2)):
-        up.train(method, **settings, seed=seed, out=tmp_path / name)
+        train(method, tmp_path / name, steps=2, eval_every=0, seed=seed)
     assert_same(tmp_path / "one", tmp_path / "same")
     assert result(tmp_path / "one")[1] != result(tmp_path / "other")[1]
 
 
-def start(out: Path, *, control: bool) -> subprocess.Popen:
-    common = ["--out", str(out), "--checkpoint-every", "3", "--quiet"]
-    text = ["dhpo", "--task", "reverse:length=2", "--model", "tiny:layers=1,width=32", "--steps", "30", "--warm-start", "0.02"]
-    gym = ["ppo", "--task", "gym:CartPole-v1", "--steps", "12", "--envs", "2", "--horizon", "64"]
-    sizes = ["--eval-problems", "5"] if control else ["--eval-problems", "20", "--tasks-per-step", "8", "--updates-per-step", "2"]
-    return launch("train", *(gym if control else text), *sizes, *common)
+COMMANDS = {
+    "text": [*("dhpo", "--task", "reverse:length=2", "--model", "tiny:layers=1,width=32", "--steps", "30", "--warm-start", "0.02"),
+             *("--eval-problems", "20", "--tasks-per-step", "8", "--updates-per-step", "2")],
+    "control": ["ppo", "--task", "gym:CartPole-v1", "--steps", "12", "--envs", "2", "--horizon", "64", "--eval-problems", "5"],
+    "stored": [*("sac", "--task", "gym:Pendulum-v1", "--steps", "12", "--envs", "2", "--horizon", "64", "--eval-problems", "2"),
+               *("--updates-per-step", "32", "--minibatch", "32", "--set", "policy.hidden=16,16"),
+               *("--set", "models.q.network.hidden=16,16")],
+}  # fmt: skip
+each_kind = pytest.mark.parametrize("kind", COMMANDS)
+
+
+def start(out: Path, kind: str) -> subprocess.Popen:
+    return launch("train", *COMMANDS[kind], "--out", str(out), "--checkpoint-every", "3", "--quiet")
 
 
 def launch(*words: str) -> subprocess.Popen:
@@ -91,13 +107,13 @@ def wait_for_lines(out: Path, lines: int, process: subprocess.Popen) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("control", [False, True], ids=["text", "control"])
-def test_kill_dash_nine_loses_nothing(control, tmp_path):
-    whole = start(tmp_path / "whole", control=control)
+@each_kind
+def test_kill_dash_nine_loses_nothing(kind, tmp_path):
+    whole = start(tmp_path / "whole", kind)
     assert whole.wait(timeout=300) == 0, whole.stdout.read()
     out = tmp_path / "killed"
     for lines in (0, 5, 9):
-        process = start(out, control=control) if lines == 0 else launch("resume", str(out), "--quiet")
+        process = start(out, kind) if lines == 0 else launch("resume", str(out), "--quiet")
         wait_for_lines(out, lines, process)
         if lines == 0:
             while not (out / "run.toml").exists():
@@ -110,12 +126,12 @@ def test_kill_dash_nine_loses_nothing(control, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("control", [False, True], ids=["text", "control"])
-def test_control_c_stops_cleanly_and_goes_on(control, tmp_path):
-    whole = start(tmp_path / "whole", control=control)
+@each_kind
+def test_control_c_stops_cleanly_and_goes_on(kind, tmp_path):
+    whole = start(tmp_path / "whole", kind)
     assert whole.wait(timeout=300) == 0, whole.stdout.read()
     out = tmp_path / "stopped"
-    process = start(out, control=control)
+    process = start(out, kind)
     wait_for_lines(out, 5, process)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[0]
@@ -125,8 +141,8 @@ def test_control_c_stops_cleanly_and_goes_on(control, tmp_path):
     assert_same(tmp_path / "whole", out)
 
 
-def test_a_finished_run_is_left_alone(arguments, tmp_path):
-    run = up.train("grpo", **{**arguments("grpo"), "steps": 1}, out=tmp_path / "run")
+def test_a_finished_run_is_left_alone(train, tmp_path):
+    run = train("grpo", tmp_path / "run", steps=1)
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "checkpoints").rglob("*")}
     assert up.resume(run.path).summary == run.summary
     assert before == {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "checkpoints").rglob("*")}

@@ -137,12 +137,17 @@ def _whole_part(holder: object, asked: Setting, fits: object) -> Any:
 def _coerced(holder: object, name: str, asked: Setting) -> Any:
     """The value (perhaps text from the command line) as what the knob holds."""
     old, kind, value = getattr(holder, name), hints(type(holder)).get(name), asked.value
-    if choices := choices_of(kind):
+    number = _number(value) if float in typing.get_args(kind) else None  # a number, or a name or word in its place
+    choices = choices_of(kind)
+    if number is None and choices:
         if value not in choices:
             near = did_you_mean(said(value), choices)
-            raise MethodError(f"{asked}: that knob is one of {', '.join(map(repr, choices))} (now {old!r}).{near}")
+            allowed = [*map(repr, choices), *(["a number"] if float in typing.get_args(kind) else [])]
+            raise MethodError(f"{asked}: that knob is one of {', '.join(allowed)} (now {old!r}).{near}")
         return value
-    wanted: type = kind if kind in (bool, int, float, str) else type(old)
+    wanted: type = float if number is not None else kind if kind in (bool, int, float, str) else type(old)
+    if number is None and {float, str} <= set(typing.get_args(kind)):
+        wanted = str
     try:
         found = _read(value, wanted)
     except (KeyError, ValueError, OverflowError, TypeError, SyntaxError, RecursionError, MemoryError):
@@ -151,6 +156,14 @@ def _coerced(holder: object, name: str, asked: Setting) -> Any:
     if wrong := problem(found, kind if wanted is tuple else wanted, all_ranges(type(holder)).get(name, "")):
         raise MethodError(f"{asked} (now {old!r}): {wrong}")
     return found
+
+
+def _number(value: Any) -> float | None:
+    """The number that a value is, or that a text says."""
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _read(value: Any, kind: type) -> Any:

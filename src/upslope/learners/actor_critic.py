@@ -26,7 +26,7 @@ from upslope.policies.control.network_policy import POLICY, NetworkPolicy
 from upslope.rollout.replay import ReplayRollout
 from upslope.runtime.seeding import mix
 from upslope.runtime.settings import Settings
-from upslope.types import DrawnData, Learned, Method, Metrics, Part, Trajectories, call, decision_keys, wrong
+from upslope.types import DrawnData, Learned, Method, Metrics, Part, Trajectories, call, decision_keys
 
 PROVIDES = frozenset({"key"})
 """Columns that rows have besides those of the rollout."""
@@ -91,7 +91,8 @@ class ActorCritic:
             due = updates * (tick + 1) // max(ticks, 1) - updates * tick // max(ticks, 1)
             if self.rollout.warmed_up():
                 self._update(due, sums)
-        metrics = found | (sums.means() if self.graphed is None else self.graphed.means()) | self.rollout.metrics()
+        means = sums.means() if self.graphed is None else self.graphed.means()
+        metrics = found | means | self.rollout.metrics()
         self._check(method, metrics, step)
         for path, part in estimator.stateful(method).items():
             if self.last is not None:
@@ -195,13 +196,13 @@ def learn_once(
     method: Method, rows: Trajectories, nets: BoundNetworks, optimizers: NetworkOptimizers, update: int, sums: Sums
 ) -> None:
     """One update: the learned models in their order, the policy among them where it is due."""
-    rows = estimator.clean(rows)
-    share = estimator.column(method, estimator.filled(method.aggregate), rows.replace(counted=rows.sampled))
+    rows = estimator.clean_drawn(rows)
+    share = estimator.drawn_share(method, rows)
     before = [(name, model) for name, model in method.learned if model.order < 0]
     after = [(name, model) for name, model in method.learned if model.order >= 0]
     for name, model in before:
         _fit(method, name, model, rows, share, nets, optimizers, update, sums)
-    if _has_actor_loss(method) and update % getattr(method.policy, "every", 1) == 0:
+    if estimator.has_actor_loss(method) and update % getattr(method.policy, "every", 1) == 0:
         own = nets.scoped(POLICY)
         batch = estimator.begin_update(method, estimator.annotate(method, rows.replace(nets=own)))
         losses, notes = estimator.decision_losses(method, batch)
@@ -220,13 +221,9 @@ def _fit(
 ) -> None:  # fmt: skip
     if update % model.every:
         return
-    batch = rows.replace(nets=nets.scoped(name))
-    prepared = {part: call(method, part, part.prepare, batch) for _, part in model.walk() if part.prepares()}
-    found = call(method, model, model.loss, batch.replace(prepared=prepared, share=share))
-    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Tensor) and found[0].shape == share.shape):
-        raise wrong(method, model, found, f"a loss of shape {list(share.shape)} and a dict of notes")
-    losses, notes = found
-    loss = torch.where(share.ne(0), losses * share, 0.0).sum()
+    batch = estimator.begin_fit(method, model, rows.replace(nets=nets.scoped(name), share=share))
+    losses, notes = estimator.fit_losses(method, model, batch)
+    loss = losses.sum()
     optimizers.apply(name, loss)
     nets.forget(name)
     sums.add(f"{name}_loss", loss.detach())
@@ -248,7 +245,7 @@ def check(method: Method, provides: frozenset[str]) -> None:
     """Refuses a method that this learner cannot train."""
     drawn_data(method)
     estimator.check(method, PROVIDES | provides)
-    if not _has_actor_loss(method) and not hasattr(method.policy, "of"):
+    if not estimator.has_actor_loss(method) and not hasattr(method.policy, "of"):
         raise MethodError(f"{method.name} has neither a surrogate nor a policy that reads a model: nothing would learn to act.")
     chosen_by = getattr(method.policy, "by", "")
     if chosen_by and chosen_by not in dict(method.models):
@@ -257,7 +254,3 @@ def check(method: Method, provides: frozenset[str]) -> None:
     for _, part in method.parts():
         if isinstance(part, Learned) and part.order == 0:
             raise MethodError(f"{method.name} has a model of order 0, which is the policy's. Give -1 to fit it before, 1 after it.")
-
-
-def _has_actor_loss(method: Method) -> bool:
-    return method.surrogate is not None or bool(method.regularize)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
-from upslope.objective.base import Branch, Notes, State, Stateful
+from upslope.objective.base import Branch, Learned, Notes, State, Stateful
 from upslope.types import SINGLE_SLOTS, Batch, Method, Part, Scope, View, call, column, wrong
 
 SLICES: tuple[Scope, ...] = ("decision", "segment", "sequence", "group")
@@ -285,6 +285,50 @@ def clean(batch: BatchT) -> BatchT:
 
 def _clean_view(view: View, sampled: Tensor) -> View:
     return view.map(lambda column: torch.where(sampled > 0, column, 0.0))
+
+
+def clean_drawn(batch: BatchT) -> BatchT:
+    """The same for rows drawn from a store, whose losses read actions, rewards and signals where policies read views.
+
+    A product with a share of zero does not do: zero times NaN is NaN, in the gradient too.
+    """
+
+    def zeroed(column: Tensor) -> Tensor:
+        wide = batch.sampled.view(*batch.sampled.shape, *(1,) * (column.dim() - 2)) if column.dim() >= 2 else None
+        return column if wide is None else torch.where(wide > 0, column, torch.zeros_like(column))
+
+    return clean(batch).replace(
+        action=None if batch.action is None else zeroed(batch.action),
+        step_reward=None if batch.step_reward is None else zeroed(batch.step_reward),
+        signal={name: zeroed(signal) for name, signal in batch.signal.items()},
+    )
+
+
+def begin_fit(method: Method, model: Learned, batch: BatchT) -> BatchT:
+    """The batch with what the parts of a learned model prepare; its ``nets`` are scoped to the model, its ``share`` is set."""
+    prepared = {part: call(method, part, part.prepare, batch) for _, part in model.walk() if part.prepares()}
+    return batch.replace(prepared=prepared)
+
+
+def drawn_share(method: Method, batch: Batch) -> Tensor:
+    """What each decision of an update counts in the losses of learned models."""
+    return column(method, filled(method.aggregate), batch.replace(counted=batch.sampled))
+
+
+def fit_losses(method: Method, model: Learned, batch: Batch) -> tuple[Tensor, Notes]:
+    """Loss of each decision ``[N, T]`` of a learned model, already multiplied by its share, and its notes."""
+    share = batch.share
+    assert share is not None, "begin_fit comes first"
+    found = call(method, model, model.loss, batch)
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Tensor) and found[0].shape == share.shape):
+        raise wrong(method, model, found, f"a loss of shape {list(share.shape)} and a dict of notes")
+    losses, notes = found
+    return torch.where(share.ne(0), losses * share, 0.0), notes
+
+
+def has_actor_loss(method: Method) -> bool:
+    """Whether the policy descends a loss of its own; otherwise it reads a model."""
+    return method.surrogate is not None or bool(method.regularize)
 
 
 def slice_columns(method: Method) -> frozenset[str]:

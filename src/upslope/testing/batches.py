@@ -111,13 +111,25 @@ def _with_further_columns(
 
 
 def batch_for(method: Method, seed: int, groups: int = 3, samples: int = 4, **more: Any) -> Batch:
-    """A `random_batch` with the columns that only this method needs."""
+    """A `random_batch` with the columns that only this method needs.
+
+    For a method that learns from stored experience it has actions, rewards and networks, as rows drawn from a store have; ``kind``
+    says whether actions are ``"continuous"`` or ``"discrete"``, left out it is the first that the method takes.
+    """
+    if method.learner == "actor-critic":
+        from upslope.testing.drawn import drawn_batch
+
+        return drawn_batch(method, seed, groups, samples, **more)
     return with_needs(random_batch(seed, groups, samples, **more), method, seed)
 
 
 def with_needs(batch: Batch, method: Method, seed: int = 0) -> Batch:
     """The batch with the columns that this method needs and that no method of the catalogue does: of its own heads, probes,
     references, labels and segments."""
+    if method.learner == "actor-critic":
+        from upslope.testing.drawn import with_networks
+
+        return with_networks(batch, method, seed)
     random = generator(seed, "columns of a method")
     shape, dtype = batch.sampled.shape, batch.sampled.dtype
     reference, label, segment = dict(batch.reference), dict(batch.label), dict(batch.segment)
@@ -186,6 +198,17 @@ def at_proximal(batch: Batch) -> Batch:
     return replace_view(batch, "current", logp=batch.proximal.logp.detach().clone().requires_grad_())
 
 
+def expect(holds: object, otherwise: str) -> None:
+    """Raises with a sentence. No ``assert``: Python leaves those out where it is told to optimise."""
+    if not holds:
+        raise AssertionError(otherwise)
+
+
+def first_states(method: Method) -> dict[str, Any]:
+    """What the parts of a method remember before the first step."""
+    return {path: part.init() for path, part in stateful(method).items()}
+
+
 # -- the gradient of a method ----------------------------------------------------------------------------------------------
 
 
@@ -193,7 +216,9 @@ def at_proximal(batch: Batch) -> Batch:
 class Outcome:
     """Loss of an update and its gradient in the current policy's columns, each ``[N, T]``; zero where a column is not used.
 
-    ``more`` has those of heads and probes.
+    ``more`` has those of heads and probes. A method that learns from stored experience has no such columns: its ``more`` has the
+    gradient in what each network looks at, ``[N, T, D]``, ``weights`` that in what each network learns, and ``losses`` is apart
+    what ``loss`` is in sum.
     """
 
     loss: Tensor
@@ -201,17 +226,35 @@ class Outcome:
     entropy: Tensor
     value: Tensor
     more: Mapping[str, Tensor] = field(default_factory=dict)
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    losses: Mapping[str, Tensor] = field(default_factory=dict)
 
     def finite(self) -> bool:
-        parts = (self.loss, self.logp, self.entropy, self.value, *self.more.values())
-        return all(bool(part.isfinite().all()) for part in parts)
+        return all(bool(part.isfinite().all()) for part in (self.loss, *self.per_decision().values(), *self.weights.values()))
+
+    def per_decision(self) -> dict[str, Tensor]:
+        """Every gradient that has rows and positions, by name."""
+        return {"logp": self.logp, "entropy": self.entropy, "value": self.value, **self.more}
+
+    def largest(self) -> float:
+        """The largest number in any gradient."""
+        return max(float(column.detach().abs().max()) for column in (*self.per_decision().values(), *self.weights.values()))
+
+    def at(self, pick: Callable[[Tensor], Tensor]) -> Outcome:
+        """The same with ``pick`` applied to each gradient that has rows and positions."""
+        more = {name: pick(column) for name, column in self.more.items()}
+        return dataclasses.replace(self, logp=pick(self.logp), entropy=pick(self.entropy), value=pick(self.value), more=more)
 
 
 def gradient(method: Method, batch: Batch, how: str = "whole", use_filter: bool = True) -> Outcome:
     """What the learner would do with this batch in one update, cut into slices as `cut` names them."""
+    if method.learner == "actor-critic":
+        from upslope.testing.drawn import drawn_gradient
+
+        return drawn_gradient(method, batch, how)
     assert batch.current is not None
     leaves = {name: column.detach().clone().requires_grad_() for name, column in batch.current.columns().items()}
-    states = {path: part.init() for path, part in stateful(method).items()}
+    states = first_states(method)
     rows = kept_rows(method, batch) if use_filter else torch.arange(batch.rows)
     seen = annotate(method, bind(method, states, batch.replace(current=None)).take_rows(rows))
     if use_filter:
@@ -228,19 +271,21 @@ def gradient(method: Method, batch: Batch, how: str = "whole", use_filter: bool 
         name: torch.zeros_like(leaf) if grad is None else grad for (name, leaf), grad in zip(leaves.items(), grads, strict=True)
     }
     known = {name: found.pop(name, torch.zeros_like(batch.sampled)) for name in ("logp", "entropy", "value")}
-    return Outcome(loss.detach(), **known, more=found)
+    return Outcome(loss.detach(), known["logp"], known["entropy"], known["value"], more=found)
 
 
 def kept_rows(method: Method, batch: Batch) -> Tensor:
     """Row numbers that every early filter keeps."""
-    states = {path: part.init() for path, part in stateful(method).items()}
+    states = first_states(method)
     return kept(method, bind(method, states, batch), late=False).nonzero().squeeze(1)
 
 
 def assert_same(ours: Outcome, theirs: Outcome, rtol: float = 1e-9, atol: float = 1e-12, exact: bool = False) -> None:
     """The same loss and gradients, to rounding or to the last bit."""
-    pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in ("loss", "logp", "entropy", "value")}
-    pairs |= {name: (ours.more[name], theirs.more[name]) for name in sorted(set(ours.more) & set(theirs.more))}
+    pairs = {"loss": (ours.loss, theirs.loss)}
+    both = ((ours.per_decision(), theirs.per_decision()), (ours.weights, theirs.weights), (ours.losses, theirs.losses))
+    for kind, (mine_, other_) in zip(("", "weights of ", "loss of "), both, strict=True):
+        pairs |= {f"{kind}{name}": (mine_[name], other_[name]) for name in sorted(set(mine_) & set(other_))}
     for name, (mine, other) in pairs.items():
         if exact:
             if not torch.equal(mine, other):
@@ -288,7 +333,7 @@ def _units(batch: Batch, scope: Scope) -> list[Tensor]:
 
 def right_pad(batch: Batch, extra: int) -> Batch:
     """The batch with ``extra`` positions behind every row, at which nothing was sampled."""
-    return map_positions(batch, lambda column: torch.nn.functional.pad(column, (0, extra)))
+    return map_positions(batch, lambda column: torch.nn.functional.pad(column, (*(0, 0) * (column.dim() - 2), 0, extra)))
 
 
 def _trim(batch: Batch) -> Batch:
@@ -298,7 +343,7 @@ def _trim(batch: Batch) -> Batch:
 
 
 def map_positions(batch: Batch, function: Callable[[Tensor], Tensor]) -> Batch:
-    """Every column ``[N, T]`` sent through ``function``, values per row left alone."""
+    """Every column ``[N, T]`` or ``[N, T, D]`` sent through ``function``, values per row left alone."""
     return batch._map(lambda column: column if column.dim() == 1 else function(column))
 
 

@@ -8,48 +8,64 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
+from upslope.learners import actor_critic
 from upslope.methods import catalogue
 from upslope.objective.estimator import (
     annotate,
+    begin_fit,
     begin_update,
     bind,
     check,
     decision_losses,
+    drawn_share,
+    fit_losses,
+    has_actor_loss,
     provided_by,
     silent_rows,
-    slice_scope,
-    stateful,
 )
 from upslope.runtime import user_code
 from upslope.runtime.method_file import check_can_be_found_again, dump_method, load_method, user_bundles
 from upslope.testing.batches import (
     CUTS,
-    Outcome,
     assert_same,
     batch_for,
+    expect,
+    first_states,
     gradient,
     map_positions,
     replace_view,
     right_pad,
     with_needs,
 )
-from upslope.types import Batch, Method, View
+from upslope.testing.drawn import kinds
+from upslope.testing.edge_cases import (
+    BAD,
+    empty_mask,
+    empty_rows,
+    equal_rewards,
+    extreme,
+    far,
+    group_of_one,
+    infinite,
+    spoiled,
+)
+from upslope.testing.table_nets import TableNets
+from upslope.types import Batch, Method
 
-VIEWS = ("logp", "entropy", "value")
-BAD: Mapping[str, float] = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf}
-
-
-def expect(holds: object, otherwise: str) -> None:
-    """Raises with a sentence. No ``assert``: Python leaves those out where it is told to optimise."""
-    if not holds:
-        raise AssertionError(otherwise)
+__all__ = [
+    "BAD", "ON_BATCHES", "complete", "cuts", "cuts_in_float32", "empty_mask", "empty_rows", "equal_rewards", "equals", "expect",
+    "extreme", "far", "files", "garbage", "group_of_one", "identity", "infinite", "losses", "masks", "needs", "order", "padding",
+    "parts", "silent", "spoiled", "unsampled",
+]  # fmt: skip
 
 
 # -- as a value ------------------------------------------------------------------------------------------------------------
@@ -57,6 +73,8 @@ def expect(holds: object, otherwise: str) -> None:
 
 def complete(method: Method) -> None:
     """It fills its slots with parts that fit, and a missing column is named."""
+    if method.learner == "actor-critic":
+        actor_critic.check(method, method.needs())
     check(method, method.needs())
     for need in sorted(method.needs() - provided_by(method)):
         try:
@@ -121,21 +139,23 @@ def parts(method: Method) -> None:
 # -- how an update is cut --------------------------------------------------------------------------------------------------
 
 
-def cuts(method: Method, ways: Sequence[str] = CUTS) -> None:
+def cuts(method: Method, ways: Sequence[str] = CUTS, **more: Any) -> None:
     """How an update is cut into slices changes nothing."""
-    batch = batch_for(method, seed=1, groups=3, samples=4, empty_rows=1)
+    batch = batch_for(method, seed=1, groups=3, samples=4, empty_rows=1, **more)
     whole = gradient(method, batch)
-    expect(whole.logp.abs().max() > 0, "its gradient is zero on a batch with every kind of reward")
+    learns = whole.largest() if method.learner == "actor-critic" else whole.logp.abs().max()
+    expect(learns > 0, "its gradient is zero on a batch with every kind of reward")
     for how in ways:
         with _named(f"cut {how}"):
             assert_same(gradient(method, batch, how), whole)
 
 
-def cuts_in_float32(method: Method) -> None:
+def cuts_in_float32(method: Method, **more: Any) -> None:
     """The same to the rounding of float32."""
-    batch = batch_for(method, seed=2, groups=3, samples=4, dtype=torch.float32)
+    batch = batch_for(method, seed=2, groups=3, samples=4, dtype=torch.float32, **more)
     whole = gradient(method, batch)
-    expect(whole.logp.dtype == torch.float32, f"its gradient is {whole.logp.dtype} on a batch of float32")
+    for name, column in (whole.per_decision() | dict(whole.weights)).items():
+        expect(column.dtype == torch.float32, f"its gradient in {name} is {column.dtype} on a batch of float32")
     for how in CUTS:
         with _named(f"cut {how}, in float32"):
             assert_same(gradient(method, batch, how), whole, rtol=1e-5, atol=1e-7)
@@ -145,217 +165,146 @@ WITHIN_GROUPS = (2, 0, 3, 1, 5, 4, 7, 6, 11, 8, 9, 10)
 INTERLEAVED = (8, 0, 4, 1, 9, 5, 2, 10, 6, 3, 7, 11)
 
 
-def order(method: Method, orders: Sequence[Sequence[int]] = (WITHIN_GROUPS, INTERLEAVED)) -> None:
+def order(method: Method, orders: Sequence[Sequence[int]] = (WITHIN_GROUPS, INTERLEAVED), **more: Any) -> None:
     """The order of rows and of groups changes nothing."""
     for rows in orders:
-        batch = batch_for(method, seed=3, groups=3, samples=4, empty_rows=1 if rows == WITHIN_GROUPS else 0)
+        batch = batch_for(method, seed=3, groups=3, samples=4, empty_rows=1 if rows == WITHIN_GROUPS else 0, **more)
         places = torch.tensor(rows)
         shuffled, whole = gradient(method, batch.take_rows(places)), gradient(method, batch)
-        assert_same(shuffled, Outcome(whole.loss, whole.logp[places], whole.entropy[places], whole.value[places]))
+        assert_same(shuffled, whole.at(partial(torch.index_select, dim=0, index=places)))
 
 
-def padding(method: Method) -> None:
+def padding(method: Method, **more: Any) -> None:
     """Positions behind the last decision change nothing."""
-    batch = batch_for(method, seed=4, groups=3, samples=4, empty_rows=1)
+    batch = batch_for(method, seed=4, groups=3, samples=4, empty_rows=1, **more)
     whole, padded = gradient(method, batch), gradient(method, right_pad(batch, 5))
     width = batch.sampled.shape[1]
     expect(padded.logp.shape[1] == width + 5, f"its gradient has {padded.logp.shape[1]} positions of {width + 5}")
-    for name in VIEWS:
-        expect(not getattr(padded, name)[:, width:].any(), f"there is a gradient in {name} in the padding")
-    assert_same(Outcome(padded.loss, padded.logp[:, :width], padded.entropy[:, :width], padded.value[:, :width]), whole)
+    for name, column in padded.per_decision().items():
+        expect(not column[:, width:].any(), f"there is a gradient in {name} in the padding")
+    assert_same(padded.at(lambda column: column[:, :width]), whole)
 
 
 # -- what was not sampled --------------------------------------------------------------------------------------------------
 
 
-def garbage(method: Method, how: str = "whole") -> None:
+def garbage(method: Method, how: str = "whole", **more: Any) -> None:
     """NaN in every column where the policy did not decide changes nothing."""
-    batch = batch_for(method, seed=5, groups=3, samples=4, empty_rows=1)
+    batch = batch_for(method, seed=5, groups=3, samples=4, empty_rows=1, **more)
 
-    def spoil(column: Tensor) -> Tensor:
-        return torch.where(batch.sampled > 0, column, torch.nan) if column.is_floating_point() else column
+    def spoil(column: Tensor, by: float = torch.nan) -> Tensor:
+        sampled = batch.sampled.view(*batch.sampled.shape, *(1,) * (column.dim() - 2))
+        return torch.where(sampled > 0, column, by) if column.is_floating_point() else column
 
-    spoiled = map_positions(batch, spoil).replace(sampled=batch.sampled)
+    spoiled = map_positions(batch.replace(nets=None), spoil).replace(sampled=batch.sampled)
+    if batch.nets is not None:  # a sampler pads observations with numbers, whichever they are
+        spoiled = spoiled.replace(nets=cast(TableNets, batch.nets).take(lambda column: spoil(column, 7.0)))
     assert_same(gradient(method, spoiled, how), gradient(method, batch), exact=how == "whole")
 
 
-def unsampled(method: Method) -> None:
+def unsampled(method: Method, **more: Any) -> None:
     """What was not sampled gets no gradient."""
-    batch = batch_for(method, seed=6, groups=3, samples=4, empty_rows=1)
+    batch = batch_for(method, seed=6, groups=3, samples=4, empty_rows=1, **more)
     found, off = gradient(method, batch), batch.sampled == 0
     expect(off[0].any() and off[0, :-1].any(), "a hole in the middle of a row belongs to this check")
-    for name in VIEWS:
-        expect(not getattr(found, name)[off].any(), f"decisions that were not sampled have a gradient in {name}")
+    for name, column in found.per_decision().items():
+        expect(not column[off].any(), f"decisions that were not sampled have a gradient in {name}")
 
 
-def masks(method: Method) -> None:
+def masks(method: Method, **more: Any) -> None:
     """Tokens that were not sampled change nothing and get no gradient."""
-    garbage(method)
-    garbage(method, "packed")
-    unsampled(method)
-
-
-# -- edge cases ------------------------------------------------------------------------------------------------------------
-
-
-def equal_rewards(method: Method) -> None:
-    """Groups of equal rewards give a finite loss and gradient."""
-    batch = batch_for(method, seed=7, groups=3, samples=6)
-    reward = torch.full_like(batch.reward, 0.1)
-    expect(
-        gradient(method, batch.replace(reward=reward, components={"task": reward})).finite(), "NaN or inf where all rewards are 0.1"
-    )
-
-
-def group_of_one(method: Method) -> None:
-    """Groups of one sample, and a row of one decision, give a finite loss and gradient."""
-    expect(gradient(method, batch_for(method, seed=8, groups=4, samples=1)).finite(), "NaN or inf for groups of one sample")
-    single = batch_for(method, seed=8, groups=1, samples=1, positions=1, ragged=False)
-    expect(gradient(method, single).finite(), "NaN or inf for one row of one decision")
-
-
-def empty_mask(method: Method) -> None:
-    """A batch in which nothing was sampled gives zero loss and zero gradient."""
-    batch = batch_for(method, seed=9, groups=2, samples=3)
-    found = gradient(method, batch.replace(sampled=torch.zeros_like(batch.sampled)))
-    expect(found.loss == 0, f"its loss is {float(found.loss):g} where nothing was sampled")
-    for name in VIEWS:
-        expect(not getattr(found, name).any(), f"there is a gradient in {name} where nothing was sampled")
-
-
-def empty_rows(method: Method) -> None:
-    """Rows without a decision are finite and in no mean."""
-    batch = batch_for(method, seed=10, groups=2, samples=4, empty_rows=2)
-    whole = gradient(method, batch, use_filter=False)
-    expect(whole.finite() and not whole.logp[1:3].any(), "rows without a decision give NaN or a gradient")
-    # Their rewards count in the group's statistics, so the advantages are taken from the whole batch; the means do not.
-    annotated = annotate(method, bind(method, _states(method), batch))
-    there = torch.tensor([0, 3, 4, 5, 6, 7])
-    shares = begin_update(method, annotated).share
-    assert shares is not None
-    torch.testing.assert_close(begin_update(method, annotated.take_rows(there)).share, shares[there])
-
-
-def spoiled(method: Method, where: str = "current", bad: str = "inf") -> None:
-    """Infinite and missing log-probabilities stay finite, and touch no other row than they may.
-
-    Args:
-        where: views that have them: ``"current"``, ``"proximal"``, ``"reference"``, or several in one text.
-        bad: which value, of ``BAD``.
-    """
-    batch = batch_for(method, seed=11, groups=2, samples=3)
-    clean = gradient(method, batch)
-    hit = (0, int(batch.sampled[0].nonzero()[1])), (3, int(batch.sampled[3].nonzero()[0])), (5, 0)
-
-    def spoil(column: Tensor) -> Tensor:
-        column = column.detach().clone()
-        for row, position in hit:
-            column[row, position] = BAD[bad]
-        return column
-
-    for view in ("current", "proximal"):
-        if view in where:
-            batch = replace_view(batch, view, logp=spoil(getattr(batch, view).logp))
-    if "reference" in where:
-        batch = batch.replace(reference={name: View(spoil(view.logp)) for name, view in batch.reference.items()})
-    for how in ("whole", "rows"):
-        found = gradient(method, batch, how)
-        expect(found.finite(), f"NaN or inf where a log-probability of {where} is {bad}")
-        untouched = [row for row in range(batch.rows) if row not in _reached(method, batch, (0, 3, 5))]
-        torch.testing.assert_close(found.logp[untouched], clean.logp[untouched])
-        if "current" in where:
-            pulled = any(found.logp[row, position] for row, position in hit)
-            expect(not pulled, "a decision whose log-probability is not finite has a gradient")
-
-
-def _reached(method: Method, batch: Batch, rows: tuple[int, ...]) -> set[int]:
-    """Rows whose gradient may depend on the log-probabilities of these: their own, their group's, or all of the update's."""
-    wide = [part.needs() for _, part in method.parts() if part.seen_at_once() == "update"]
-    wide += [part.prepare_needs() for _, part in method.parts() if part.prepares()]
-    if any(need.endswith(".logp") for needs in wide for need in needs):
-        return set(range(batch.rows))
-    if slice_scope(method) == "group":
-        return set(torch.isin(batch.group, batch.group[list(rows)]).nonzero().squeeze(1).tolist())
-    return set(rows)
-
-
-def infinite(method: Method) -> None:
-    """Log-probabilities and log-ratios that are infinite, missing or very large stay finite."""
-    for where in ("current", "proximal"):
-        for bad in BAD:
-            spoiled(method, where, bad)
-    for distance in (100.0, -100.0):
-        far(method, distance)
-
-
-def far(method: Method, distance: float) -> None:
-    """Very large log-ratios stay finite in float32."""
-    batch = batch_for(method, seed=12, groups=2, samples=3, dtype=torch.float32)
-    assert batch.proximal is not None
-    found = gradient(method, replace_view(batch, "current", logp=batch.proximal.logp + distance))
-    expect(found.finite(), f"NaN or inf where every log-ratio is {distance:g}")
+    garbage(method, **more)
+    garbage(method, "packed", **more)
+    unsampled(method, **more)
 
 
 # -- promises the learner relies on ----------------------------------------------------------------------------------------
 
 
-def silent(method: Method) -> None:
+def silent(method: Method, **more: Any) -> None:
     """Rows that the learner may leave out have no gradient."""
-    batch = batch_for(method, seed=13, groups=3, samples=4, empty_rows=1)
+    if method.learner == "actor-critic":
+        return  # every row that is drawn is learned from
+    batch = batch_for(method, seed=13, groups=3, samples=4, empty_rows=1, **more)
     reward = batch.reward.clone()
     reward[4:8] = 1.0  # one group without signal
     batch = batch.replace(reward=reward, components={"task": reward})
-    found = silent_rows(method, begin_update(method, annotate(method, bind(method, _states(method), batch))))
+    found = silent_rows(method, begin_update(method, annotate(method, bind(method, first_states(method), batch))))
     expect(found[1], "a row without a decision is not silent")
     outcome = gradient(method, batch, use_filter=False)
-    for name in VIEWS:
-        expect(not getattr(outcome, name)[found].any(), f"rows that are left out as silent have a gradient in {name}")
+    for name, column in outcome.per_decision().items():
+        expect(not column[found].any(), f"rows that are left out as silent have a gradient in {name}")
 
 
-def losses(method: Method) -> None:
-    """The losses of decisions sum to the loss, and notes are columns of booleans."""
-    batch = batch_for(method, seed=14, groups=3, samples=4)
-    found, notes = decision_losses(method, begin_update(method, annotate(method, bind(method, _states(method), batch))))
-    expect(
-        found.shape == batch.sampled.shape, f"losses have the shape {tuple(found.shape)}, decisions {tuple(batch.sampled.shape)}"
-    )
-    torch.testing.assert_close(found.sum().detach(), gradient(method, batch, use_filter=False).loss)
-    for name, column in notes.items():
-        fits = column.shape == batch.sampled.shape and column.dtype == torch.bool
-        expect(fits, f"the note {name!r} is {column.dtype} {tuple(column.shape)}, not a boolean for each decision")
+def losses(method: Method, **more: Any) -> None:
+    """The losses of decisions sum to the loss, and notes are a column each: booleans of a policy, numbers of a critic."""
+    batch = batch_for(method, seed=14, groups=3, samples=4, **more)
+    stored = method.learner == "actor-critic"
+    bound, total = bind(method, first_states(method), batch), torch.zeros((), dtype=batch.sampled.dtype)
+    pieces = [_noted(method, bound, name) for name, _ in method.learned]
+    if not stored or has_actor_loss(method):
+        pieces.append(decision_losses(method, begin_update(method, annotate(method, bound))))
+    for found, notes in pieces:
+        fits = found.shape == batch.sampled.shape
+        expect(fits, f"losses have the shape {tuple(found.shape)}, decisions {tuple(batch.sampled.shape)}")
+        total = total + found.sum().detach()
+        for name, column in notes.items():
+            wanted = column.is_floating_point() if stored else column.dtype == torch.bool
+            fits = column.shape == batch.sampled.shape and wanted and not column.requires_grad
+            kind = "a number" if stored else "a boolean"
+            expect(
+                fits, f"the note {name!r} is {column.dtype} {tuple(column.shape)}, not {kind} without gradient for each decision"
+            )
+    torch.testing.assert_close(total, gradient(method, batch, use_filter=False).loss)
 
 
-def needs(method: Method) -> None:
+def _noted(method: Method, batch: Batch, name: str) -> tuple[Tensor, Mapping[str, Tensor]]:
+    """Losses and notes of a learned model."""
+    model = dict(method.learned)[name]
+    own = batch.replace(nets=cast(TableNets, batch.nets).scoped(name), share=drawn_share(method, batch))
+    return fit_losses(method, model, begin_fit(method, model, own))
+
+
+def needs(method: Method, **more: Any) -> None:
     """It needs the columns that it names, and no others."""
-    batch = batch_for(method, seed=16, groups=2, samples=3)
+    batch = batch_for(method, seed=16, groups=2, samples=3, **more)
+    # Which columns rows drawn from a store have, their learner knows before it asks a part.
+    refused = (MethodError, KeyError) if method.learner == "actor-critic" else MethodError
     for need in sorted(method.needs()):
         poorer = without_column(batch, need)
         if poorer is None:
             continue
         try:
             gradient(method, poorer if poorer.current is not None else poorer.replace(current=batch.current))
-        except MethodError:
+        except refused:
             continue
         raise AssertionError(f"it names {need!r} in its needs, and does without it")
     poorer = batch
-    for need in ("reference.start.logp", "proximal.entropy", "proximal.value", "current.entropy", "current.value"):
+    for need in UNASKED[method.learner]:
         if need not in method.needs():
             poorer = without_column(poorer, need) or poorer
     assert_same(gradient(method, poorer), gradient(method, batch), exact=True)
 
 
+UNASKED = {
+    "policy-gradient": ("reference.start.logp", "proximal.entropy", "proximal.value", "current.entropy", "current.value"),
+    "actor-critic": ("step_reward", "signal.discount", "signal.return_to_go", "label.source"),
+}
+"""Columns that a method does without if it does not name them."""
+
+
 def without_column(batch: Batch, need: str) -> Batch | None:
     """The batch without this column; ``None`` for what every batch has."""
     view, _, name = need.partition(".")
+    if view in ("signal", "label") and batch.nets is not None:
+        return batch.replace(**{view: {each: kept for each, kept in getattr(batch, view).items() if each != name}})
     if view == "reference":
         return batch.replace(reference={each: kept for each, kept in batch.reference.items() if each != name.split(".")[0]})
-    if view not in ("current", "proximal") or need == "current.logp":
+    if need == "step_reward" and batch.nets is not None:
+        return batch.replace(step_reward=None)
+    if view not in ("current", "proximal") or need == "current.logp" or getattr(batch, view) is None:
         return None
     return batch.replace(**{view: None}) if name == "logp" else replace_view(batch, view, **{name: None})
-
-
-def _states(method: Method) -> dict:
-    return {path: part.init() for path, part in stateful(method).items()}
 
 
 @contextmanager
@@ -367,12 +316,14 @@ def _named(what: str) -> Iterator[None]:
         raise AssertionError(f"{what}: {error}") from None
 
 
-def both(*checks: Callable[[Method], None]) -> Callable[[Method], None]:
-    """Several checks as one line of a report."""
+def each_kind(*checks: Callable[..., None]) -> Callable[[Method], None]:
+    """Several checks as one line of a report; for methods of stored experience with each kind of action that they take."""
 
     def run(method: Method) -> None:
-        for each in checks:
-            each(method)
+        for kind in kinds(method) if method.learner == "actor-critic" else (None,):
+            for each in checks:
+                with _named(f"with {kind} actions") if kind else nullcontext():
+                    each(method, **({"kind": kind} if kind else {}))
 
     return run
 
@@ -382,15 +333,15 @@ ON_BATCHES: Mapping[str, tuple[str, Callable[[Method], None]]] = {
     "identity": ("derived without changes it is itself, with its parent's parts its parent", identity),
     "files": ("it comes back from a run's files as it is", files),
     "parts": ("its parts are frozen values that print themselves", parts),
-    "cuts": ("how an update is cut changes nothing", both(cuts, cuts_in_float32)),
-    "order": ("the order of rows and groups changes nothing", order),
-    "padding": ("positions behind the last decision change nothing", padding),
-    "masks": ("what was not sampled changes nothing and gets no gradient", masks),
-    "empty": ("an empty mask gives zero, rows without a decision are in no mean", both(empty_mask, empty_rows)),
-    "groups of one": ("a group of one sample is finite", group_of_one),
-    "equal rewards": ("groups of equal rewards are finite", equal_rewards),
-    "infinite": ("infinite, missing and very far log-probabilities stay finite", infinite),
-    "silent": ("rows that are left out have no gradient; losses sum to the loss", both(silent, losses)),
-    "needs": ("it needs the columns it names, and no others", needs),
+    "cuts": ("how an update is cut changes nothing", each_kind(cuts, cuts_in_float32)),
+    "order": ("the order of rows and groups changes nothing", each_kind(order)),
+    "padding": ("positions behind the last decision change nothing", each_kind(padding)),
+    "masks": ("what was not sampled changes nothing and gets no gradient", each_kind(masks)),
+    "empty": ("an empty mask gives zero, rows without a decision are in no mean", each_kind(empty_mask, empty_rows)),
+    "groups of one": ("a group of one sample is finite", each_kind(group_of_one)),
+    "equal rewards": ("groups of equal rewards are finite", each_kind(equal_rewards)),
+    "infinite": ("infinite, missing and very far log-probabilities stay finite", each_kind(infinite)),
+    "silent": ("rows that are left out have no gradient; losses sum to the loss", each_kind(silent, losses)),
+    "needs": ("it needs the columns it names, and no others", each_kind(needs)),
 }
 """What is checked on random batches: by name, what it says and how."""

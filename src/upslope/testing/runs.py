@@ -11,23 +11,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors.torch import load_file
 from torch import Tensor
 
 from upslope.errors import Remark
+from upslope.experience.dataset import Dataset
+from upslope.experience.episodes import Episode, Episodes
 from upslope.plan import Plan
 from upslope.run import Watcher, resume, start
 from upslope.runtime.reward_text import reward_texts
 from upslope.runtime.settings import Settings
-from upslope.tasks import task_domain
-from upslope.testing.checks import expect
-from upslope.types import Method, Metrics
+from upslope.tasks import load_task, task_domain
+from upslope.testing.batches import expect
+from upslope.testing.drawn import kinds
+from upslope.testing.table_nets import small
+from upslope.types import Ended, Method, Metrics
 
 TEXT: Mapping[str, Any] = {
     "steps": 4, "tasks_per_step": 3, "samples_per_task": 4, "updates_per_step": 2, "max_tokens": 4, "warm_start": 0.0,
     "eval_problems": 4, "checkpoint_every": 2, "eval_every": 3,
 }  # fmt: skip
 CONTROL: Mapping[str, Any] = {"steps": 4, "envs": 2, "horizon": 24, "passes": 2, "eval_problems": 2, "checkpoint_every": 2}
+STORED: Mapping[str, Any] = {
+    "steps": 4, "envs": 2, "horizon": 16, "updates_per_step": 8, "minibatch": 16, "eval_problems": 2, "checkpoint_every": 2,
+}  # fmt: skip
+"""Of methods that learn from stored experience."""
 MODEL = "tiny:layers=1,width=32"
 CLOCK = frozenset({"seconds", "seconds_sampling", "tokens_per_second", "updates_per_second", "memory"})
 """Metrics that no seed can repeat."""
@@ -37,7 +46,11 @@ LETTERS = "def score(prompts, responses, answers):\n    return [sum(map(str.isal
 
 @dataclass(frozen=True)
 class Ground:
-    """What the runs train on; left empty, a second's work in which every group has a signal."""
+    """What the runs train on; left empty, a second's work in which every group has a signal.
+
+    A method of stored experience then has small networks and begins to learn after a few steps; one made for datasets gets random
+    episodes, and acts from the third step on.
+    """
 
     task: str = ""
     reward: str = ""
@@ -45,6 +58,8 @@ class Ground:
 
     def plan(self, method: Method, folder: Path, **settings: Any) -> Plan:
         """A run of the method, with files of its own in ``folder`` where no task was given."""
+        if method.learner == "actor-critic":
+            return self._stored(method, folder, **settings)
         task, reward = self.task, self.reward
         if not task and method.family == "control":
             task = "gym:CartPole-v1"
@@ -56,6 +71,34 @@ class Ground:
         control = task_domain(task) == "control"
         given = Settings(**{**(CONTROL if control else TEXT), **settings, **self.settings})
         return Plan(method, task, "tiny" if control else MODEL, given, reward_texts(reward))
+
+    def _stored(self, method: Method, folder: Path, **settings: Any) -> Plan:
+        kind = kinds(method)[0]
+        task = self.task or {"continuous": "gym:Pendulum-v1", "discrete": "gym:CartPole-v1"}[kind]
+        sizes, data = dict(STORED), ""
+        if method.offline or any(getattr(part, "needs_dataset", False) for part in method.data):
+            sizes, data = sizes | {"offline_steps": 2}, str(random_dataset(task).save(folder / "random"))
+        waits = {f"{path}.steps": 8 for path, part in method.held("acting") if getattr(part, "steps", 0) > 8}
+        given = Settings(**{**sizes, **settings, **self.settings})
+        return Plan(small(method).with_knobs(waits), task, "tiny", given, dataset=data)
+
+
+def random_dataset(task: str, episodes: int = 6, longest: int = 20) -> Dataset:
+    """Random episodes of an environment."""
+    loaded: Any = load_task(task)
+    env, space, found = loaded.make(1, 1), loaded.action_space, []
+    space.seed(0)
+    for number in range(episodes):
+        observations, actions, rewards, ended = [env.reset(0, number)], list[Any](), list[float](), Ended.TRUNCATED
+        while len(rewards) < longest and ended == Ended.TRUNCATED:
+            actions.append(space.sample())
+            stepped = env.step(np.stack(actions[-1:]), range(1))
+            observations.append(stepped.observation[0])
+            rewards.append(float(stepped.reward[0]))
+            ended = Ended.TERMINATED if stepped.terminated[0] else Ended.TRUNCATED
+        found.append(Episode(np.stack(observations), np.stack(actions), np.array(rewards, np.float32), ended))
+    env.close()
+    return Dataset.of(Episodes.of(found), "random", env=task)
 
 
 class Breaks(Watcher):
@@ -88,6 +131,11 @@ def result(folder: Path) -> tuple[dict[str, Tensor], list[dict], list[dict]]:
     return weights, metrics, [json.loads(line) for line in samples.read_text().splitlines()] if samples.exists() else []
 
 
+def experience(folder: Path) -> dict[str, bytes]:
+    """What a run keeps of what it saw, file by file."""
+    return {file.name: file.read_bytes() for file in sorted((folder / "experience").glob("*"))}
+
+
 def assert_same_run(one: Path, other: Path) -> None:
     """Two runs ended with the same weights, and logged the same."""
     (weights, metrics, samples), (weights_, metrics_, samples_) = result(one), result(other)
@@ -97,6 +145,7 @@ def assert_same_run(one: Path, other: Path) -> None:
     expect(len(metrics) == len(metrics_), f"one logged {len(metrics)} lines, the other {len(metrics_)}")
     expect(samples == samples_, "the samples differ")
     expect(weights.keys() == weights_.keys() and weights, "they kept different tensors")
+    expect(experience(one) == experience(other), "the stored experience differs")
     for name, tensor in weights.items():
         expect(tensor.equal(weights_[name]), f"the weights {name} differ by up to {(tensor - weights_[name]).abs().max():.3g}")
 
@@ -114,7 +163,8 @@ def resumes(method: Method, ground: Ground) -> None:
     """A run that crashed and was resumed ends as one that never stopped, to the last bit."""
     with _folder() as folder:
         whole = start(ground.plan(method, folder), out=folder / "whole")
-        expect(any(record["grad_norm"] > 0 for record in whole.metrics), "no step had a gradient: nothing was learned")
+        learned = [record.get("grad_norm", 0) or record.get("updates", 0) for record in whole.metrics]
+        expect(any(learned), "no step had a gradient: nothing was learned")
         with suppress(Crash):
             start(ground.plan(method, folder), out=folder / "cut", watcher=Breaks(3))
         resume(folder / "cut")

@@ -35,6 +35,15 @@ def test_a_snapshot_is_compared_with_the_older_of_two(every: int, due: list[int]
     assert [step for step in range(1, 8) if part.due(step)] == due
 
 
+def test_the_newest_snapshot_is_the_only_one_and_compared_with():
+    policy, part = Numbered(), Snapshot(every=2, age="newest")
+    kept = part.begin(policy, "first")
+    assert kept == ("copy 1",) and part.compared(kept, policy) == "copy 1"
+    renewed = part.renew(kept, policy)
+    assert renewed == ("copy 2",) and part.compared(renewed, policy) == "copy 2"
+    assert [step for step in range(1, 8) if part.due(step)] == [3, 5, 7]
+
+
 def test_without_a_copy_the_policy_itself_is_compared_with():
     policy = Numbered()
     assert Snapshot().compared((), policy) is policy
