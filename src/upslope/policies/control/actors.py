@@ -45,6 +45,9 @@ class ActorNetwork(Protocol):
 
 
 class _Actor(nn.Module):
+    certain = False
+    """Whether nothing is drawn, so that noise need not be."""
+
     def __init__(self, stack: MLPStack, actions: int):
         super().__init__()
         self.stack, self.actions = stack, actions
@@ -109,6 +112,8 @@ class FamilyActor(GaussianActor):
 
 class CertainActor(_Actor):
     """tanh of the output; nothing is drawn."""
+
+    certain = True
 
     def sample(self, observation: Tensor, noise: Tensor, frozen: bool) -> Drawn:
         action = self.output(observation, frozen).tanh().unsqueeze(2).expand_as(noise)

@@ -85,9 +85,12 @@ class BoundNetworks:
         shape: tuple[int, ...] = (*observation.shape[:2], draws)
         if whose == UNIFORM:
             return self._uniform(at, shape)
-        kind = UNIFORM if self.discrete else "normal"
-        noise = self.noise(kind, f"{at}/{whose}/{draws}", shape if self.discrete else (*shape, self.action_size))
-        return self._network(whose).sample(observation, noise, frozen)
+        network, wide = self._network(whose), shape if self.discrete else (*shape, self.action_size)
+        if getattr(network, "certain", False):
+            noise = observation.new_zeros(()).expand(wide)
+        else:
+            noise = self.noise(UNIFORM if self.discrete else "normal", f"{at}/{whose}/{draws}", wide)
+        return network.sample(observation, noise, frozen)
 
     def _uniform(self, at: At, shape: tuple[int, ...]) -> Drawn:
         wide = shape if self.discrete else (*shape, self.action_size)
