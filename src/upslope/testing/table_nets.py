@@ -22,12 +22,14 @@ from upslope.errors import MethodError
 from upslope.policies.control.network_policy import POLICY, NetworkPolicy, flat_modules
 from upslope.policies.control.networks import in_domains
 from upslope.runtime.seeding import generator, stable_hash
-from upslope.types import At, Drawn, Method, Whose, decision_keys
+from upslope.types import At, Drawn, Method, Whose, World, decision_keys
 
 Kind = Literal["continuous", "discrete"]
 KINDS: tuple[Kind, ...] = ("continuous", "discrete")
 """Actions as vectors and as choices."""
 OBSERVATIONS, ACTIONS, HIDDEN = 3, {"continuous": 2, "discrete": 4}, (8, 8)
+RECORDED = 64
+"""Decisions that solved models look at."""
 STATES: tuple[At, ...] = ("now", "next")
 BITS = 53
 """Of the numbers that `decision_keys` gives."""
@@ -82,6 +84,11 @@ class TableNets:
     def on_leaves(self) -> TableNets:
         """The same with tables that require a gradient and have none yet."""
         return self.take(lambda table: table.detach().clone().requires_grad_(table.is_floating_point()))
+
+    def without_reference(self, name: str) -> TableNets:
+        """The same with nobody under this name to compare with."""
+        others = {each: actor for each, actor in self.references.items() if each != name}
+        return TableNets(self.policy, others, self.tables, self.key, self.scope)
 
     def own_tables(self) -> dict[str, Tensor]:
         """The tables of the network whose loss is computed: ``q`` for the state, ``q.next`` for the one behind it."""
@@ -185,8 +192,10 @@ def table_nets(method: Method, kind: Kind, key: Tensor, seed: int, dtype: torch.
     """
     method = small(in_domains(method, "control", f"control-{kind}"))
     policy: Any = method.policy.build(TableTask(kind), seed)  # type: ignore[union-attr]
-    for name, model in method.learned:
+    for name, model in (*method.learned, *method.solved):
         policy.add_model(name, model, seed)
+    for name, solved in method.solved:
+        solved.solve(policy.networks[name], _world(TableTask(kind), seed, dtype))
     for name, lagged in policy.lagged.items():
         _shift(lagged, seed, name)  # else it would say what its model says, and methods that differ in whom they ask were one
     asked = method.references if POLICY in policy.networks else ()
@@ -194,6 +203,14 @@ def table_nets(method: Method, kind: Kind, key: Tensor, seed: int, dtype: torch.
     names: tuple[str, ...] = (POLICY, *policy.networks)
     tables: dict[tuple[str, str], Tensor] = {(name, at): _table(key, dtype, seed, name, at) for name in names for at in STATES}
     return TableNets(policy.to(dtype), references, tables, key)
+
+
+def _world(task: TableTask, seed: int, dtype: torch.dtype) -> World:
+    """Random pairs of state and action for models that look at all that is recorded."""
+    random = generator(seed, "world")
+    action = torch.rand(RECORDED, task.action_size, generator=random, dtype=torch.float64)
+    taken = (2 * action - 1).to(dtype) if task.continuous else action.argmax(-1)
+    return World(torch.randn(RECORDED, OBSERVATIONS, generator=random, dtype=torch.float64).to(dtype).numpy(), taken.numpy())
 
 
 def _table(key: Tensor, dtype: torch.dtype, seed: int, name: str, at: str) -> Tensor:
