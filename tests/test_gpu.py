@@ -103,3 +103,28 @@ def test_kernels_learn_what_plain_torch_learns(kind, monkeypatch):
         found.append([view.logp.detach(), view.entropy.detach(), *(p.grad.clone() for p in policy.model.parameters())])
     for fast, plain in zip(*found, strict=True):
         torch.testing.assert_close(fast, plain, atol=2e-4 * float(plain.abs().max()), rtol=1e-3)
+
+
+# -- learning from stored experience ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "dqn"])
+def test_recorded_updates_on_a_gpu_are_those_of_the_cpu(name):
+    """Losses to rounding, over blocks that are made, recorded and played again."""
+    from upslope.learners.actor_critic import ActorCritic
+    from upslope.methods import find
+    from upslope.runtime.settings import Settings
+    from upslope.setting_up import set_up
+
+    def learner(device: str) -> ActorCritic:
+        task = "gym:CartPole-v1" if name == "dqn" else "gym:Pendulum-v1"
+        settings = Settings(steps=6, horizon=40, updates_per_step=80, minibatch=64, seed=3, device=device, lr=1e-4)
+        made = set_up(find(name), task, "tiny", settings, knobs={"acting.0.steps": 40})
+        return ActorCritic(made.method, made.policy, made.rollout, made.settings)
+
+    there, here = learner("cuda"), learner("cpu")
+    for step in range(1, 7):
+        found, expected = there.step(step), here.step(step)
+    assert there.graphed is not None and any(each.graph is not None for each in there.graphed._recordings.values())
+    for key in (key for key in expected if key.endswith(("loss", "_value"))):
+        assert found[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-4), key

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from upslope.datasets import making
+from upslope.datasets.collecting import collect
 from upslope.datasets.making import env_text, half, make_data
+from upslope.datasets.oracle import CubeOracle
 from upslope.errors import Remark, UserError
 from upslope.experience import Dataset, Episode, load_dataset
 from upslope.experience.checking import check_dataset
@@ -132,6 +134,32 @@ def test_choices_and_tables_too():
     assert found.episodes.lengths.tolist() == [6] * 10 and (found.episodes.returns == 1).all()
 
 
+def test_another_physics_has_an_expert_and_scores_of_its_own():
+    usual, heavy = made("expert", "gym:Pendulum-v1", name="a"), made("expert", "gym:Pendulum-v1:params.gravity=15", name="b")
+    assert heavy.card.env == "gym:Pendulum-v1:params.gravity=15" and heavy.card.expert < usual.card.expert
+    assert abs(trajectory_quality(heavy) - 1) < 0.3
+
+
+def test_a_maze_with_a_tree_of_observations():
+    found = made("expert", "gym:PointMaze_UMaze-v3:continuing_task=False", steps=200)
+    assert found.card.observation.shape == (8,) and found.card.expert == 1 and found.card.random < 1
+    assert (found.episodes.returns[:-1] == 1).all()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of glfw, that there is no screen
+@pytest.mark.parametrize("kind", ["plan", "markov"])
+def test_a_manipulator_brings_the_cube_to_its_place(kind: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(making, "REFERENCE_EPISODES", 1)
+    task = "gym:cube-single-singletask-v0"  # -1 a step until the cube is there, and 200 steps for it
+    one = made(f"oracle:kind={kind}", task, steps=80, name="one")
+    assert one.card.random == -200 and -100 < one.card.expert < -20
+    assert one.card.decisions == 80 and one.card.action.size == 5
+    assert one.episodes.episode(0).ended == Ended.TERMINATED and len(one.episodes.episode(0)) < 80
+    again = collect(load_task(task), lambda _: CubeOracle(kind), 80, 0).episodes  # type: ignore[arg-type]
+    assert Dataset.of(again).digest == one.digest
+
+
 def test_where_no_expert_is_known_scores_are_not_normalised():
     with pytest.warns(Remark, match="has no scripted controller: what an expert returns there is not known"):
         found = made("random", "gym:Acrobot-v1:max_episode_steps=50", steps=100)
@@ -180,6 +208,7 @@ def test_by_default_data_go_to_data():
         (dict(recipe="medium"), "--recipe medium needs a trained run: --from RUN"),
         (dict(recipe="replay"), "--recipe replay needs a trained run: --from RUN"),
         (dict(task="gym:Hopper-v5", recipe="expert"), "gym:Hopper-v5 has no scripted controller"),
+        (dict(recipe="oracle"), "oracle works in OGBench's cube environments, such as gym:cube-single"),
         (dict(recipe="two_quality:axis=3"), r"has the shape \(3,\); axis=3 must be one of its numbers"),
     ],
 )
@@ -190,5 +219,6 @@ def test_what_cannot_be_made_is_refused(given: dict, told: str):
 
 
 def test_the_task_is_written_as_it_was_made():
-    for text in ("gym:Pendulum-v1", "gym:FrozenLake-v1:is_slippery=False"):
+    physics = "gym:Pendulum-v1:params.gravity=15"
+    for text in ("gym:Pendulum-v1", "gym:FrozenLake-v1:is_slippery=False", physics, f"{physics},max_episode_steps=50"):
         assert env_text(load_task(text)) == text  # type: ignore[arg-type]

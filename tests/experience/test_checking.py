@@ -83,6 +83,16 @@ def test_data_of_another_environment():
         check_dataset(data("mine.py:Pole"), load_task("gym:Pendulum-v1"))  # type: ignore[arg-type]
 
 
+def test_another_physics_is_another_world_and_another_time_limit_is_not():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_dataset(data("gym:Pendulum-v1:max_episode_steps=50"), load_task("gym:Pendulum-v1"))  # type: ignore[arg-type]
+        changed = data("gym:Pendulum-v1:params.gravity=15,max_episode_steps=50")
+        check_dataset(changed, load_task("gym:Pendulum-v1:params.gravity=15"))  # type: ignore[arg-type]
+    with pytest.warns(Remark, match="was made in gym:Pendulum-v1:params.gravity=15"):
+        check_dataset(changed, load_task("gym:Pendulum-v1"))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("row", "value", "told"),
     [
@@ -108,6 +118,7 @@ def test_columns_of_different_lengths():
     [
         (Episode(np.zeros((4, 3)), np.zeros((4, 1)), np.zeros(4), Ended.TRUNCATED), "episode 1 has 4 rewards and 4 observations"),
         (Episode(np.zeros((5, 3)), np.zeros((3, 1)), np.zeros(4), Ended.TRUNCATED), "episode 1 has 4 rewards and 3 actions"),
+        (Episode(np.zeros((5, 3)), np.zeros((4, 1)), np.zeros(4), "over"), r"episode 1 has ended='over'; it must be 1"),
         (episode(size=2), r"episode 1 has observations of shape \(2,\), and the first one of shape \(3,\)"),
         (episode(actions=np.zeros(4)), r"episode 1 has actions of shape \(\), and the first one of shape \(1,\)"),
     ],
@@ -115,3 +126,9 @@ def test_columns_of_different_lengths():
 def test_single_episodes_of_wrong_shapes(wrong: Episode, told: str):
     with pytest.raises(UserError, match=told):
         load_dataset([episode(), wrong])
+
+
+def test_lists_do_as_well_as_arrays():
+    given = Episode([[0.0], [1.0]], [1], [0.5], 1)  # type: ignore[arg-type]
+    found = load_dataset([given, given]).episodes
+    assert found.discrete and found.returns.tolist() == [0.5, 0.5]

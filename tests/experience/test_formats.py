@@ -1,6 +1,7 @@
 """Round trips through files of others, exact, and files that cannot be read."""
 
 import copy
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -96,6 +97,19 @@ def test_what_others_wrote_with_minari_is_read(tmp_path: Path):
     assert np.allclose(found.episodes.observation, [[0, 0, 1, 0.1, 0.2], [1, 0, 0, 0.3, 0.4]])
     assert found.episodes.action.tolist() == [1, 0] and found.card.action == Space((), "int64", n=2)
     assert found.card.env == "gym:FrozenLake-v1:is_slippery=False" and found.card.origin == "minari:robot/log-v0"
+
+
+@pytest.mark.parametrize(
+    ("env", "limit"), [("gym:CartPole-v1:max_episode_steps=50", 50), ("gym:CartPole-v1:params.gravity=5", None)]
+)
+def test_minari_makes_the_environment_again_if_it_can(env: str, limit: int | None):
+    import minari
+
+    dataset = made("vectors")
+    write_minari(dataclasses.replace(dataset, card=dataclasses.replace(dataset.card, env=env)), "minari:mine-v0")
+    found = minari.load_dataset("mine-v0").env_spec
+    assert (found.max_episode_steps if found else None) == limit
+    assert load_dataset("minari:mine-v0").card.env == env
 
 
 def test_a_card_that_is_not_of_these_numbers_is_left_out(tmp_path: Path):

@@ -7,7 +7,7 @@ import gridworld
 import numpy as np
 import pytest
 
-from upslope.errors import Remark
+from upslope.errors import Remark, UserError
 from upslope.experience import Dataset, Episode, Episodes, Space
 from upslope.experience.coverage import HyperLogLog, Limits, hashes, unique_pairs
 from upslope.experience.measures import coverage, describe, recommend, trajectory_quality
@@ -74,6 +74,14 @@ def test_a_reference_of_another_size_is_remarked_on():
     small, large = Dataset.of(Episodes.of([line([0, 0], [0])])), Dataset.of(Episodes.of([line([0, 0, 0], [0, 1])]))
     with pytest.warns(Remark, match="1 decisions, and the reference 2"):
         assert coverage(small, large).saco == 0.5
+
+
+def test_a_reference_of_another_environment_is_refused():
+    ours = Dataset.of(Episodes.of([line([0, 0], [0])]), "mine")
+    wide = Dataset.of(Episodes.of([Episode(np.zeros((2, 3)), np.zeros(1, int), np.zeros(1), Ended.TRUNCATED)]))
+    for other in (wide, Dataset.of(Episodes.of([line([0, 0], [[0.0]])]))):
+        with pytest.raises(UserError, match=r"dataset 'mine' has (observation|action)s of shape .* it is of another environment"):
+            coverage(ours, other)
 
 
 @pytest.mark.parametrize("count", [10, 1_000, 50_000, 400_000])

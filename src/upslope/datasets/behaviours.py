@@ -90,31 +90,32 @@ class Sometimes:
         return self.other.act(observation) if self.when(observation, self.rng) else usual
 
 
-class Predictor(Protocol):
-    """What Stable-Baselines3's models answer to: `upslope.run.Run.controller` does too."""
+class PolicyActor(Protocol):
+    """A policy's weights as they stand, made to pick actions: what ``policy.acting()`` gives."""
 
-    def predict(
-        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
-    ) -> tuple[Any, Any]:
-        """An action for an observation, and the state to be handed in again."""
+    def output(self, observation: np.ndarray) -> np.ndarray:
+        """What the network says to observations ``[B, ...]``."""
+
+    def choose(self, output: np.ndarray, noise: np.ndarray, greedy: bool = False) -> np.ndarray:
+        """Actions for it: normal noise ``[B, A]`` for vectors, uniform ``[B]`` for choices."""
 
 
 class PolicyActions:
     """A trained policy, its actions drawn as in training.
 
     Args:
-        make: A predictor that draws with a seed: a fresh one for every episode, so that none depends on those before.
+        observations: Shows the policy what it learned to see; ``None`` shows it what the environment gives.
     """
 
-    def __init__(self, task: GymTask, make: Callable[[int], Predictor]) -> None:
-        self.task, self.make = task, make
+    def __init__(self, task: GymTask, actor: PolicyActor, observations: Callable[[np.ndarray], np.ndarray] | None) -> None:
+        self.task, self.actor, self.observations = task, actor, observations
 
     def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
-        self.predictor, self.state, self.first = self.make(int(rng.integers(2**62))), None, True
+        self.rng = rng
 
     def act(self, observation: np.ndarray) -> Any:
-        space = self.task.observation_space
-        seen = int(observation.argmax()) + int(space.start) if hasattr(space, "n") else observation.reshape(space.shape)
-        action, self.state = self.predictor.predict(seen, self.state, np.array([self.first]))
-        self.first = False
-        return np.asarray(action).reshape(-1) if self.task.continuous else int(action) - int(self.task.action_space.start)
+        seen = observation[None] if self.observations is None else self.observations(observation[None])
+        noise: np.ndarray = self.rng.random(1)
+        if self.task.continuous:
+            noise = self.rng.standard_normal((1, self.task.action_size)).astype(np.float32)
+        return self.actor.choose(self.actor.output(seen), noise)[0]

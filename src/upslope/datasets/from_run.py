@@ -55,10 +55,8 @@ class ActingRun:
 
     def at(self, checkpoint: Path) -> Behaviour:
         """The policy of a checkpoint, its actions drawn as in training."""
-        from upslope.rollout.deployed import DeployedPolicy
-
         made = load_components(self.run, checkpoint)
-        return PolicyActions(made.task, lambda seed: DeployedPolicy(made.task, made.policy, made.rollout.observations, seed))
+        return PolicyActions(made.task, made.policy.acting(), made.rollout.observations)
 
     def last(self) -> Path:
         """Its last checkpoint."""

@@ -24,6 +24,7 @@ from upslope.experience.dataset import CARD, HOME, read_card
 from upslope.plain_data import JsonDict
 from upslope.tasks import load_task
 from upslope.tasks.gym import GymTask
+from upslope.tasks.physics import PARAMS
 from upslope.types import Ended
 
 STEPS = 20_000
@@ -77,10 +78,10 @@ def make_data(
 
 def env_text(task: GymTask) -> str:
     """The task as ``--task`` takes it, with what it was made with."""
-    options = [f"{key}={value}" for key, value in task.options.items() if not key.startswith("params.")]
+    options = [f"{key}={value}" for key, value in task.options.items() if not key.startswith(PARAMS)]
     if not options:
         return task.name
-    return f"{task.name}{',' if ':params.' in task.name else ':'}{','.join(options)}"
+    return f"{task.name}{',' if task.physics.changes else ':'}{','.join(options)}"
 
 
 def _new_folder(name: str, out: str | Path) -> Path:
@@ -237,7 +238,8 @@ class _Bench:
 
     def _split(self) -> tuple[int | None, float]:
         """The number of an observation that cuts the states into two halves, and where: at its median under random actions."""
-        axis = None if hasattr(self.task.observation_space, "n") else self.recipe["axis"]
+        layout = self.task.layout
+        axis = None if layout.parts[0].first is not None and not layout.is_tree else self.recipe["axis"]
         rows = collect(self.task, lambda _: self.random, SPLIT_STEPS, SEED).episodes.observation
         if rows.ndim > 2 or (axis is not None and axis >= rows.shape[1]):
             shape = f"an observation of {self.task.name} has the shape {rows.shape[1:]}"

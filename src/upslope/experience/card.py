@@ -17,6 +17,7 @@ from upslope.plain_data import JsonDict
 if TYPE_CHECKING:
     from upslope.experience.episodes import Episodes
     from upslope.tasks.gym import GymTask
+    from upslope.tasks.spaces import ObservationLayout
 
 FORMAT = 1
 """Of ``dataset.json``. A reader refuses what is newer than itself."""
@@ -49,17 +50,13 @@ class Space:
         return low, high
 
     @classmethod
-    def of(cls, space: Any, images: bool = True) -> Space:
-        """Of a space of gymnasium, as `Environments` hands it on: flat, choices one-hot, unless they are images.
-
-        Args:
-            images: Whether arrays of bytes keep their shape.
-        """
-        if hasattr(space, "n"):
-            return cls((int(space.n),), "float32", low=(0.0,), high=(1.0,))
-        kept = images and space.dtype == np.uint8 and len(space.shape) >= 2
-        shape = tuple(space.shape) if kept else (int(np.prod(space.shape)),)
-        return cls(shape, "uint8" if kept else "float32", low=_bound(space.low), high=_bound(space.high))
+    def of(cls, layout: ObservationLayout) -> Space:
+        """Of observations as environments hand them on: a vector, or an image."""
+        if layout.is_image:
+            return cls(layout.shape, "uint8", low=(0.0,), high=(255.0,))
+        ends = [_ends_of(part.space) for part in layout.parts]
+        low, high = (np.concatenate(sides) for sides in zip(*ends, strict=True))
+        return cls(layout.shape, "float32", low=_bound(low), high=_bound(high))
 
     @classmethod
     def of_actions(cls, space: Any) -> Space:
@@ -77,6 +74,14 @@ class Space:
 
     def __str__(self) -> str:
         return f"{self.n} choices" if self.n is not None else f"{'x'.join(map(str, self.shape))} numbers ({self.dtype})"
+
+
+def _ends_of(space: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Lowest and highest of the numbers that a space becomes; choices and bits become zeros and ones."""
+    if hasattr(space, "low"):
+        return np.asarray(space.low, np.float64).reshape(-1), np.asarray(space.high, np.float64).reshape(-1)
+    size = int(np.prod(space.n))
+    return np.zeros(size), np.ones(size)
 
 
 def _bound(ends: np.ndarray) -> tuple[float, ...] | None:
@@ -162,4 +167,4 @@ def _space(record: JsonDict) -> Space:
 
 def spaces_of(task: GymTask) -> tuple[Space, Space]:
     """Observations and actions of a task as its data have them."""
-    return Space.of(task.observation_space), Space.of_actions(task.action_space)
+    return Space.of(task.layout), Space.of_actions(task.action_space)

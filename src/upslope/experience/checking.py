@@ -12,6 +12,8 @@ from upslope.errors import Remark, UserError
 from upslope.experience.card import Space, spaces_of
 from upslope.experience.dataset import Dataset
 from upslope.experience.episodes import NOT_ACTED, Episode, Episodes
+from upslope.fields import shown
+from upslope.tasks.physics import PARAMS
 from upslope.types import Ended
 
 if TYPE_CHECKING:
@@ -68,9 +70,13 @@ def check_columns(episodes: Episodes, name: str) -> None:
         raise UserError(f"{name}: {place(episodes, early)} ended, and the episode goes on{_rest(early)}.")
 
 
-def check_episodes(given: Sequence[Episode], name: str) -> None:
-    """Whether single episodes have the shapes they should have, and the same ones."""
+def check_episodes(given: Sequence[Episode], name: str) -> list[Episode]:
+    """Single episodes with arrays in them, if they have the shapes they should have, and the same ones."""
     for number, episode in enumerate(given):
+        if episode.ended not in (Ended.TERMINATED, Ended.TRUNCATED):
+            raise UserError(
+                f"{name}: episode {number} has ended={shown(episode.ended)}; it must be 1 (terminated) or 2 (truncated)."
+            )
         steps = len(episode.rewards)
         counts = {"observations": (len(episode.observations), steps + 1), "actions": (len(episode.actions), steps)}
         for column, (found, wanted) in counts.items():
@@ -84,6 +90,8 @@ def check_episodes(given: Sequence[Episode], name: str) -> None:
             raise UserError(
                 f"{name}: episode {number} has rewards of shape {np.shape(episode.rewards)}; one number a step is wanted."
             )
+    arrays = [(np.asarray(each.observations), np.asarray(each.actions), np.asarray(each.rewards)) for each in given]
+    return [Episode(*columns, Ended(each.ended)) for columns, each in zip(arrays, given, strict=True)]
 
 
 def place(episodes: Episodes, rows: np.ndarray) -> str:
@@ -131,6 +139,15 @@ def _ends(bound: np.ndarray) -> str:
     return f"{bound[0]:g}" if same else np.array2string(bound, precision=4, threshold=8)
 
 
+def world(env: str) -> str:
+    """A task's text less what changes neither its physics nor what it shows: time limits and the like."""
+    name, _, options = env.rpartition(":")
+    if "=" not in options:
+        return env
+    physics = sorted(option for option in options.split(",") if option.startswith(PARAMS))
+    return ":".join([name, *([",".join(physics)] if physics else [])])
+
+
 def _check_task(dataset: Dataset, task: GymTask, name: str) -> None:
     card, episodes = dataset.card, dataset.episodes
     observation, action = spaces_of(task)
@@ -145,7 +162,7 @@ def _check_task(dataset: Dataset, task: GymTask, name: str) -> None:
     if not episodes.discrete and episodes.action.shape[1:] != action.shape:
         raise UserError(f"{name}{named} has actions of {episodes.action.shape[1]} numbers, and {task.name} takes {action.size}: "
                         "it is of another environment.")  # fmt: skip
-    if card.env and card.env != task.name and not card.env.startswith(f"{task.name}:"):
+    if card.env and world(card.env) != world(task.name):
         told = f"{name} was made in {card.env}, and the task is {task.name}; their shapes agree"
         warnings.warn(
             Remark(f"{told}. If they are not the same world, what is learned from one may fail in the other."), stacklevel=2

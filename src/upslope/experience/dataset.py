@@ -99,8 +99,7 @@ def load_dataset(spec: object) -> Dataset:
     if isinstance(spec, Iterable) and (given := list(spec)) and all(isinstance(each, Episode) for each in given):
         from upslope.experience.checking import check_episodes
 
-        check_episodes(given, "the list of episodes")
-        return Dataset.of(Episodes.of(given))
+        return Dataset.of(Episodes.of(check_episodes(given, "the list of episodes")))
     raise UserError(f"{shown(spec)} is no dataset. Give {WAYS}; a dict of columns, or a list of Episode.")
 
 

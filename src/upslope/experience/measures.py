@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upslope.errors import Remark
+from upslope.errors import Remark, UserError
 from upslope.experience.coverage import Limits, unique_pairs
 from upslope.experience.dataset import Dataset
 from upslope.experience.neighbours import Neighbourhoods, neighbourhoods
@@ -121,6 +121,11 @@ def coverage(dataset: Dataset, reference: Dataset | None = None) -> Coverage:
     if reference is None:
         own = unique_pairs(episodes)
         return Coverage(own.count, own.exact, own.count / len(episodes.decisions))
+    for what in ("observation", "action"):
+        ours, theirs = (getattr(each.episodes, what).shape[1:] for each in (dataset, reference))
+        if ours != theirs:
+            told = f"dataset {dataset.card.name!r} has {what}s of shape {ours}, and the reference {theirs}"
+            raise UserError(f"{told}: it is of another environment. SACo compares data of one.")
     sizes = len(episodes.decisions), len(reference.episodes.decisions)
     if max(sizes) > SIMILAR * min(sizes):
         told = f"{sizes[0]:,} decisions, and the reference {sizes[1]:,}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import warnings
@@ -14,6 +15,10 @@ from upslope.experience.card import Card, Space
 from upslope.experience.dataset import Dataset, digest_of
 from upslope.experience.episodes import Episode, Episodes
 from upslope.experience.formats import CARD_KEY
+from upslope.tasks import parse_spec
+from upslope.tasks.env_packages import register
+from upslope.tasks.physics import PARAMS
+from upslope.tasks.spaces import ObservationLayout, action_size, observation_layout
 from upslope.types import Ended
 
 MINARI = "minari:"
@@ -39,9 +44,9 @@ def read_minari(spec: str) -> Dataset:
         there = f" There are {', '.join(known[:10])}." if known else " There are none."
         raise UserError(f"Minari has no dataset {name!r} on this machine.{did_you_mean(name, known)}{there}")
     found = minari.load_dataset(name)
-    space, start = found.observation_space, int(getattr(found.action_space, "start", 0))
-    _check_minari_spaces(spec, space, found.action_space)
-    episodes = Episodes.of(_from_minari(each, space, start) for each in found.iterate_episodes())
+    layout, start = observation_layout(spec, found.observation_space), int(getattr(found.action_space, "start", 0))
+    action_size(spec, found.action_space)  # refuses those that cannot be used
+    episodes = Episodes.of(_from_minari(each, layout, start) for each in found.iterate_episodes())
     metadata = found.storage.metadata
     if told := metadata.get(CARD_KEY):
         card = Card.from_record(json.loads(told), spec)
@@ -49,43 +54,19 @@ def read_minari(spec: str) -> Dataset:
             return Dataset(episodes, card)
     scores = {ours: float(metadata.get(theirs, math.nan)) for ours, theirs in REFERENCES.items()}
     return Dataset.of(
-        episodes, name.replace("/", "-"), env=_env_of(found), origin=spec, observation=_flat_space(space),
+        episodes, name.replace("/", "-"), env=_env_of(found), origin=spec, observation=Space.of(layout),
         action=Space.of_actions(found.action_space), **scores,
     )  # fmt: skip
 
 
-def _check_minari_spaces(spec: str, observation: Any, action: Any) -> None:
-    from gymnasium import spaces
-
-    if not isinstance(action, (spaces.Discrete, spaces.Box)):
-        raise UserError(f"{spec} has actions {action}; only Discrete and Box can be used.")
-    leaves = observation.spaces.values() if isinstance(observation, spaces.Dict) else [observation]
-    for leaf in leaves:
-        if not isinstance(leaf, (spaces.Discrete, spaces.Box)):
-            raise UserError(f"{spec} has observations {leaf}; only Box, Discrete and a Dict of them can be used.")
-
-
-def _flat_space(space: Any) -> Space:
-    return Space((sum(Space.of(leaf).size for leaf in space.values()),), "float32") if hasattr(space, "spaces") else Space.of(space)
-
-
-def _from_minari(episode: Any, space: Any, start: int) -> Episode:
-    seen, count = _flat_observations(episode.observations, space), len(episode.rewards)
+def _from_minari(episode: Any, layout: ObservationLayout, start: int) -> Episode:
+    count = len(episode.rewards)
+    seen = layout.rows(episode.observations, count + 1)
     actions = np.asarray(episode.actions)
     discrete = np.issubdtype(actions.dtype, np.integer) and actions.ndim == 1
     actions = actions.astype(np.int64) - start if discrete else actions.reshape(count, -1).astype(np.float32)
     over = bool(count and episode.terminations[-1])
     return Episode(seen, actions, episode.rewards.astype(np.float32), Ended.TERMINATED if over else Ended.TRUNCATED)
-
-
-def _flat_observations(seen: Any, space: Any) -> np.ndarray:
-    """As `Environments` hands them on: flat, choices one-hot, entries of a Dict in the space's order; images as they are."""
-    if hasattr(space, "spaces"):
-        return np.concatenate([_flat_observations(seen[name], leaf) for name, leaf in space.spaces.items()], axis=1)
-    seen = np.asarray(seen)
-    if hasattr(space, "n"):
-        return np.eye(int(space.n), dtype=np.float32)[seen.reshape(-1).astype(np.int64) - int(space.start)]
-    return seen if Space.of(space).dtype == "uint8" else seen.reshape(len(seen), -1).astype(np.float32)
 
 
 def _env_of(found: Any) -> str:
@@ -145,10 +126,18 @@ def _gym_space(space: Space) -> Any:
 
 
 def _spec_of(env: str) -> Any:
-    """What gymnasium knows under a task's id, so that Minari can make the environment again; none where there is no such id."""
-    kind, _, env_id = env.partition(":")
-    if kind != "gym":
+    """What gymnasium knows under a task's id, with the task's options, so that Minari can make the environment again; none where
+    there is no such id, or the task has another physics."""
+    if not env.startswith("gym:"):
         return None
     import gymnasium
 
-    return gymnasium.registry.get(env_id)
+    name, options = parse_spec(env)
+    env_id = name.partition(":")[2]
+    register(env_id)
+    known = copy.deepcopy(gymnasium.registry.get(env_id))
+    if known is None or any(option.startswith(PARAMS) for option in options):
+        return None
+    known.max_episode_steps = options.pop("max_episode_steps", known.max_episode_steps)
+    known.kwargs = {**known.kwargs, **options}
+    return known
