@@ -288,7 +288,7 @@ def needs(method: Method, **more: Any) -> None:
 
 UNASKED = {
     "policy-gradient": ("reference.start.logp", "proximal.entropy", "proximal.value", "current.entropy", "current.value"),
-    "actor-critic": ("step_reward", "signal.discount", "signal.return_to_go", "label.source"),
+    "actor-critic": ("step_reward", "signal.discount", "signal.return_to_go", "signal.online", "label.source"),
 }
 """Columns that a method does without if it does not name them."""
 

@@ -29,7 +29,7 @@ def drawn_batch(method: Method, seed: int, groups: int = 3, samples: int = 4, ki
     return batch.replace(
         proximal=None, current=None, reference={}, bootstrap=None,
         action=(2 * drawn - 1).to(dtype) if kind == "continuous" else drawn.argmax(-1),
-        signal={"discount": discount, "return_to_go": returns},
+        signal={"discount": discount, "return_to_go": returns, "online": torch.full_like(batch.sampled, float(seed % 2))},
         label={"source": torch.tensor([Source.REPLAYED, Source.DEMONSTRATED]).repeat(batch.rows)[: batch.rows]},
         nets=table_nets(method, kind, batch.key, seed, dtype),
     )  # fmt: skip
