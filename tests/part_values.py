@@ -252,7 +252,7 @@ def fingerprint(value: Any) -> float:
 def part_hosts() -> dict[str, tuple[str, str]]:
     """For each class of parts the first method that uses it, and the part's path there."""
     found: dict[str, tuple[str, str]] = {}
-    for name, method in hosts().items():
+    for name, method in sorted(hosts().items(), key=lambda host: host[1].learner != "policy-gradient"):
         for path, part in method.parts():
             if type(part).__module__.startswith("upslope.objective."):
                 found.setdefault(type(part).__name__, (name, path))
