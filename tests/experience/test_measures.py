@@ -196,7 +196,7 @@ def test_a_world_that_slips_shows_as_transition_noise():
     [
         (0.95, 0.1, False, "imitation", "bc"), (0.95, math.nan, True, "imitation", "bc"),
         (0.3, 0.9, True, "off-policy", "dqn"), (math.nan, 0.9, False, "off-policy", "sac"),
-        (0.5, 0.4, False, "near the data", "iql"), (0.5, math.nan, True, "near the data", "cql"),
+        (0.5, 0.4, False, "near the data", "iql"), (0.5, math.nan, True, "near the data", "awac"),
         (math.nan, math.nan, False, "near the data", "td3-bc"), (0.1, 0.2, False, "offline-to-online", "rlpd"),
         (0.1, math.nan, False, "near the data", "iql"),
     ],
