@@ -154,9 +154,7 @@ def recommend(tq: float, saco: float, discrete: bool) -> Advice:
         told = "the data neither act well nor explore; use them to begin with and act on (--offline-steps)"
         return Advice("offline-to-online", ("awac",) if discrete else ("rlpd", "cal-ql"), f"{numbers}: {told}")
     near = ("iql", "awac") if discrete else ("td3-bc", "iql", "cql")
-    unknown = [name for name, value in (("TQ", tq), ("SACo", saco)) if math.isnan(value)]
-    missing = f" ({' and '.join(unknown)} unknown)" if unknown else ""
-    return Advice("near the data", near, f"{numbers}: improve on the data without leaving them{missing}")
+    return Advice("near the data", near, f"{numbers}: improve on the data without leaving them")
 
 
 def _said(value: float) -> str:

@@ -117,5 +117,7 @@ def _nearest(points: np.ndarray, asked: int) -> tuple[list[np.ndarray], np.ndarr
 
 def _mean_variance(values: np.ndarray, near: list[np.ndarray]) -> np.ndarray:
     """Mean over points with at least one neighbour of the unbiased variance of each entry among them."""
-    found = [values[each].astype(np.float64).var(0, ddof=1) for each in near if len(each) > 1]
+    wide = values.astype(np.float64)
+    # About the first of them, so that what is equal has no variance at all.
+    found = [(wide[each] - wide[each[0]]).var(0, ddof=1) for each in near if len(each) > 1]
     return np.mean(found, axis=0) if found else np.full(values.shape[1], np.nan)

@@ -18,13 +18,12 @@ def made_text(dataset: Dataset) -> str:
     card, mean = dataset.card, float(dataset.episodes.returns.mean())
     score = dataset.normalised(mean)
     scored = "" if math.isnan(score) else f", score {score:.1f}"
-    lines = [
-        f"{card.recipe} on {card.env}: {card.episodes:,} episodes, {card.decisions:,} steps, mean return {_number(mean)}{scored}"
-    ]
+    size = f"{card.episodes:,} episode{'s' if card.episodes != 1 else ''}, {card.decisions:,} steps"
+    lines = [f"{card.recipe} on {card.env}: {size}, mean return {_number(mean)}{scored}"]
     if card.reference_episodes:
-        over = f"over {card.reference_episodes} episodes each"
+        known = f"the expert {_number(card.expert)} (score 100)" if math.isfinite(card.expert) else "no expert is known"
         lines.append(
-            f"random actions return {_number(card.random)} (score 0), the expert {_number(card.expert)} (score 100), {over}"
+            f"random actions return {_number(card.random)} (score 0), {known}; over {card.reference_episodes} episodes each"
         )
     return "\n".join(lines)
 
