@@ -31,7 +31,7 @@ OBSERVATION, ACTIONS, ROWS = 5, 3, 32
 HIDDEN = (16, 16)
 NARROW = {"policy.hidden": HIDDEN, "models.q.network.hidden": HIDDEN}
 """Knobs that make networks small."""
-Layer = nn.Linear | tuple[nn.Linear, ...]
+Layer = nn.Linear | nn.LayerNorm | tuple[nn.Linear, ...]
 """A layer of theirs; several side by side are one of ours."""
 
 
@@ -123,18 +123,25 @@ class OurUpdates:
 
 
 def linears(module: nn.Module) -> list[Layer]:
-    """The linear layers of one of their networks, in order."""
-    return [each for each in module.modules() if isinstance(each, nn.Linear)]
+    """The layers of one of their networks that have weights, in order."""
+    return [each for each in module.modules() if isinstance(each, nn.Linear | nn.LayerNorm)]
 
 
 def pieces(members: Sequence[Sequence[Layer]]) -> dict[str, Tensor]:
     """Layers of theirs, member by member, under our names and in our shapes."""
     found: dict[str, Tensor] = {}
-    for number in range(len(members[0])):
-        layers = [layer if isinstance(layer, tuple) else (layer,) for layer in (member[number] for member in members)]
-        weight = [torch.cat([each.weight for each in layer]).T for layer in layers]
+    number = -1
+    for column in zip(*members, strict=True):
+        if isinstance(column[0], nn.LayerNorm):
+            layers = [(layer,) for layer in column]
+            names = ("scale", "shift")
+        else:
+            layers = [layer if isinstance(layer, tuple) else (layer,) for layer in column]
+            number, names = number + 1, ("weight", "bias")
+        weight = [torch.cat([each.weight for each in layer]) for layer in layers]
+        weight = [each.T if each.dim() == 2 else each.unsqueeze(0) for each in weight]
         bias = [torch.cat([each.bias for each in layer]).unsqueeze(0) for layer in layers]
-        found |= {f"{number}.weight": torch.stack(weight).detach(), f"{number}.bias": torch.stack(bias).detach()}
+        found |= {f"{number}.{names[0]}": torch.stack(weight).detach(), f"{number}.{names[1]}": torch.stack(bias).detach()}
     return found
 
 
@@ -262,7 +269,39 @@ def layers_of(parameters: Any, member: int | None = None) -> list[Layer]:
     flat = {name: value if member is None else value[member] for name, value in parameters.flatten_keys(".").items()}
     found: list[Layer] = []
     for name in sorted(name.removesuffix("weight") for name in flat if name.endswith("weight")):
-        layer = nn.Linear(*reversed(flat[f"{name}weight"].shape)).double()
+        shape = flat[f"{name}weight"].shape
+        layer = nn.Linear(*reversed(shape)).double() if len(shape) == 2 else nn.LayerNorm(shape).double()
         layer.load_state_dict({"weight": flat[f"{name}weight"].detach(), "bias": flat[f"{name}bias"].detach()})
         found.append(layer)
     return found
+
+
+# -- d3rlpy ------------------------------------------------------------------------------------------------------------
+
+
+def their_learner(config: Any) -> Any:
+    """What learns in an algorithm of d3rlpy, in double precision."""
+    algorithm = config.create(device="cpu:0")
+    algorithm.create_impl((OBSERVATION,), ACTIONS)
+    for module in vars(algorithm.impl._modules).values():
+        if isinstance(module, nn.Module):
+            module.double()
+    return algorithm.impl
+
+
+def their_minibatch(rows: Trajectories) -> Any:
+    """Our rows as d3rlpy has them."""
+    from d3rlpy.torch_utility import TorchMiniBatch
+
+    action = rows.action.squeeze(1)
+    return TorchMiniBatch(
+        observations=rows.inputs.observation.squeeze(1),
+        actions=action,
+        rewards=rows.step_reward,
+        next_observations=rows.inputs.following.squeeze(1),
+        next_actions=action,
+        returns_to_go=rows.signal["return_to_go"],
+        terminals=(rows.ended == 1).double(),
+        intervals=torch.ones_like(rows.step_reward),
+        device="cpu:0",
+    )

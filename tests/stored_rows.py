@@ -49,7 +49,7 @@ def drawn_rows(seed: int, rows: int = 24, space: ActionSpace = SPACE) -> Traject
         action=action,
         step_reward=reward,
         ended=ended.to(torch.int8) * int(Ended.TERMINATED),
-        signal={"discount": 0.99 * (~ended).float(), "return_to_go": zeros},
+        signal={"discount": 0.99 * (~ended).float(), "return_to_go": zeros, "online": zeros},
         horizon=1,
         key=torch.arange(rows).unsqueeze(1),
         inputs=ExperienceInputs(normal(rows, 1, size), normal(rows, 1, size)),
@@ -84,6 +84,7 @@ class Small:
         self.method, self.space = method, space
         part: Any = method.policy
         self.policy = NetworkPolicy(space, part.actor(space, seed), None, part.lag, part.lag_every)
+        self.policy.chosen_by = getattr(part, "by", "")
         for name, model in (*method.learned, *method.solved):
             self.policy.add_model(name, model, seed)
         if like is not None:

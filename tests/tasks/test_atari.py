@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
 
+import upslope as up
 from upslope.errors import MethodError, MissingExtra, TaskError
 from upslope.tasks import load_task
 
@@ -88,16 +91,12 @@ def test_older_ids_are_found_too():
 
 
 def test_a_missing_opencv_names_the_extra(monkeypatch: pytest.MonkeyPatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(MissingExtra, match=r"opencv.*not installed(?s:.*)\[atari\]"):
         load_task("gym:ALE/Pong-v5")
 
 
 def test_ppo_refuses_the_images_before_it_begins(tmp_path):
-    import upslope as up
-
     with pytest.raises(MethodError, match="images as observations"):
         up.train("ppo", "gym:ALE/Pong-v5", steps=1, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

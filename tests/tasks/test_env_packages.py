@@ -24,7 +24,7 @@ from upslope.tasks.env_packages import PACKAGES, package_of
         ("gym:AntMaze_UMaze-v5", (109,), 700),
         ("gym:MiniGrid-Empty-5x5-v0", (984,), 100),
         ("gym:pointmaze-medium-v0", (2,), 1000),
-        ("gym:cube-single-v0", (28,), 200),
+        pytest.param("gym:cube-single-v0", (28,), 200, marks=pytest.mark.slow),
         ("gym:cube-single-singletask-task1-v0", (28,), 200),
     ],
 )
@@ -98,6 +98,7 @@ def test_robots_that_do_not_go_with_this_mujoco_are_told():
         load_task("gym:FetchReach-v1")
 
 
+@pytest.mark.slow
 def test_a_run_in_a_maze_goes_on_and_answers(tmp_path):
     small = dict(steps=1, envs=2, horizon=16, passes=1, eval_problems=1, record="none", threads=1, env_workers=2)
     run = up.train("ppo", "gym:PointMaze_UMaze-v3:max_episode_steps=20", **small, out=tmp_path / "run")

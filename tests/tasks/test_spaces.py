@@ -103,6 +103,13 @@ def test_a_tree_that_is_not_as_declared_is_told(change: dict, said: str):
         observation_layout("here", GOALS).writer()(np.zeros(8, np.float32), given)
 
 
+def test_an_image_that_is_not_there_is_told():
+    layout = observation_layout("here", spaces.Dict(pixels=IMAGE))
+    for given in ({}, np.zeros((8, 9, 3), np.uint8)):
+        with pytest.raises(ValueError, match="no part 'pixels'"):
+            layout.writer()(np.zeros((8, 9, 3), np.uint8), given)
+
+
 def test_a_choice_in_a_tree_must_be_one_of_its_values():
     layout = observation_layout("here", spaces.Dict(at=spaces.Discrete(3, start=1)))
     with pytest.raises(ValueError, match="'at' is 0, which is not in Discrete"):

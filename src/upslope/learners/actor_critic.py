@@ -8,6 +8,7 @@ calls of the estimator as every method, and lets the slowly following copies fol
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -35,11 +36,12 @@ PROVIDES = frozenset({"key"})
 class UpdateNoise:
     """Random numbers of one update, by counter."""
 
-    def __init__(self, seed: int, step: int, update: int):
+    def __init__(self, seed: int, step: int, update: int, random: torch.Generator | None = None):
         self.seed, self.step, self.update = seed, step, update
+        self.random = random or torch.Generator()
 
     def __call__(self, kind: str, name: str, shape: tuple[int, ...]) -> Tensor:
-        random = torch.Generator().manual_seed(mix(self.seed, "noise", self.step, self.update, kind, name))
+        random = self.random.manual_seed(mix(self.seed, "noise", self.step, self.update, kind, name))
         make = torch.randn if kind == "normal" else torch.rand
         return make(shape, generator=random)
 
@@ -63,6 +65,7 @@ class ActorCritic:
         self.last: Trajectories | None = None
         self.graphed = GraphedUpdates(policy, method, self._draw, self._learn) if policy.device.type != "cpu" else None
         """Updates in blocks, on a GPU."""
+        self._random = torch.Generator()
         self._now = (method, 1, 0.0)
         """The method with the step's knobs, the step, and the share of the run that is done."""
         self.traced: None = None
@@ -148,16 +151,20 @@ class ActorCritic:
             self.graphed.run(self.updates + 1, count)
         else:
             for number in range(self.updates + 1, self.updates + count + 1):
-                self._learn(*self._draw(number), number, sums)
+                rows, (noise,) = self._draw([number])
+                self._learn(rows, noise, number, sums)
         self.updates += count
 
-    def _draw(self, number: int) -> tuple[Trajectories, UpdateNoise]:
-        """The rows of an update and where its random numbers come from, on the CPU."""
+    def _draw(self, numbers: Sequence[int]) -> tuple[Trajectories, list[Noise]]:
+        """The rows of some updates, one behind the other, and where their random numbers come from, on the CPU."""
         method, step, progress = self._now
-        rows = self.rollout.draw(self.settings.minibatch or 256, step, number, drawn_data(method))
-        keys = decision_keys(torch.arange(rows.rows) + mix(self.settings.seed, "keys", step, number) % (1 << 61), 1)
-        rows = estimator.bind(method, self.states, rows.replace(progress=progress, draw=number, key=keys))
-        return rows, UpdateNoise(self.settings.seed, step, number)
+        size, seed = self.settings.minibatch or 256, self.settings.seed
+        rows = self.rollout.draw(size, step, numbers, drawn_data(method))
+        rows = estimator.bind(method, self.states, rows.replace(progress=progress))
+        if "key" in method.needs():
+            firsts = [torch.arange(size) + mix(seed, "keys", step, number) % (1 << 61) for number in numbers]
+            rows = rows.replace(key=decision_keys(torch.cat(firsts), 1))
+        return rows, [UpdateNoise(seed, step, number, self._random) for number in numbers]
 
     def _learn(self, rows: Trajectories, noise: Noise, number: int, sums: Sums) -> None:
         """One update on these rows."""
@@ -247,6 +254,10 @@ def check(method: Method, provides: frozenset[str]) -> None:
     estimator.check(method, PROVIDES | provides)
     if not estimator.has_actor_loss(method) and not hasattr(method.policy, "of"):
         raise MethodError(f"{method.name} has neither a surrogate nor a policy that reads a model: nothing would learn to act.")
+    chosen_by = getattr(method.policy, "by", "")
+    if chosen_by and chosen_by not in dict(method.models):
+        raise MethodError(f"{method.name}: policy.by is {chosen_by!r}, and the method has no model of that name. Give it one: "
+                          f"--set models.{chosen_by}='Balance()'.")  # fmt: skip
     for _, part in method.parts():
         if isinstance(part, Learned) and part.order == 0:
             raise MethodError(f"{method.name} has a model of order 0, which is the policy's. Give -1 to fit it before, 1 after it.")

@@ -8,7 +8,7 @@ than on a GPU the same blocks are made without a recording: what is tested there
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,8 +26,8 @@ ALIGNED = 16
 Noise = Callable[[str, str, tuple[int, ...]], Tensor]
 Asked = dict[tuple[str, str, tuple[int, ...]], Tensor]
 """Random numbers that were asked for, by kind, name and shape."""
-Draw = Callable[[int], tuple[Trajectories, Noise]]
-"""The rows of an update and its random numbers, on the CPU, by the number of the update."""
+Draw = Callable[[Sequence[int]], tuple[Trajectories, list[Noise]]]
+"""The rows of updates with these numbers, one behind the other, and the random numbers of each, on the CPU."""
 Learn = Callable[[Trajectories, Noise, int, Any], None]
 """One update on rows of the device; the last argument takes metrics."""
 
@@ -102,7 +102,7 @@ class _Slots:
 class _Recording:
     """One block: where its rows and numbers lie on the device, and the graph that reads them."""
 
-    def __init__(self, slots: _Slots, rows: list[Trajectories], noise: list[Asked]):
+    def __init__(self, slots: _Slots, rows: Trajectories, noise: list[Asked]):
         self.slots, self.rows, self.noise = slots, rows, noise
         self.graph: Any = None
         self.names: list[str] = []
@@ -161,9 +161,9 @@ class GraphedUpdates:
 
     def _first_time(self, first: int, count: int) -> _Recording:
         """Makes the block and finds out what it asks for: rows and numbers of the same kinds will come again."""
-        every_rows, asked = [], []
-        for number in range(first, first + count):
-            rows, noise = self.draw(number)
+        rows, noises = self.draw(range(first, first + count))
+        here, asked = rows.to(self.device), []
+        for offset, noise in enumerate(noises):
             taken: Asked = {}
 
             def take(kind: str, name: str, shape: tuple[int, ...], taken: Asked = taken, noise: Noise = noise) -> Tensor:
@@ -171,25 +171,24 @@ class GraphedUpdates:
                 return taken[kind, name, shape].to(self.device)
 
             sums = Sums()
-            self.learn(rows.to(self.device), take, number, sums)
+            self.learn(_share(here, offset, count), take, first + offset, sums)
             self._take(*sums.totals())
-            every_rows.append(rows)
             asked.append(taken)
-        slots = _Slots(_listed(every_rows, asked), self.device)
+        slots = _Slots(_listed(rows, asked), self.device)
         views = iter(slots.on_device)
-        placed = [rows._map(lambda column: next(views)) for rows in every_rows]
+        placed = rows._map(lambda column: next(views))
         return _Recording(slots, placed, [{key: next(views) for key in taken} for taken in asked])
 
     def _fill(self, recording: _Recording, first: int) -> None:
         """The block's rows and numbers, written over those of the last time."""
-        drawn = [self.draw(first + offset) for offset in range(len(recording.rows))]
-        numbers = [{key: noise(*key) for key in asked} for (_, noise), asked in zip(drawn, recording.noise, strict=True)]
-        recording.slots.send(_listed([rows for rows, _ in drawn], numbers))
+        rows, noises = self.draw(range(first, first + len(recording.noise)))
+        numbers = [{key: noise(*key) for key in asked} for noise, asked in zip(noises, recording.noise, strict=True)]
+        recording.slots.send(_listed(rows, numbers))
 
     def _play(self, recording: _Recording, first: int) -> None:
-        sums = Sums()
-        for offset, (rows, noise) in enumerate(zip(recording.rows, recording.noise, strict=True)):
-            self.learn(rows, _placed(noise), first + offset, sums)
+        sums, count = Sums(), len(recording.noise)
+        for offset, noise in enumerate(recording.noise):
+            self.learn(_share(recording.rows, offset, count), _placed(noise), first + offset, sums)
         recording.names, recording.totals, recording.counts = sums.totals()
 
     def _record(self, recording: _Recording, first: int) -> None:
@@ -212,14 +211,19 @@ def _placed(numbers: Asked) -> Noise:
     return lambda kind, name, shape: numbers[kind, name, shape]
 
 
-def _listed(rows: list[Trajectories], numbers: list[Asked]) -> list[Tensor]:
-    """Every tensor of some updates, in a fixed order: all rows first."""
+def _share(rows: Trajectories, number: int, count: int) -> Trajectories:
+    """One of ``count`` equal shares of the rows, as views."""
+    size = rows.rows // count
+    return rows.take_rows(slice(number * size, (number + 1) * size))
+
+
+def _listed(rows: Trajectories, numbers: list[Asked]) -> list[Tensor]:
+    """Every tensor of a block, in a fixed order: rows first."""
     found: list[Tensor] = []
 
     def pick(column: Tensor) -> Tensor:
         found.append(column)
         return column
 
-    for each in rows:
-        each._map(pick)
+    rows._map(pick)
     return found + [number for each in numbers for number in each.values()]

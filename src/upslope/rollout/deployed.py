@@ -94,11 +94,9 @@ class DeployedPolicy:
                 if not np.isfinite(piece).all():
                     raise ValueError(f"{part.told}holds a number that is not finite")
             return layout.rows(observation, count), single
-        except (TypeError, KeyError, IndexError, ValueError) as error:
-            told = f"it has no part {error}" if isinstance(error, (KeyError, IndexError)) else str(error)
-            raise UserError(
-                f"{type(observation).__name__} is no observation of {name}, {self.observation_space}: {told}."
-            ) from error
+        except (TypeError, ValueError) as error:
+            what = f"{type(observation).__name__} is no observation of {name}"
+            raise UserError(f"{what}, {self.observation_space}: {error}.") from error
 
     def _wanted(self) -> str:
         return f"one of that shape, or several as {('N', *self.observation_space.shape)}".replace("'", "")

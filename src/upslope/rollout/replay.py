@@ -6,7 +6,7 @@ The run's own experience and a dataset are two stores; which of them an update's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class ReplayRollout:
     """
 
     domain = "control"
-    provides = frozenset({"step_reward", "ended", "signal.discount", "signal.return_to_go", "label.source"})
+    provides = frozenset({"step_reward", "ended", "signal.discount", "signal.return_to_go", "signal.online", "label.source"})
     resumes_anywhere = False
     traced = False
 
@@ -74,6 +74,8 @@ class ReplayRollout:
         self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
         self._finished: list[EpisodeStats] = []
         self._actor = policy.acting()
+        self._random = torch.Generator()
+        self._columns: Trajectories | None = None
 
     # -- acting --------------------------------------------------------------------------------------------------------
 
@@ -143,26 +145,43 @@ class ReplayRollout:
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 
-    def draw(self, rows: int, step: int, update: int, data: DrawnData) -> Trajectories:
-        """Rows for an update ``[rows, 1]``, uniformly from each store."""
-        random = numpy_generator(self.seed, "draw", step, update)
-        own = self.store.decision_count
-        stored = {REPLAYED: own, DEMONSTRATED: self.dataset.decision_count if self.dataset else 0}
-        counts = data.counts(rows, stored, float(random.random()))
+    def draw(self, rows: int, step: int, updates: Sequence[int], data: DrawnData) -> Trajectories:
+        """Rows for some updates ``[updates * rows, 1]``, one behind the other, each drawn by its own number.
+
+        Args:
+            rows: Of an update.
+        """
+        stored = {REPLAYED: self.store.decision_count, DEMONSTRATED: self.dataset.decision_count if self.dataset else 0}
+        numbers: dict[str, list[np.ndarray]] = {name: [] for name in stored}
+        order: list[np.ndarray] = []
+        for update in updates:
+            random = self._random.manual_seed(mix(self.seed, "draw", step, update))
+            counts = data.counts(rows, stored, float(torch.rand((), generator=random)))
+            for name, count in counts.items():
+                if count and not stored[name]:
+                    raise UserError(f"{count} rows of an update are to come from what is {name}, and there is none of it.")
+                if count:
+                    numbers[name].append(torch.randint(stored[name], (count,), generator=random).numpy())
+                    order.append(np.full(count, 2 * update + (name == DEMONSTRATED)))
+        return self._from_stores({name: np.concatenate(each) for name, each in numbers.items() if each}, order, data)
+
+    def _from_stores(self, numbers: dict[str, np.ndarray], order: list[np.ndarray], data: DrawnData) -> Trajectories:
+        """Decisions of each store, put into the order in which updates want them."""
         pieces, sources, returns = [], [], []
-        for name, count in counts.items():
-            if not count:
-                continue
-            if not stored[name]:
-                raise UserError(f"{count} rows of an update are to come from what is {name}, and there is none of it.")
-            numbers = random.integers(0, stored[name], count)
-            demonstrated = self.dataset if name == DEMONSTRATED else None
-            found = draw(demonstrated, numbers, data.gamma, data.n_steps) if demonstrated else self._drawn(numbers, data)
+        for name, chosen in numbers.items():
+            dataset = self.dataset if name == DEMONSTRATED else None
+            found = draw(dataset, chosen, data.gamma, data.n_steps) if dataset else self._drawn(chosen, data)
             pieces.append(found)
-            sources.append(np.full(len(found.reward), int(Source.REPLAYED if name == REPLAYED else Source.DEMONSTRATED)))
-            known = self.returns if name == DEMONSTRATED else None
-            returns.append(np.full(count, -np.inf, np.float32) if known is None else known[found.rows])
-        return self._trajectories(joined(pieces), np.concatenate(sources), np.concatenate(returns))
+            sources.append(np.full(len(chosen), int(Source.DEMONSTRATED if dataset else Source.REPLAYED)))
+            known = self.returns if dataset else None
+            returns.append(np.full(len(chosen), -np.inf, np.float32) if known is None else known[found.rows])
+        rows, source, to_go = joined(pieces), np.concatenate(sources), np.concatenate(returns)
+        if len(numbers) > 1:  # store by store so far; an update's rows belong together
+            wanted = np.concatenate(order)
+            by_store = np.concatenate([wanted[wanted % 2 == parity] for parity in (0, 1)])
+            place = np.argsort(by_store, kind="stable")
+            rows, source, to_go = DrawnRows(*(column[place] for column in rows)), source[place], to_go[place]
+        return self._trajectories(rows, source, to_go)
 
     def world(self) -> World:
         """All decisions of the dataset, as networks see them."""
@@ -191,23 +210,29 @@ class ReplayRollout:
             return torch.from_numpy(np.ascontiguousarray(values)).unsqueeze(1)
 
         action = found.action if self.policy.box is None else self.policy.box.to_unit(found.action)
-        reward = column(found.reward)
-        rows = len(found.reward)
-        zeros = torch.zeros_like(reward)
-        return Trajectories(
-            sampled=torch.ones_like(reward),
-            reward=zeros[:, 0],
-            group=torch.arange(rows),
-            task=torch.full((rows,), stable_hash(self.task.name)),
-            behavior=View(zeros),
+        same = self._same(len(found.reward))
+        return same.replace(
             action=column(action),
-            step_reward=reward,
+            step_reward=column(found.reward),
             ended=column(found.ended),
             signal={"discount": column(found.discount), "return_to_go": column(returns)},
             label={"source": torch.from_numpy(source)},
-            horizon=1,
             inputs=ExperienceInputs(column(self._seen(found.observation)), column(self._seen(found.following))),
         )
+
+    def _same(self, rows: int) -> Trajectories:
+        """The columns that are the same in every draw of so many rows."""
+        if self._columns is None or self._columns.rows != rows:
+            zeros = torch.zeros(rows, 1)
+            self._columns = Trajectories(
+                sampled=torch.ones(rows, 1),
+                reward=zeros[:, 0],
+                group=torch.arange(rows),
+                task=torch.full((rows,), stable_hash(self.task.name)),
+                behavior=View(zeros),
+                horizon=1,
+            )
+        return self._columns
 
     # -- metrics and stops ---------------------------------------------------------------------------------------------
 

@@ -68,6 +68,8 @@ class ControlComponents(Components):
             settings = dataclasses.replace(settings, offline_steps=settings.steps)
         method = settled_method(method, domains, knobs)
         _check_data(method, settings, dataset, for_training)
+        if settings.device == "cuda" and method.solved:
+            raise UserError(f"--device cuda: models.{method.solved[0][0]} of {method.name} is asked on the CPU; leave it out.")
         for slot in ("curriculum", "rollout", "view") if stored else ("curriculum", "rollout", "data", "view"):
             if getattr(method, slot):
                 raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")

@@ -163,7 +163,7 @@ class Environments:
 
     def step(self, actions: np.ndarray, which: Sequence[int]) -> Stepped:
         """Step the environments ``which`` with one action each: ids ``[B]`` or vectors ``[B, D]``. Nothing is reset."""
-        count = len(which)
+        count, write = len(which), self._write
         seen = np.zeros((count, *self._shape), self._dtype)
         reward: list[object] = [0.0] * count
         ends, cut = [False] * count, [False] * count
@@ -175,7 +175,7 @@ class Environments:
                 raise self._raised(f"step({action})", env, error) from error
             try:
                 observation, reward[row], ends[row], cut[row], _ = returned
-                self._write(seen[row], observation)
+                write(seen[row], observation)
             except (TypeError, ValueError) as error:
                 wanted = "observation, reward, terminated, truncated and a dict"
                 raise self._wrong(f"step({action})", returned, wanted, error, env) from error

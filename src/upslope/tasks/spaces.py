@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -37,8 +36,12 @@ class Part:
     first: int | None = None
 
     def of(self, observation: Any) -> Any:
-        for key in self.path:
-            observation = observation[key]
+        """The piece; ValueError if the observation has none."""
+        try:
+            for key in self.path:
+                observation = observation[key]
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(f"it has no part {'.'.join(map(str, self.path))!r}") from error
         return observation
 
     def write(self, flat: np.ndarray, value: Any) -> None:
@@ -95,16 +98,12 @@ class ObservationLayout:
         if self.is_image:
             return lambda out, observation: _write_image(out, first.of(observation))
         if not others and not first.path:
-            return _write_vector if first.first is None else partial(_write_one_hot, first)
+            return _write_vector if first.first is None else _one_hot_writer(first)
         return self.write
 
     def write(self, out: np.ndarray, observation: Any) -> None:
         for part in self.parts:
-            try:
-                value = part.of(observation)
-            except (KeyError, IndexError) as error:
-                raise ValueError(f"it has no part {'.'.join(map(str, part.path))!r}") from error
-            part.write(out, value)
+            part.write(out, part.of(observation))
 
     def rows(self, observations: Any, count: int) -> np.ndarray:
         """So many observations at once, each part with one more axis in front, as ``[count, *shape]``."""
@@ -179,11 +178,16 @@ def _write_vector(flat: np.ndarray, observation: Any) -> None:
     flat[:] = observation
 
 
-def _write_one_hot(part: Part, flat: np.ndarray, observation: Any) -> None:
-    place = int(observation) - (part.first or 0)
-    if not 0 <= place < len(flat):
-        raise ValueError(f"{observation} is not in {part.space}")
-    flat[place] = 1.0
+def _one_hot_writer(part: Part) -> Callable[[np.ndarray, Any], None]:
+    first, size = part.first or 0, part.end
+
+    def write(flat: np.ndarray, observation: Any) -> None:
+        place = int(observation) - first
+        if not 0 <= place < size:
+            raise ValueError(f"{observation} is not in {part.space}")
+        flat[place] = 1.0
+
+    return write
 
 
 def _write_image(out: np.ndarray, observation: Any) -> None:

@@ -53,11 +53,11 @@ class Watched(BoundNetworks):
         found.asked, found.drawn = self.asked, self.drawn
         return found
 
-    def value(self, model: str, at: Any, action: Tensor | None = None, lagged: bool = False) -> Tensor:
+    def value(self, model: str, at: Any, action: Tensor | None = None, lagged: bool = False, members: int = 0) -> Tensor:
         if model == "q":
             assert action is not None and at == "now"
             self.asked.append(action)
-        return super().value(model, at, action, lagged)
+        return super().value(model, at, action, lagged, members)
 
     def actions(self, at: Any, whose: str = "policy", *rest: Any, **named: Any) -> Any:
         self.drawn.append(whose)

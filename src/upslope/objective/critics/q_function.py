@@ -73,8 +73,11 @@ class QFunction(Learned):
         values = nets.value(nets.scope, "now", batch.action.unsqueeze(2)).squeeze(-1)
         errors = values - target
         each = errors.square() if self.error == "squared" else _huber(errors)
-        loss = self.weight * each.sum(0) + self.penalty(batch, values)
-        return loss, {"value": values.detach().mean(0), "td_error": errors.detach().abs().mean(0), "target": target}
+        paid = self.penalty(batch, values)
+        notes = {"value": values.detach().mean(0), "td_error": errors.detach().abs().mean(0), "target": target}
+        if not isinstance(self.penalty, NoPenalty):
+            notes["penalty"] = paid.detach()
+        return self.weight * each.sum(0) + paid, notes
 
 
 def _huber(errors: Tensor) -> Tensor:

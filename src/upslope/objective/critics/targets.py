@@ -83,11 +83,15 @@ class SmoothedAction(BootstrapTarget):
     noise: float = 0.2
     clip: float = 0.5
 
-    def __call__(self, batch: Batch, over: Members) -> Tensor:
-        nets = networks(batch)
+    def action(self, nets: Networks) -> Tensor:
+        """The blurred action ``[N, T, 1, A]``."""
         action = nets.actions("next", whose="lagged").action
         blur = (self.noise * nets.normal(action, "smoothing")).clamp(-self.clip, self.clip)
-        return over(nets.value(nets.scope, "next", (action + blur).clamp(-1, 1), lagged=True), nets).squeeze(-1)
+        return (action + blur).clamp(-1, 1)
+
+    def __call__(self, batch: Batch, over: Members) -> Tensor:
+        nets = networks(batch)
+        return over(nets.value(nets.scope, "next", self.action(nets), lagged=True), nets).squeeze(-1)
 
 
 @dataclass(frozen=True)

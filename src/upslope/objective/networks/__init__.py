@@ -2,5 +2,6 @@
 
 from upslope.objective.networks.mlp import MLPEnsemble
 from upslope.objective.networks.scalar import Scalar
+from upslope.objective.networks.vae import ActionVAE
 
-__all__ = ["MLPEnsemble", "Scalar"]
+__all__ = ["ActionVAE", "MLPEnsemble", "Scalar"]

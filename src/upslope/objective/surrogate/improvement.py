@@ -133,6 +133,39 @@ class AdvantageWeighted(Improvement):
         return -weight * logp, {"imitation_weight": weight, "logp_data": logp.detach()}
 
 
+@dataclass(frozen=True)
+class FamilyWeighted(Improvement):
+    r"""Imitates the recorded actions with a policy for every coefficient: the better ones more, the larger it is (FamO2O).
+
+    .. math::  L = -\min(e^{\beta A}, c) \log \pi(a | s, \beta)
+
+    While only a dataset is learned from, each decision's coefficient is drawn uniformly; once the run acts, the balance draws it.
+
+    Fields:
+        cap: c.
+        balance: the model that chooses coefficients.
+    """
+
+    ranges: ClassVar = {"cap": "(0, inf]"}
+
+    cap: float = 100.0
+    balance: str = "balance"
+
+    def needs(self) -> frozenset[str]:
+        return frozenset({"signal.online"})
+
+    def __call__(self, batch: Batch, branches: tuple[Branch, ...]) -> tuple[Tensor, Notes]:
+        if batch.action is None:
+            raise MethodError("recorded actions are weighted by their advantage, and these rows have none.")
+        nets = networks(batch)
+        chosen = nets.column(self.balance, "draw", noise=nets.normal(batch.sampled, "family"))[..., 0]
+        anywhere = nets.column(self.balance, "anywhere", share=nets.uniform(batch.sampled, "family"))
+        coefficient = torch.where(batch.signal["online"] > 0, chosen, anywhere).detach()
+        weight = (coefficient * _advantage(batch)).exp().clamp_max(self.cap).detach()
+        logp = nets.logp("now", batch.action.unsqueeze(2), given={self.balance: coefficient}).squeeze(-1)
+        return -weight * logp, {"imitation_weight": weight, "logp_data": logp.detach(), "coefficient": coefficient}
+
+
 def _advantage(batch: Batch) -> Tensor:
     if batch.advantage is None:
         raise MethodError("recorded actions are weighted by their advantage, and these rows have none.")

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from upslope.objective.networks.balance import sinusoids
 from upslope.objective.networks.layers import FlatModule, MLPStack
 from upslope.types import Drawn
 
@@ -44,6 +45,9 @@ class ActorNetwork(Protocol):
 
 
 class _Actor(nn.Module):
+    certain = False
+    """Whether nothing is drawn, so that noise need not be."""
+
     def __init__(self, stack: MLPStack, actions: int):
         super().__init__()
         self.stack, self.actions = stack, actions
@@ -98,8 +102,18 @@ class GaussianActor(_Actor):
         return np.tanh(drawn) if self.squashed else np.clip(drawn, -1, 1)
 
 
+class FamilyActor(GaussianActor):
+    """A Gaussian for every coefficient: the last number of what it is shown, which it reads as sinusoids."""
+
+    def output(self, observation: Tensor, frozen: bool) -> Tensor:
+        own, coefficient = observation[..., :-1], observation[..., -1]
+        return super().output(torch.cat([own, sinusoids(coefficient)], -1), frozen)
+
+
 class CertainActor(_Actor):
     """tanh of the output; nothing is drawn."""
+
+    certain = True
 
     def sample(self, observation: Tensor, noise: Tensor, frozen: bool) -> Drawn:
         action = self.output(observation, frozen).tanh().unsqueeze(2).expand_as(noise)

@@ -76,17 +76,21 @@ class BoundNetworks:
     # -- who acts ------------------------------------------------------------------------------------------------------
 
     def actions(self, at: At, whose: Whose = POLICY, draws: int = 1, given: Mapping[str, Tensor] | None = None) -> Drawn:
-        key = ("actions", at, whose, draws, _identity(given))
-        return self._answer(key, whose == self.scope == POLICY, lambda frozen: self._drawn(at, whose, draws, given, frozen), given)
+        key, live = ("actions", at, whose, draws, _identity(given)), whose == self.scope == POLICY
+        through = live or any(column.requires_grad for column in (given or {}).values())
+        return self._answer(key, through, lambda _: self._drawn(at, whose, draws, given, not live), given)
 
     def _drawn(self, at: At, whose: Whose, draws: int, given: Mapping[str, Tensor] | None, frozen: bool) -> Drawn:
-        observation = self._seen(at, given)
+        observation = self._shown(at, given)
         shape: tuple[int, ...] = (*observation.shape[:2], draws)
         if whose == UNIFORM:
             return self._uniform(at, shape)
-        kind = UNIFORM if self.discrete else "normal"
-        noise = self.noise(kind, f"{at}/{whose}/{draws}", shape if self.discrete else (*shape, self.action_size))
-        return self._network(whose).sample(observation, noise, frozen)
+        network, wide = self._network(whose), shape if self.discrete else (*shape, self.action_size)
+        if getattr(network, "certain", False):
+            noise = observation.new_zeros(()).expand(wide)
+        else:
+            noise = self.noise(UNIFORM if self.discrete else "normal", f"{at}/{whose}/{draws}", wide)
+        return network.sample(observation, noise, frozen)
 
     def _uniform(self, at: At, shape: tuple[int, ...]) -> Drawn:
         wide = shape if self.discrete else (*shape, self.action_size)
@@ -99,7 +103,7 @@ class BoundNetworks:
     def logp(self, at: At, action: Tensor, whose: Whose = POLICY, given: Mapping[str, Tensor] | None = None) -> Tensor:
         live = whose == self.scope == POLICY
         with torch.set_grad_enabled(live or action.requires_grad):
-            return self._network(whose).logp(self._seen(at, given), action, not live)
+            return self._network(whose).logp(self._shown(at, given), action, not live)
 
     def log_probabilities(self, at: At, whose: Whose = POLICY) -> Tensor:
         network, key = self._network(whose), ("log_probabilities", at, whose)
@@ -140,9 +144,15 @@ class BoundNetworks:
                 self._answers.setdefault(key, (_detached(found), keep))
         return known[key][0]
 
-    def _seen(self, at: At, given: Mapping[str, Tensor] | None = None) -> Tensor:
-        observation = self.inputs.observation if at == "now" else self.inputs.following
-        return observation if not given else torch.cat([observation, *(_wide(column) for column in given.values())], -1)
+    def _seen(self, at: At) -> Tensor:
+        return self.inputs.observation if at == "now" else self.inputs.following
+
+    def _shown(self, at: At, given: Mapping[str, Tensor] | None) -> Tensor:
+        """What an actor looks at: with nothing given, what it would act on."""
+        observation = self._seen(at)
+        return (
+            torch.cat([observation, *(_wide(column) for column in given.values())], -1) if given else self.policy.shown(observation)
+        )
 
     def _network(self, whose: Whose) -> Any:
         if whose == POLICY:

@@ -10,13 +10,14 @@ import copy
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from upslope.errors import UserError
+from upslope.objective.networks.balance import sinusoids
 from upslope.objective.networks.layers import FlatModule, follow
 from upslope.policies.control.actors import NUMPY_ACTIVATIONS, numpy_forward, torch_forward
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
@@ -70,6 +71,8 @@ class NetworkPolicy(nn.Module):
         super().__init__()
         self.space, self.box, self.reads = space, box, reads
         self.plain = False
+        self.chosen_by = ""
+        """The model that chooses the coefficient the actor is asked with, where it stands for a family of policies."""
         self.networks, self.lagged = nn.ModuleDict(), nn.ModuleDict()
         self.lags: dict[str, tuple[float, int]] = {}
         """Of each network with a slowly following copy: how far that moves, and every how many updates."""
@@ -110,10 +113,18 @@ class NetworkPolicy(nn.Module):
         """The policy for acting. It reads the weights where they are: later updates reach it."""
         return NetworkActor(self)
 
+    def shown(self, observation: Tensor) -> Tensor:
+        """What the actor looks at ``[N, T, ...]``: the observation, and the coefficient for it where one is chosen."""
+        if not self.chosen_by:
+            return observation
+        with torch.no_grad():
+            coefficient = cast(Any, self.networks[self.chosen_by]).certain(observation, True)
+        return torch.cat([observation, coefficient.unsqueeze(-1)], -1)
+
     def evaluate(self, rows: Trajectories, needs: frozenset[str] = frozenset()) -> View:
         """Log-probabilities ``[N, T]`` of the recorded actions."""
         assert rows.action is not None
-        return View(self.actor.logp(rows.inputs.observation, rows.action.unsqueeze(2), frozen=False).squeeze(2))
+        return View(self.actor.logp(self.shown(rows.inputs.observation), rows.action.unsqueeze(2), frozen=False).squeeze(2))
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
@@ -180,21 +191,29 @@ class NetworkActor:
 
     def __init__(self, policy: NetworkPolicy) -> None:
         self.policy = policy
-        self._source: Any = policy.networks[policy.reads] if policy.reads else policy.actor
+        asked = [policy.reads or POLICY, *([policy.chosen_by] if policy.chosen_by else [])]
+        self._sources: list[Any] = [policy.networks[name] for name in asked]
         elsewhere = policy.device.type != "cpu"
-        self._here: Any = copy.deepcopy(self._source).cpu() if elsewhere else self._source
-        """The network on the CPU, where environments are."""
+        self._copies: list[Any] = [copy.deepcopy(source).cpu() for source in self._sources] if elsewhere else self._sources
+        """The networks on the CPU, where environments are."""
+        self._here, self._chooser = self._copies[0], self._copies[-1] if policy.chosen_by else None
         stack: Any = self._here.stack
         self._stack, self._in_numpy = stack, not policy.plain and stack.activation in NUMPY_ACTIVATIONS
 
     def refresh(self) -> None:
         """Take the weights as they are now, where they are not on the CPU."""
-        if self._here is not self._source:
-            for here, there in zip(flat_modules(self._here), flat_modules(self._source), strict=True):
-                here.flat.data.copy_(there.flat.data)
+        if self._copies is self._sources:
+            return
+        for here, there in zip(self._copies, self._sources, strict=True):
+            for own, new in zip(flat_modules(here), flat_modules(there), strict=True):
+                own.flat.data.copy_(new.flat.data)
 
     def output(self, observation: np.ndarray) -> np.ndarray:
         """What the actor's network puts out, ``[B, O]``; where the policy reads a model, the mean of its members' values."""
+        if self._chooser is not None:
+            with torch.no_grad():
+                coefficient = self._chooser.certain(torch.from_numpy(observation).unsqueeze(1), True).squeeze(1)
+            observation = np.concatenate([observation, sinusoids(coefficient).numpy()], -1)
         if not self.policy.reads:
             return numpy_forward(self._stack, observation) if self._in_numpy else torch_forward(self._stack, observation)[0]
         found = numpy_forward(self._stack, observation, None) if self._in_numpy else torch_forward(self._stack, observation)

@@ -10,9 +10,10 @@ from torch import nn
 
 from upslope.errors import MethodError
 from upslope.fields import shown
+from upslope.objective.networks.balance import WAVES
 from upslope.objective.networks.layers import FlatModule, MLPStack
 from upslope.objective.networks.mlp import checked_widths
-from upslope.policies.control.actors import CertainActor, GaussianActor, SoftmaxActor
+from upslope.policies.control.actors import CertainActor, FamilyActor, GaussianActor, SoftmaxActor
 from upslope.policies.control.mlp import MLPPolicy
 from upslope.policies.control.network_policy import ActionBox, NetworkPolicy
 from upslope.runtime.seeding import mix
@@ -113,6 +114,35 @@ class Stochastic(_TorchNetwork):
         outputs = space.actions * (2 if self.std == "state" else 1)
         shared = FlatModule({"log_std": torch.zeros(space.actions)}) if self.std == "shared" else None
         return GaussianActor(self.stack(space, outputs, seed), space.actions, self.form == "squashed", shared)
+
+
+@dataclass(frozen=True)
+class FamilyOfPolicies(Stochastic):
+    """A Gaussian policy for every coefficient within an interval; a model chooses the coefficient of a state (FamO2O).
+
+    To act, it takes the coefficient that the model is most certain of.
+
+    Fields:
+        by: the model's name.
+    """
+
+    form: Literal["squashed", "clipped"] = "clipped"
+    std: Literal["state", "shared"] = "shared"
+    by: str = "balance"
+
+    def actor(self, space: ActionSpace, seed: int) -> nn.Module:
+        if space.discrete:
+            raise MethodError(
+                "policy=FamilyOfPolicies() gives vectors, and this environment's actions are choices. Take iql, or dqn."
+            )
+        outputs = space.actions * (2 if self.std == "state" else 1)
+        shared = FlatModule({"log_std": torch.zeros(space.actions)}) if self.std == "shared" else None
+        return FamilyActor(self.stack(space, outputs, seed, 2 * WAVES), space.actions, self.form == "squashed", shared)
+
+    def build(self, task: Any, seed: int) -> NetworkPolicy:
+        policy = super().build(task, seed)
+        policy.chosen_by = self.by
+        return policy
 
 
 @dataclass(frozen=True)
