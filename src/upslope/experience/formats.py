@@ -88,7 +88,7 @@ def _h5py() -> Any:
     try:
         import h5py
     except ImportError:
-        raise MissingExtra("h5py is", install_extra("datasets")) from None
+        raise MissingExtra("h5py is", install_extra("offline")) from None
     return h5py
 
 

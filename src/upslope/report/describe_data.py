@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from upslope.experience import Dataset
 from upslope.experience.dataset import dataset_folders, read_card
 from upslope.experience.measures import Description
+from upslope.experience.minari_files import MINARI, local_minari
 from upslope.plain_data import JsonDict
 from upslope.report.describe import table
 
@@ -100,14 +101,10 @@ def data_records() -> list[JsonDict]:
 
 
 def _minari_records(empty: JsonDict) -> list[JsonDict]:
-    try:
-        import minari
-    except ImportError:
-        return []
     found = []
-    for name, known in sorted(minari.list_local_datasets().items()):
+    for name, known in sorted(local_minari().items()):
         told = {"env": "", "recipe": str(known.get("algorithm_name") or ""), "episodes": int(known["total_episodes"])}
-        found.append({"name": f"minari:{name}", **empty, **told, "decisions": int(known["total_steps"])})
+        found.append({"name": f"{MINARI}{name}", **empty, **told, "decisions": int(known["total_steps"])})
     return found
 
 
