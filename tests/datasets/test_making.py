@@ -92,6 +92,12 @@ def test_segments_never_hold_a_whole_episode():
     assert [episode.ended for episode in found] == [Ended.TRUNCATED, Ended.TERMINATED] * 2
 
 
+def test_where_no_episode_has_halves_it_is_said(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("upslope.datasets.collecting.MOST_IN_VAIN", 3)
+    with pytest.raises(UserError, match="of 3 episodes of gym:Pendulum-v1 none was long enough to keep a part of it"):
+        made("segments", "gym:Pendulum-v1:max_episode_steps=1")
+
+
 def test_a_half_by_hand():
     states, numbers = np.arange(6.0)[:, None], np.arange(5)
     whole = Episode(states, numbers, numbers, Ended.TERMINATED)

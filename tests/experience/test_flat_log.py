@@ -103,6 +103,7 @@ def test_images_stay_bytes_and_vectors_of_bytes_do_not():
         (log(terminations=np.zeros(6)), "6 terminations and 7 rewards"),
         (log(next_observations=np.zeros((7, 2))), r"next_observations of shape \(2,\) beside observations of shape \(1,\)"),
         (log(rewards=np.zeros((7, 2))), r"rewards of shape \(7, 2\)"),
+        ({name: column[:0] for name, column in log().items()}, r"rewards of shape \(0,\).*at least one"),
         (log(rewards=np.float64(1)), "'rewards' as a single value"),
         (log(observations=np.array(["a"] * 7)), "observations of type <U1; they must be numbers"),
         (log(actions=np.array(["a"] * 7)), "actions of type <U1; they must be numbers"),
@@ -126,3 +127,4 @@ def test_one_row_shows_no_step():
     row = {name: column[:1] for name, column in log(next_observations=None).items()} | {"truncations": [True]}
     with pytest.raises(UserError, match="no episode of two rows or more"):
         from_flat(row, "log")
+    assert from_flat({**row, "next_observations": [[5.0]]}, "log").observation[:, 0].tolist() == [0, 5]

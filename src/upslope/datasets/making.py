@@ -52,7 +52,6 @@ def make_data(
         recipe: As in ``--recipe``: ``"random"``, ``"mixed:expert=0.1"``; `upslope.datasets.recipe.KINDS` lists all.
         steps: Decisions, exactly; left out, 20,000, and of ``replay`` all there are.
         from_run: The folder of a run whose policy acts.
-        progress: Is told how far it is.
 
     Raises:
         UserError: before anything is played, if the recipe is none, lacks what it needs, or the name is taken by other data.

@@ -38,7 +38,7 @@ def from_flat(columns: Mapping[Any, Any], where: str) -> Episodes:
     terminated, truncated = (_flags(columns, names, rows, where) for names in ENDS.values())
     if terminated is None and truncated is None:
         raise UserError(f"{where} has neither 'terminations' nor 'truncations', which say where episodes end. It wants {WANTED}.")
-    observation, reward = _observations(observation, rows, OBSERVATIONS, where), _rewards(reward, where)
+    reward, observation = _rewards(reward, where), _observations(observation, rows, OBSERVATIONS, where)
     if following is not None:
         following = _observations(following, rows, NEXT, where)
         if following.shape != observation.shape:
@@ -135,6 +135,8 @@ def _check_ends(ended: np.ndarray, where: str) -> None:
 def _cut_at_jumps(ended: np.ndarray, observation: np.ndarray, following: np.ndarray, where: str) -> None:
     """An episode cannot go on with another observation than the one it came to: there it was cut, and nobody wrote it down."""
     rows = len(ended)
+    if rows < 2:
+        return
     goes_on = (following[:-1] == observation[1:]).reshape(rows - 1, -1).all(1)
     # What is not a number equals nothing, itself least of all; the checks will name it.
     unclear = ~np.isfinite(following[:-1].astype(np.float32)).reshape(rows - 1, -1).all(1)
