@@ -19,8 +19,8 @@ from upslope.datasets.recipe import Recipe
 from upslope.errors import Remark, UserError
 from upslope.experience import Card, Dataset, Episode, load_dataset
 from upslope.experience.card import spaces_of
-from upslope.experience.checking import check_columns
 from upslope.experience.dataset import CARD, HOME, read_card
+from upslope.experience.shapes import check_columns
 from upslope.plain_data import JsonDict
 from upslope.tasks import load_task
 from upslope.tasks.gym import GymTask

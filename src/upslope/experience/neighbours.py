@@ -78,8 +78,9 @@ def neighbourhoods(episodes: Episodes, actions: Space, seed: int = 0) -> Neighbo
 
 
 def one_hot(choices: np.ndarray) -> np.ndarray:
-    """Choices ``[N]`` as rows of zeros and a one."""
-    return np.eye(int(choices.max(initial=0)) + 1, dtype=np.float32)[choices]
+    """Choices ``[N]`` as rows of zeros and a one; a column for each that occurs."""
+    found, which = np.unique(choices, return_inverse=True)
+    return np.eye(len(found), dtype=np.float32)[which]
 
 
 def scaled(actions: np.ndarray, space: Space) -> np.ndarray:
