@@ -215,7 +215,11 @@ class ReplayRollout:
             action=column(action),
             step_reward=column(found.reward),
             ended=column(found.ended),
-            signal={"discount": column(found.discount), "return_to_go": column(returns)},
+            signal={
+                "discount": column(found.discount),
+                "return_to_go": column(returns),
+                "online": torch.full_like(same.sampled, float(self.env_steps > 0)),
+            },
             label={"source": torch.from_numpy(source)},
             inputs=ExperienceInputs(column(self._seen(found.observation)), column(self._seen(found.following))),
         )
