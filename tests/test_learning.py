@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from point_mass import PointMass, PushedPointMass, point_data
 
 import upslope as up
