@@ -26,11 +26,13 @@ def drawn_batch(method: Method, seed: int, groups: int = 3, samples: int = 4, ki
     assert batch.ended is not None and batch.key is not None
     discount = torch.where(batch.ended == Ended.TERMINATED, 0.0, GAMMA).to(dtype)
     returns = torch.randn(shape, generator=random, dtype=torch.float64).to(dtype)
+    source = torch.tensor([Source.REPLAYED, Source.DEMONSTRATED]).repeat(batch.rows)[: batch.rows]
+    online = (source == Source.REPLAYED).to(dtype).unsqueeze(1).expand(shape)
     return batch.replace(
         proximal=None, current=None, reference={}, bootstrap=None,
         action=(2 * drawn - 1).to(dtype) if kind == "continuous" else drawn.argmax(-1),
-        signal={"discount": discount, "return_to_go": returns, "online": torch.full_like(batch.sampled, float(seed % 2))},
-        label={"source": torch.tensor([Source.REPLAYED, Source.DEMONSTRATED]).repeat(batch.rows)[: batch.rows]},
+        signal={"discount": discount, "return_to_go": returns, "online": online},
+        label={"source": source},
         nets=table_nets(method, kind, batch.key, seed, dtype),
     )  # fmt: skip
 
