@@ -43,8 +43,8 @@ SMALL = {
     "stored": "--steps 1 --horizon 110 --updates-per-step 2 --minibatch 16 --eval-problems 2",
 }
 TRAINING = {
-    "README.md", "coming-from-sb3-d3rlpy.md", "coming-from-stable-baselines3.md", "coming-from-trl.md", "coming-from-verl.md", "comparing.md", "control.md",
-    "data.md", "python.md", "runs.md", "your-own-method.md",
+    "README.md", "coming-from-sb3-d3rlpy.md", "coming-from-stable-baselines3.md", "coming-from-trl.md", "coming-from-verl.md",
+    "comparing.md", "control.md", "data.md", "python.md", "runs.md", "your-own-method.md",
 }  # fmt: skip
 """Pages whose examples train for several seconds."""
 SAME_EVERY_TIME = ("show", "methods", "tasks")
