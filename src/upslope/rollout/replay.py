@@ -157,7 +157,10 @@ class ReplayRollout:
         order: list[np.ndarray] = []
         for update in updates:
             random = self._random.manual_seed(mix(self.seed, "draw", step, update))
-            counts = data.counts(rows, stored, float(torch.rand((), generator=random)))
+            chance = float(torch.rand((), generator=random))
+            if data.together > 1:
+                chance = float(numpy_generator(self.seed, "together", (update - 1) // data.together).random())
+            counts = data.counts(rows, stored, chance)
             for name, count in counts.items():
                 if count and not stored[name]:
                     raise UserError(f"{count} rows of an update are to come from what is {name}, and there is none of it.")

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from upslope.errors import MethodError
+from upslope.errors import UserError
 from upslope.objective import estimator
 from upslope.runtime.seeding import generator
 from upslope.testing.batches import Outcome, cut, first_states, random_batch
@@ -41,13 +41,13 @@ def kinds(method: Method) -> list[Kind]:
     """The kinds of action that a method takes.
 
     Raises:
-        MethodError: if it takes none.
+        UserError: if it takes none.
     """
-    found, refused = list[Kind](), MethodError(f"{method.name} takes no kind of action.")
+    found, refused = list[Kind](), UserError(f"{method.name} takes no kind of action.")
     for kind in KINDS:
         try:
             drawn_gradient(method, drawn_batch(method, seed=0, groups=1, samples=2, positions=2, kind=kind))
-        except MethodError as error:
+        except UserError as error:
             refused = error
         else:
             found.append(kind)

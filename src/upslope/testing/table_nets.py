@@ -86,6 +86,11 @@ class TableNets:
         """The same with tables that require a gradient and have none yet."""
         return self.take(lambda table: table.detach().clone().requires_grad_(table.is_floating_point()))
 
+    def without_reference(self, name: str) -> TableNets:
+        """The same with nobody under this name to compare with."""
+        others = {each: actor for each, actor in self.references.items() if each != name}
+        return TableNets(self.policy, others, self.tables, self.key, self.scope)
+
     def own_tables(self) -> dict[str, Tensor]:
         """The tables of the network whose loss is computed: ``q`` for the state, ``q.next`` for the one behind it."""
         names = {"now": self.scope, "next": f"{self.scope}.next"}

@@ -124,10 +124,12 @@ class DrawnData(Data):
     """Steps of a row: their rewards are discounted and summed, and what is behind them is valued."""
     capacity: int
     """Decisions of the run that are remembered; the oldest are forgotten."""
+    together: int = 1
+    """Updates in a row that have the same ``chance``."""
 
     def counts(self, rows: int, stored: dict[str, int], chance: float) -> dict[str, int]:
         """Of an update's ``rows``, how many are drawn from each store; ``stored`` is what they hold (``replayed``,
-        ``demonstrated``), ``chance`` a uniform number of this update."""
+        ``demonstrated``), ``chance`` a uniform number of this update, or of those that it stands ``together`` with."""
         raise NotImplementedError
 
 
