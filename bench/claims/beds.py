@@ -22,6 +22,7 @@ from torch import Tensor
 
 from upslope import method as find_method
 from upslope.errors import UserError
+from upslope.learners.base import needs_start
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.runtime.seeding import generator, mix, numpy_generator, uniforms
 from upslope.runtime.settings import Settings, check_names
@@ -221,7 +222,7 @@ def train_table(
     policy = TablePolicy(bed, seed)
     for name, model in chosen.models:
         policy.add_head(name, model.head(), mix(seed, f"{name} head"))
-    start = policy.frozen_copy() if PolicyGradient.needs_start(chosen, full) else None
+    start = policy.frozen_copy() if needs_start(chosen, full) else None
     learner = PolicyGradient(chosen, policy, TableRollout(policy, tasks_per_step, samples_per_task, seed), full, start)
     before, records = policy.told(), []
     for step in range(1, steps + 1):

@@ -146,6 +146,11 @@ def _wants_data(cell: Cell) -> bool:
     return method.offline or needs or bool(cell.settings.get("offline_steps"))
 
 
+def _of_machine(metric: str) -> bool:
+    """Whether it differs from one machine and moment to the next."""
+    return "second" in metric or metric == "memory"
+
+
 def _with_returns(run: Any, steps: int) -> list[dict[str, Any]]:
     """A record for each step that was planned, with the return of the last evaluation up to there."""
     scores = {record["step"]: record["score"] for record in run.evaluations}
@@ -153,7 +158,7 @@ def _with_returns(run: Any, steps: int) -> list[dict[str, Any]]:
     told, last = [], scores[0]
     for step in range(1, steps + 1):
         last = scores.get(step, last)
-        numbers = {k: v for k, v in records.get(step, {}).items() if isinstance(v, (int, float)) and not k.startswith("seconds")}
+        numbers = {k: v for k, v in records.get(step, {}).items() if isinstance(v, (int, float)) and not _of_machine(k)}
         told.append({**numbers, "return": last})
     return told
 

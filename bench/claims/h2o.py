@@ -10,9 +10,9 @@ REAL, WRONG = "gym:Pendulum-v1", "gym:Pendulum-v1:params.gravity=15"
 CLAIM = Claim(
     name="h2o",
     title="h2o: a pendulum learned in a simulator with too much gravity",
-    about="""The paper says that recordings of the real world and a simulator whose physics differ give a better policy than the
-    simulator alone and than the recordings alone. Here the real pendulum has a gravity of 10 and 2000 steps were recorded
-    of a policy that sac had half learned; the simulator has 15. Returns are those in the real one. sac learns in the
+    about="""The paper says that recordings of the real world and a simulator whose physics differ give a better policy
+    than the simulator alone and than the recordings alone. Here the real pendulum has a gravity of 10 and 2000 steps were
+    recorded of a policy that sac had half learned; the simulator has 15. Returns are those in the real one. sac learns in the
     simulator, cql from the recordings. CQL's penalty draws 4 actions of each kind in place of 10, to be quicker.""",
     variants={
         "sac": Variant("sac", SMALL),
@@ -36,7 +36,7 @@ CLAIM = Claim(
     ],
     seeds=5,
     curves={"return": "return in the real world"},
-    chosen="""TRIED""",
+    chosen="""nothing was tried: coefficients are the method's own.""",
 )
 
 if __name__ == "__main__":

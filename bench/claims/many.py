@@ -5,7 +5,8 @@
 
 `run` goes seed by seed through the cells of all claims, so that time that runs out leaves fewer seeds of each claim and not fewer
 claims. It can be called again: what is finished is not run again. `page` takes the seeds of which every cell is there; it alone
-needs matplotlib. Without names the claims are those on a `ControlBed`. ``--smoke`` runs every cell for a moment, to see that it runs.
+needs matplotlib. Without names the claims are those on a `ControlBed`. ``--smoke`` runs every cell for a moment, to see that
+it runs.
 """
 
 from __future__ import annotations

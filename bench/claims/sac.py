@@ -8,9 +8,9 @@ from harness import Claim, Statement, Variant, main
 CLAIM = Claim(
     name="sac",
     title="sac, td3 and mdpo-off on Pendulum",
-    about="""Pendulum-v1 counts as solved above a mean return of -200; random actions return about -1300 and a controller written by hand
-    about -160. MDPO says that its actor, which is held near an earlier policy, is as good as SAC's: not more than a tenth
-    of 150 below.""",
+    about="""Pendulum-v1 counts as solved above a mean return of -200; random actions return about -1300 and a controller
+    written by hand about -160. MDPO says that its actor, which is held near an earlier policy, is as good as SAC's: not more
+    than a tenth of 150 below.""",
     variants={"sac": Variant("sac", SMALL), "td3": Variant("td3", SMALL), "mdpo-off": Variant("mdpo-off", SMALL)},
     bed=ControlBed(),
     settings={"steps": 20, "horizon": 500, "updates_per_step": 500, "lr": 1e-3, "minibatch": 128, "eval_problems": 10},
@@ -22,7 +22,8 @@ CLAIM = Claim(
     ],
     seeds=5,
     curves={"return": "return"},
-    chosen="""TRIED""",
+    chosen="""nothing was tried: a learning rate of 1e-3 is the one that published settings for Pendulum have, and two
+    layers of 64 with 128 rows an update are as small as seemed safe.""",
 )
 
 if __name__ == "__main__":

@@ -10,15 +10,15 @@ REACHED = "online steps until nine of ten succeed"
 CLAIM = Claim(
     name="serl",
     title="serl, rlpd and sac on a sparse reach with twenty demonstrations",
-    about="""A point starts in one corner and is paid 1 for reaching a small disc near the opposite one, else nothing; random actions do
-    not find it. About twenty demonstrations (400 steps) are given to rlpd and serl. The recipe's claim is success within
-    some thousand steps, where SAC has none.""",
+    about="""A point starts in one corner and is paid 1 for reaching a small disc near the opposite one, else nothing;
+    random actions do not find it. About twenty demonstrations (250 steps) are given to rlpd and serl. The recipe's claim is
+    success within some thousand steps, where SAC has none.""",
     variants={
         "sac": Variant("sac", SMALL),
         "rlpd": Variant("rlpd", {**SMALL, "policy.every": 4, "models.temperature.every": 4}, {"updates_per_step": 600}),
         "serl": Variant("serl", SMALL, {"updates_per_step": 600}),
     },
-    bed=ControlBed("SparseReach", data="expert", data_steps=400),
+    bed=ControlBed("SparseReach", data="expert", data_steps=250),
     settings={"steps": 20, "horizon": 150, "updates_per_step": 150, "lr": 1e-3, "minibatch": 128, "eval_problems": 20},
     measures={"success": final_return, REACHED: env_steps_until(0.9)},
     statements=[
@@ -28,7 +28,7 @@ CLAIM = Claim(
     ],
     seeds=5,
     curves={"return": "success"},
-    chosen="""TRIED""",
+    chosen="""nothing was tried; four updates for a step, as serl's critics have.""",
 )
 
 if __name__ == "__main__":
