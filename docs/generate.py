@@ -21,8 +21,9 @@ from upslope.cli.parsers import ABOUT, EXAMPLES, parsers
 from upslope.methods import catalogue
 from upslope.objective import estimator
 from upslope.parts import SLOT_NAMES
-from upslope.report.describe import changes, when
+from upslope.report.describe import changes, holds_parts, inherited_fields, knob_name, knob_value, when
 from upslope.report.places import method_source, part_source
+from upslope.testing.drawn import kinds
 from upslope.types import Method, Part
 from upslope.types.part_index import own_parts
 
@@ -88,7 +89,7 @@ def method_page(method: Method) -> str:
         f"```text\n{_aligned(method.formula)}\n```" if method.formula else "",
         *_differences(method),
         "## Parts",
-        "In the order in which they act. A knob is set with its path, as in `--set surrogate.high=0.3`; a position such as `.0` "
+        f"In the order in which they act. A knob is set with its path, as in `--set {_example(method)}`; a position such as `.0` "
         "may be left out where a slot holds one part.",
         *[_part(path, part) for path, part in method.parts()],
         *_domains(method),
@@ -98,6 +99,10 @@ def method_page(method: Method) -> str:
         "## Run it",
         f"```sh\n{_commands(method)}\n```",
     )
+
+
+def _example(method: Method) -> str:
+    return "data.gamma=0.98" if method.learner == "actor-critic" else "surrogate.high=0.3"
 
 
 def _paper(method: Method) -> str:
@@ -131,19 +136,19 @@ def _part(path: str, part: Part) -> str:
     lines = [f"### `{path}`: {type(part).__name__}", body, runs]
     knobs = [(f.name, getattr(part, f.name)) for f in dataclasses.fields(part)]
     rows = [
-        (f"`{path}.{name}`", f"`{value:g}`" if isinstance(value, float) else f"`{value}`", meanings.get(name, ""))
+        (f"`{path}.{name}`", f"`{knob_value(value)}`", meanings.get(name, ""))
         for name, value in knobs
-        if not isinstance(value, (Part, tuple))  # these stand below, under paths of their own
+        if not holds_parts(value)  # these stand below, under paths of their own
     ]
     return "\n\n".join([*lines, _table(("knob", "value", "meaning"), rows)] if rows else lines)
 
 
 def _docstring(kind: type) -> tuple[str, dict[str, str]]:
     """A part's docstring as Markdown, without its list of fields, and what that list says of each."""
-    body, _, fields = inspect.cleandoc(kind.__doc__ or "").partition("\nFields:\n")
+    body = inspect.cleandoc(kind.__doc__ or "").partition("\nFields:\n")[0]
     paragraphs = [_markdown(paragraph) for paragraph in re.split(r"\n\s*\n", body.strip())]
     meanings: dict[str, str] = {}
-    for entry in re.split(r"\n(?= {4}\S)", "\n" + fields):
+    for entry in re.split(r"\n(?= {4}\S)", "\n" + inherited_fields(kind)):
         names, colon, meaning = entry.strip().partition(":")
         if colon:
             meanings |= {name.strip(): _markdown(meaning) for name in names.split(",")}
@@ -162,8 +167,9 @@ def _markdown(paragraph: str) -> str:
 def _domains(method: Method) -> list[str]:
     if not method.on:
         return []
-    rows = [(domain, f"`{path}`", f"`{value:g}`") for domain, knobs in method.on for path, value in knobs]
-    return ["## By kind of task", "Knobs that are set when a run is made, before `--set`.", _table(("task", "knob", "value"), rows)]
+    rows = [(domain, f"`{knob_name(path)}`", f"`{knob_value(value)}`") for domain, knobs in method.on for path, value in knobs]
+    told = "Knobs and settings with which a run is made; `--set` and flags come after them."
+    return ["## By kind of task", told, _table(("task", "knob", "value"), rows)]
 
 
 def _costs(method: Method) -> list[str]:
@@ -188,7 +194,7 @@ DEAR = 1.1
 
 def _reasons(method: Method) -> list[str]:
     """What in a method's composition makes a step longer than that of GRPO without its KL term."""
-    needs = method.needs()
+    needs, dropped = method.needs(), getattr(method.surrogate, "silent_without_advantage", False)
     early = sorted(estimator.early_columns(method))
     proximal = sorted(need.split(".")[1] for need in needs if need.startswith("proximal.") and need != "proximal.logp")
     compared = sorted({need.split(".")[1] for need in needs if need.startswith("reference.")})
@@ -202,7 +208,7 @@ def _reasons(method: Method) -> list[str]:
         "samples again in place of what its filter drops": any(part.refill for part in method.filter),
         "its own way of sampling": method.rollout is not None,
         "its own view of the policy": method.policy is not None,
-        "rows without an advantage are computed too": bool(method.regularize) or not method.surrogate.silent_without_advantage,
+        "rows without an advantage are computed too": bool(method.regularize) or not dropped,
     }
     return [reason for reason, holds in found.items() if holds]
 
@@ -243,8 +249,20 @@ def _claims(method: Method) -> list[str]:
 
 
 def _commands(method: Method) -> str:
-    task = "gym:CartPole-v1" if method.family == "control" else "reverse"
-    return f"upslope train {method.name} --task {task}\nupslope show {method.name} --flat"
+    lines = [f"upslope train {method.name} --task {_usual_task(method)}"]
+    if method.learner == "actor-critic":
+        task = _usual_task(method)
+        data = f"upslope data make mine --task {task} --recipe {'random' if task == 'gym:CartPole-v1' else 'mixed:expert=0.1'}"
+        needs = method.offline or any(getattr(part, "needs_dataset", False) for _, part in method.parts())
+        lines = [data, f"upslope train {method.name} --data mine"] if needs else lines
+    return "\n".join([*lines, f"upslope show {method.name} --flat"])
+
+
+def _usual_task(method: Method) -> str:
+    """A small task that it can be tried on."""
+    if method.learner == "actor-critic":
+        return {"continuous": "gym:Pendulum-v1", "discrete": "gym:CartPole-v1"}[kinds(method)[0]]
+    return "gym:CartPole-v1" if method.family == "control" else "reverse"
 
 
 def _link(name: str) -> str:

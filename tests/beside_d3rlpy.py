@@ -9,13 +9,16 @@ import pytest
 import torch
 from d3rlpy.models.encoders import VectorEncoderFactory
 from d3rlpy.models.torch.policies import ActionOutput, NormalPolicy
+from d3rlpy.optimizers import AdamFactory
 from d3rlpy.torch_utility import TorchMiniBatch
-from stored_rows import HIDDEN, SPACE, Small, drawn_rows
+from stored_rows import EPS, HIDDEN, SPACE, Small, drawn_rows
 from torch import Tensor, nn
 
 from upslope.policies.control.actors import LOG_STD
 from upslope.types import Trajectories
 
+SEED = 1
+"""Of their first weights."""
 ENCODER = VectorEncoderFactory(list(HIDDEN))
 
 
@@ -25,10 +28,12 @@ def made(config: Any, **knobs: Any) -> Any:
     Args:
         config: Its configuration's class.
     """
-    encoders = dict(actor_encoder_factory=ENCODER, critic_encoder_factory=ENCODER)
+    torch.manual_seed(SEED)
+    shared = dict(actor_encoder_factory=ENCODER, critic_encoder_factory=ENCODER, actor_optim_factory=AdamFactory(eps=EPS),
+                  critic_optim_factory=AdamFactory(eps=EPS))  # fmt: skip
     if "value_encoder_factory" in config.__dataclass_fields__:
-        encoders["value_encoder_factory"] = ENCODER
-    algo = config(actor_learning_rate=1e-3, critic_learning_rate=1e-3, **encoders, **knobs).create(device="cpu:0")
+        shared["value_encoder_factory"] = ENCODER
+    algo = config(actor_learning_rate=1e-3, critic_learning_rate=1e-3, **(shared | knobs)).create(device="cpu:0")
     algo.create_impl(SPACE.observation, SPACE.actions)
     return algo
 

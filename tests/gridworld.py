@@ -1,6 +1,7 @@
 """A gridworld for the measures: from one corner to the other, four moves, -1 a step; and who acts in it."""
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -54,6 +55,7 @@ def dataset(name: str, players: list[tuple[Chooser, float]], decisions: int = 30
     return Dataset.of(Episodes.of(kept), name, random=-float(LIMIT - 1), expert=-8.0, action=Space((), "int64", n=4))
 
 
+@cache
 def five_kinds() -> dict[str, Dataset]:
     """The paper's: random, mixed, replay (exploration that fades), noisy, expert."""
     rng = np.random.default_rng(7)

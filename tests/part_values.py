@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from batches import map_positions, random_batch
+from stored_values import KNOBS, stored_numbers, stored_refusals
 from torch import Tensor
 
 from upslope.errors import MethodError
@@ -50,7 +51,7 @@ OTHER_TEXTS = {"component": "format", "segment": "window"}
 @cache
 def hosts() -> dict[str, Method]:
     """All methods, and a few more that use what no method does."""
-    found = dict(catalogue())
+    found = {name: method for name, method in catalogue().items() if method.learner != "measure"}
     grpo, ppo = found["grpo"], found["ppo"]
     extra = [
         grpo.derive(name="grpo with a KL reward", reward=StepKL(), controller=(AdaptiveKL(horizon=50), TargetKL()), regularize=()),
@@ -129,6 +130,8 @@ class Context:
 
 def numbers(method: Method) -> Numbers:
     """All that a method computes on the fixed steps, one after the other, with what it remembers in between."""
+    if method.learner == "actor-critic":
+        return stored_numbers(method, hosts()[method.name], fingerprint)
     estimator.check(method)
     found: Numbers = {"needs": " ".join(sorted(method.needs())), "scope": estimator.slice_scope(method)}
     found["columns"] = " ".join(sorted(estimator.early_columns(method))) + " | " + " ".join(sorted(estimator.slice_columns(method)))
@@ -249,7 +252,7 @@ def fingerprint(value: Any) -> float:
 def part_hosts() -> dict[str, tuple[str, str]]:
     """For each class of parts the first method that uses it, and the part's path there."""
     found: dict[str, tuple[str, str]] = {}
-    for name, method in hosts().items():
+    for name, method in sorted(hosts().items(), key=lambda host: host[1].learner != "policy-gradient"):
         for path, part in method.parts():
             if type(part).__module__.startswith("upslope.objective."):
                 found.setdefault(type(part).__name__, (name, path))
@@ -283,11 +286,14 @@ def part_numbers(kind: str) -> dict[str, list[float]]:
     method = hosts()[name]
     found: dict[str, list[float]] = {}
     for field, value in variants(dict(method.parts())[path]):
+        if method.learner == "actor-critic" and field in KNOBS:
+            continue
         try:
             outcome = numbers(method.with_knobs({f"{path}.{field}": value}))
         except MethodError:
             continue
-        by_step = [{key: each for key, each in outcome.items() if key.startswith(f"{step} ")} for step in (1, 2, 3)]
+        by_step = [{key: each for key, each in outcome.items() if key.startswith(f"{step} ")} for step in (1, 2, 3, 4)]
+        by_step = by_step if by_step[3] else by_step[:3]
         rest = {key: each for key, each in outcome.items() if not key[0].isdigit()}
         found[f"{name}: {path}.{field}={value}"] = [fingerprint(each) for each in (rest, *by_step)]
     return found
@@ -343,6 +349,8 @@ def refusals(kind: str) -> dict[str, str]:
     name, path = part_hosts()[kind]
     method = hosts()[name]
     part = dict(method.parts())[path]
+    if method.learner == "actor-critic":
+        return stored_refusals(method)
     if not isinstance(part, CALLED) or path.startswith("terms."):
         return {}
     rows = steps()[0][0]

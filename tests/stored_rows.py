@@ -22,6 +22,8 @@ from upslope.types import ActionSpace, Ended, Method, Trajectories, View
 
 SPACE = ActionSpace((5,), 3, False)
 HIDDEN = (16, 16)
+EPS = 1e-5
+"""What Adam adds to its divisor: with less, a gradient of nearly zero moves weights as its rounding has it."""
 FLAT = ("observations", "actions", "rewards", "terminations", "truncations", "next_observations")
 SMALL = {"policy.hidden": HIDDEN, "models.q.network.hidden": HIDDEN}
 """Knobs that make networks small."""
@@ -89,7 +91,7 @@ class Small:
             self.policy.add_model(name, model, seed)
         if like is not None:
             self.take(like.policy.weights())
-        settings = Settings(lr=lr, schedule="constant", grad_clip=0.0, adam_eps=1e-8, steps=1)
+        settings = Settings(lr=lr, schedule="constant", grad_clip=0.0, adam_eps=EPS, steps=1)
         self.optimizers = NetworkOptimizers(method, self.policy, settings)
         self.optimizers.set_learning_rate(1)
         self.metrics: dict[str, float] = {}

@@ -30,7 +30,10 @@ from sides import Row, Setting, Side  # noqa: E402
 from text_work import QUIET_MARK, SILENT, TextWork, worth  # noqa: E402
 
 FIELDS = {"work", "unit", "ours", "peer", "ratio", "memory_ours", "memory_peer", "command"}
-CPU_ROWS = ("grpo_short", "grpo_long_prompt", "grpo_early_stop", "ppo_cartpole", "ppo_halfcheetah")
+CPU_ROWS = (
+    *("grpo_short", "grpo_long_prompt", "grpo_early_stop", "ppo_cartpole", "ppo_halfcheetah"),
+    *("sac_updates", "td3_updates", "td3_bc_updates", "iql_updates"),
+)
 
 
 def row(**changes: Any) -> Row:

@@ -12,14 +12,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from upslope.types import slots
+from upslope import types
 from upslope.types.lazy_names import unknown
-from upslope.types.part import Part
 from upslope.types.part_index import KINDS, own_parts
 
 SLOT_NAMES = (
     *sorted(each.__name__ for each in KINDS.values()),
-    *("Branch", "DataContext", "ModelView", "Network", "Notes", "Part", "ProbeInputs", "State", "Stateful"),
+    *("ActingContext", "ActionSpace", "Branch", "DataContext", "Drawn", "DrawnData", "Learned", "Model", "ModelView", "Network"),
+    *("Networks", "Notes", "Part", "ProbeInputs", "Solved", "State", "Stateful", "World"),
 )
 """The base class of each kind of parts, and what their calls take and return."""
 
@@ -27,7 +27,7 @@ SLOT_NAMES = (
 @cache
 def _names() -> dict[str, Any]:
     """Everything this module offers."""
-    bases = {name: Part if name == "Part" else getattr(slots, name) for name in SLOT_NAMES}
+    bases = {name: getattr(types, name) for name in SLOT_NAMES}
     return bases | {part.__name__: part for part in own_parts().values()}
 
 

@@ -97,9 +97,12 @@ def test_nothing_is_written_over(upslope: Upslope):
 
 
 def test_without_minari_there_is_a_list(upslope: Upslope, monkeypatch: pytest.MonkeyPatch):
+    assert upslope("data", "list")[0] == 0 and not Path("minari").exists()  # looking makes nothing
     monkeypatch.setitem(sys.modules, "minari", None)
     code, out, err = upslope("data", "list")
     assert (code, out.strip()) == (0, "") and "no dataset in data/" in err
+    Path("minari").mkdir()
+    assert upslope("data", "list")[0] == 0
     assert upslope(*MAKE)[0] == 0 and "mine" in upslope("data", "list")[1]
 
 

@@ -90,7 +90,8 @@ def test_replay_is_what_the_run_has_seen(tmp_path: Path):
 def test_runs_that_cannot_act(tmp_path: Path):
     with pytest.raises(UserError, match="no run"):
         make_data("mine", "gym:CartPole-v1", "expert", 10, from_run=tmp_path / "none")
-    up.train("grpo", "reverse:length=2", steps=1, tasks_per_step=2, eval_problems=2, warm_start=0, out=tmp_path / "text")
+    small = dict(model="tiny:layers=1,width=16", tasks_per_step=2, eval_problems=2, warm_start=0)
+    up.train("grpo", "reverse:length=2", steps=1, **small, out=tmp_path / "text")
     with pytest.raises(UserError, match=r"its task is reverse:length=2, which is text\. Data are made in environments"):
         make_data("mine", "gym:CartPole-v1", "expert", 10, from_run=tmp_path / "text")
     up.train("ppo", "gym:CartPole-v1", steps=1, envs=2, horizon=16, eval_problems=1, out=tmp_path / "short")

@@ -63,7 +63,7 @@ def test_random_and_expert_are_as_good_as_their_names():
 def test_noise_and_mixture_lie_between():
     whole = "gym:Pendulum-v1"
     quality = [
-        trajectory_quality(made(recipe, whole, 4000, name=f"n{number}"))
+        trajectory_quality(made(recipe, whole, 2000, name=f"n{number}"))
         for number, recipe in enumerate(["random", "mixed:expert=0.5", "noisy:eps=0.6", "expert"])
     ]
     assert quality[0] < quality[1] < quality[2] < quality[3]
@@ -90,6 +90,12 @@ def test_segments_never_hold_a_whole_episode():
     assert [(way[0], len(way)) for way in ways] == [(0, 4), (ways[0][-1], 4)] * 2
     assert [way[-1] == 15 for way in ways] == [False, True, False, True]
     assert [episode.ended for episode in found] == [Ended.TRUNCATED, Ended.TERMINATED] * 2
+
+
+def test_where_no_episode_has_halves_it_is_said(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("upslope.datasets.collecting.MOST_IN_VAIN", 3)
+    with pytest.raises(UserError, match="of 3 episodes of gym:Pendulum-v1 none was long enough to keep a part of it"):
+        made("segments", "gym:Pendulum-v1:max_episode_steps=1")
 
 
 def test_a_half_by_hand():
@@ -146,18 +152,26 @@ def test_a_maze_with_a_tree_of_observations():
     assert (found.episodes.returns[:-1] == 1).all()
 
 
+CUBE = "gym:cube-single-singletask-v0:max_episode_steps=80"  # -1 a step until the cube is there
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of glfw, that there is no screen
-@pytest.mark.parametrize("kind", ["plan", "markov"])
-def test_a_manipulator_brings_the_cube_to_its_place(kind: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_manipulator_brings_the_cube_to_its_place(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(making, "REFERENCE_EPISODES", 1)
-    task = "gym:cube-single-singletask-v0"  # -1 a step until the cube is there, and 200 steps for it
-    one = made(f"oracle:kind={kind}", task, steps=80, name="one")
-    assert one.card.random == -200 and -100 < one.card.expert < -20
+    one = made("oracle", CUBE, steps=80)
+    assert one.card.random == -80 < one.card.expert < -20
     assert one.card.decisions == 80 and one.card.action.size == 5
     assert one.episodes.episode(0).ended == Ended.TERMINATED and len(one.episodes.episode(0)) < 80
-    again = collect(load_task(task), lambda _: CubeOracle(kind), 80, 0).episodes  # type: ignore[arg-type]
+    again = collect(load_task(CUBE), lambda _: CubeOracle("plan"), 80, 0).episodes  # type: ignore[arg-type]
     assert Dataset.of(again).digest == one.digest
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_one_that_looks_anew_at_every_step_does_too():
+    found = collect(load_task(CUBE), lambda _: CubeOracle("markov"), 80, 0).episodes  # type: ignore[arg-type]
+    assert found.episode(0).ended == Ended.TERMINATED and len(found.episode(0)) < 80
 
 
 def test_where_no_expert_is_known_scores_are_not_normalised():

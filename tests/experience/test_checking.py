@@ -128,6 +128,22 @@ def test_single_episodes_of_wrong_shapes(wrong: Episode, told: str):
         load_dataset([episode(), wrong])
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("observation", np.zeros((15, 3)), r"observation as float64 of shape \(15, 3\); it must be float32 or uint8"),
+        ("action", np.zeros(15, np.float32), "action as float32 .* it must be int64"),
+        ("reward", [0.0] * 15, r"reward as \[0.0, .*; it must be float32"),
+        ("ended", np.zeros(15), "ended as float64 .* it must be int8"),
+    ],
+)
+def test_columns_of_another_kind(column: str, value: object, told: str):
+    whole = data().episodes
+    columns = {name: getattr(whole, name) for name in ("observation", "action", "reward", "ended")}
+    with pytest.raises(UserError, match=told):
+        load_dataset(Episodes(**{**columns, column: value}))  # type: ignore[arg-type]
+
+
 def test_lists_do_as_well_as_arrays():
     given = Episode([[0.0], [1.0]], [1], [0.5], 1)  # type: ignore[arg-type]
     found = load_dataset([given, given]).episodes

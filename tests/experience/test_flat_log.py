@@ -103,7 +103,11 @@ def test_images_stay_bytes_and_vectors_of_bytes_do_not():
         (log(terminations=np.zeros(6)), "6 terminations and 7 rewards"),
         (log(next_observations=np.zeros((7, 2))), r"next_observations of shape \(2,\) beside observations of shape \(1,\)"),
         (log(rewards=np.zeros((7, 2))), r"rewards of shape \(7, 2\)"),
+        ({name: column[:0] for name, column in log().items()}, r"rewards of shape \(0,\).*at least one"),
         (log(rewards=np.float64(1)), "'rewards' as a single value"),
+        (log(truncations=[[1], [2, 3]]), "'truncations' with rows of different shapes"),
+        (log(rewards=np.array(["a"] * 7)), "rewards of type <U1; they must be numbers"),
+        (log(actions=np.zeros((7, 0))), r"actions of shape \(7, 0\): there is no number in them"),
         (log(observations=np.array(["a"] * 7)), "observations of type <U1; they must be numbers"),
         (log(actions=np.array(["a"] * 7)), "actions of type <U1; they must be numbers"),
     ],
@@ -126,3 +130,4 @@ def test_one_row_shows_no_step():
     row = {name: column[:1] for name, column in log(next_observations=None).items()} | {"truncations": [True]}
     with pytest.raises(UserError, match="no episode of two rows or more"):
         from_flat(row, "log")
+    assert from_flat({**row, "next_observations": [[5.0]]}, "log").observation[:, 0].tolist() == [0, 5]

@@ -151,5 +151,5 @@ def test_a_missing_package_names_the_extra(spec: str, package: str, tmp_path: Pa
     monkeypatch.chdir(tmp_path)
     Path("log.hdf5").write_bytes(b"")
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtra, match=rf"{package} is not installed.*\n.*datasets"):
+    with pytest.raises(MissingExtra, match=rf"{package} is not installed.*\n.*offline"):
         load_dataset(spec)

@@ -14,6 +14,7 @@ from upslope.objective.estimator import check
 from upslope.objective.ratio import SequenceRatio
 from upslope.objective.shape import Whiten
 from upslope.objective.weight import TopEntropy
+from upslope.testing import batch_for
 
 grpo, dapo, dhpo, ppo = (find(name) for name in ("grpo", "dapo", "dhpo", "ppo"))
 
@@ -53,6 +54,12 @@ def test_two_changes_of_one_slot_collide_and_the_error_says_how_to_choose():
         (["grpo", "reinforce"], {}, "reinforce has no parent"),
         (["dapo", "gspo"], {"surogate": "gspo"}, "Did you mean 'surrogate'"),
         (["dapo", "gspo"], {"surrogate": "grpo"}, "not among the composed"),
+        (["td3-bc", "dapo"], {}, "td3-bc learns from stored experience and dapo learns from what it has just sampled"),
+        (["dapo", "td3-bc"], {}, "Compose methods that learn in the same way"),
+        (
+            *(["td3", "iql"], {"policy": "td3", "surrogate": "td3"}),
+            r"td3 and iql both fill 'models.q': QFunction\(.*--take models=td3 or --take models=iql",
+        ),
     ],
 )
 def test_wrong_compositions_are_refused(names: list, take: dict, says: str):
@@ -81,3 +88,27 @@ def test_methods_of_ones_own_compose_as_values_and_from_files(tmp_path, monkeypa
     assert up.method("dhpo+two.py:b", take={"ratio": "two.py:b"}).ratio == SequenceRatio()
     with pytest.raises(MethodError, match=r"two.py defines 2 methods; say which: two.py:a, two.py:b"):
         up.method("dhpo+two.py")
+
+
+# -- methods of stored experience ------------------------------------------------------------------------------------------
+
+
+def test_changes_compose_where_experience_is_stored():
+    td3_bc = find("td3-bc")
+    critics = find("td3").with_knobs({"models.q.network.members": 5}).derive(name="five-critics", parent="td3")
+    both = compose([td3_bc, critics])
+    assert both.surrogate == td3_bc.surrogate and both.offline and dict(both.models)["q"].network.members == 5
+    assert compose([critics, td3_bc]).diff(both) == {}, "where nothing collides, order does not matter"
+    assert gradient(both, batch_for(both, 0)).finite()
+
+
+def test_a_method_composed_with_its_child_is_the_child_with_the_settings_that_go_with_it():
+    both, td3_bc = compose(["td3", "td3-bc"], take={"surrogate": "td3-bc"}), find("td3-bc")
+    assert both.diff(td3_bc) == {} and both.offline
+    assert both.settings_on("control") == td3_bc.settings_on("control")
+    assert find("td3").diff(td3_bc)["offline"] == ("yes", "no"), "what it learns from is a difference"
+
+
+def test_which_of_two_models_is_taken_can_be_said():
+    own, theirs = (compose(["td3", "iql"], take={"models": name, "policy": name, "surrogate": name}) for name in ("td3", "iql"))
+    assert dict(own.models)["q"] == dict(find("td3").models)["q"] and dict(theirs.models)["q"] == dict(find("iql").models)["q"]

@@ -15,7 +15,10 @@ import torch
 import upslope as up
 from upslope.cli import main
 from upslope.errors import MissingExtra, UserError
+from upslope.objective.critics import QFunction
+from upslope.objective.networks import MLPEnsemble
 from upslope.policies.control.mlp import MLPPolicy
+from upslope.policies.control.networks import Deterministic, GreedyChoice, Stochastic
 from upslope.rollout import export_control
 from upslope.rollout.deployed import DeployedPolicy
 from upslope.rollout.normalise import ObservationNormaliser
@@ -84,6 +87,59 @@ def test_a_file_does_what_the_policy_does(tmp_path: Path, observation, action, a
     assert len(np.unique(parameters, axis=0)) > 1, "it looks at what it is given"
     assert [len(each) for each in log_std] == ([2] if action == "box" else [])
     assert len(answers(file, seen[:1])[0]) == 1, "any number of observations"
+
+
+NETWORKS = {
+    "sac": (("box", "box"), Stochastic(activation="gelu", layer_norm=True)),
+    "iql": (("box", "box"), Stochastic(form="clipped", std="shared")),
+    "td3": (("ids", "box"), Deterministic(hidden=(16,))),
+    "discrete sac": (("box", "ids"), Stochastic(activation="silu")),
+    "dqn": (("box", "ids"), GreedyChoice()),
+}
+
+
+def network_controller(name: str) -> DeployedPolicy:
+    (observation, action), network = NETWORKS[name]
+    task = GymTask("Shaped-v0", observation=observation, action=action)
+    policy = network.build(task, seed=3)
+    policy.add_model("q", QFunction(network=MLPEnsemble(members=3, hidden=(16, 8), activation="tanh", layer_norm=True)), 5)
+    with torch.no_grad():
+        for weights in policy.networks.parameters():
+            weights.add_(0.1 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(0)))
+    return DeployedPolicy(task, policy, None)
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "pt"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_policies_of_networks_are_written_too(tmp_path: Path, name: str, suffix: str):
+    policy, file = network_controller(name), tmp_path / f"policy.{suffix}"
+    assert export_control.export_control(policy, file)["difference"] < 1e-5
+    seen = np.random.default_rng(1).normal(0, 3, (33, 2, 3)).astype(np.float32)
+    if name == "td3":
+        seen = np.random.default_rng(1).integers(3, 8, 33)
+    wanted, _ = policy.predict(seen, deterministic=True)
+    acted, parameters, *log_std = answers(file, seen)
+    assert acted.dtype == wanted.dtype and acted.shape == wanted.shape
+    np.testing.assert_allclose(acted, wanted, atol=1e-5)
+    np.testing.assert_allclose(parameters, policy.parameters(seen), rtol=1e-4, atol=1e-5)
+    assert len(np.unique(acted, axis=0)) > 1, "it looks at what it is given"
+    assert [each.shape for each in log_std] == {"sac": [(33, 2)], "iql": [(2,)]}.get(name, [])
+
+
+def test_a_policy_that_asks_a_model_first_is_refused(tmp_path: Path):
+    policy = network_controller("sac")
+    policy.policy.chosen_by = "balance"
+    with pytest.raises(UserError, match=r"asks the model 'balance' for a coefficient.*predict answers"):
+        export_control.export_control(policy, tmp_path / "policy.onnx")
+
+
+@pytest.mark.parametrize(("method", "task"), [("sac", "gym:Pendulum-v1"), ("dqn", "gym:CartPole-v1")])
+def test_runs_that_learn_from_stored_experience_are_exported(tmp_path: Path, method: str, task: str):
+    small = dict(steps=1, horizon=150, updates_per_step=10, minibatch=16, eval_problems=2, record="none")
+    knobs = {"policy.hidden": (16, 16), "models.q.network.hidden": (16, 16)} if method == "sac" else {}
+    run = up.train(method, task, **small, knobs=knobs, out=tmp_path / "run")
+    assert up.load(run.path).export(tmp_path / "policy.onnx")["checked"] == 1000
+    assert up.load(run.path).export(tmp_path / "policy.pt")["checked_by"] == "torch.jit"
 
 
 @pytest.mark.parametrize("suffix", ["onnx", "pt"])

@@ -36,7 +36,7 @@ RIGHT = {
     "train": {
         "model": (), "method": (), "task": (), "out": ("none", "path"), "knobs": ("none",), "take": ("none",),
         "trackers": (), "callbacks": ("none",), "watcher": ("none",), "preset": ("empty",),
-        "reward": ("none", "empty"), "test_data": ("none", "empty"),
+        "reward": ("none", "empty"), "test_data": ("none", "empty"), "data": ("none", "empty"),
     },
     "resume": {
         "path": (), "watcher": ("none",), "trust": ("truth",), "steps": ("none", "number"), "trackers": (), "callbacks": ("none",),
@@ -54,7 +54,7 @@ RIGHT = {
     "describe": {"data": (), "reference": ("none",)},
     "compare": {
         "what": (), "task": (), "seeds": (), "model": (), "knobs": ("none",), "grid": ("none",), "take": ("none",), "out": (),
-        "workers": (), "k": (), "threshold": (), "references": (), "quiet": (), "reward": (), "test_data": (),
+        "workers": (), "k": (), "threshold": (), "references": (), "quiet": (), "reward": (), "test_data": (), "data": (),
     },
 }  # fmt: skip
 """By function and argument, the values above that are none: those are not tried."""
@@ -100,7 +100,7 @@ WORDS = ("empty", "null", "surrogate", "path")
 COMPARED = {
     "out": ("none", "path"), "seeds": ("number",), "workers": ("none", "number"), "k": ("none", "number"), "references": ("none",),
     "threshold": ("none", "number", "float"), "quiet": ("truth",), "reward": ("none", "function", *WORDS), "test_data": WORDS,
-    "task": WORDS, "model": WORDS, "what": WORDS,
+    "data": WORDS, "task": WORDS, "model": WORDS, "what": WORDS,
 }  # fmt: skip
 """Of a comparison: words are looked at where they are used."""
 

@@ -53,7 +53,8 @@ def test_every_part_of_ours_has_a_name_of_its_own():
         below = waiting.pop().__subclasses__()
         waiting += below
         everywhere |= {each for each in below if each.__module__.startswith("upslope.") and not each.__name__.startswith("_")}
-    bases = {each for each in everywhere if each.__module__ == "upslope.types.slots"}  # what a slot takes: no parts themselves
+    homes = ("upslope.types.slots", "upslope.types.learned")
+    bases = {each for each in everywhere if each.__module__ in homes}  # what a slot takes: no parts themselves
     assert set(KINDS.values()) <= bases
     assert everywhere - bases == set(own_parts().values()), "HOMES of part_index.py misses a module with parts"
     bare = [class_name(name) for name in own_parts()]

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from upslope.datasets.behaviours import Behaviour
+from upslope.errors import UserError
 from upslope.experience import Episode, Episodes
 from upslope.runtime.seeding import mix, numpy_generator
 from upslope.tasks.gym import MOST_WATCHED, Environments, GymTask
 from upslope.tasks.spaces import actions_taken
 from upslope.types import Ended
 
+MOST_IN_VAIN = 1_000
+"""Episodes of which nothing is kept, before it is said that nothing can be."""
 Progress = Callable[[str, int, int], None]
 """Is told what is done, how much of it, and of how much."""
 
@@ -47,6 +50,8 @@ def collect(task: GymTask, who: Callable[[int], Behaviour], steps: int, seed: in
             played = play(task, place, who(number), seed, number, MOST_WATCHED if shorten else steps - total)
             part = shorten(number, played.episode) if shorten else played.episode
             if part is None:
+                if not kept and number >= MOST_IN_VAIN:
+                    raise UserError(f"of {number} episodes of {task.name} none was long enough to keep a part of it.")
                 continue
             kept.append(_at_most(part, steps - total))
             left = len(kept[-1]) < len(part) or (shorten is None and played.unfinished)

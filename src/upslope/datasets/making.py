@@ -19,8 +19,8 @@ from upslope.datasets.recipe import Recipe
 from upslope.errors import Remark, UserError
 from upslope.experience import Card, Dataset, Episode, load_dataset
 from upslope.experience.card import spaces_of
-from upslope.experience.checking import check_columns
 from upslope.experience.dataset import CARD, HOME, read_card
+from upslope.experience.shapes import check_columns
 from upslope.plain_data import JsonDict
 from upslope.tasks import load_task
 from upslope.tasks.gym import GymTask
@@ -52,7 +52,6 @@ def make_data(
         recipe: As in ``--recipe``: ``"random"``, ``"mixed:expert=0.1"``; `upslope.datasets.recipe.KINDS` lists all.
         steps: Decisions, exactly; left out, 20,000, and of ``replay`` all there are.
         from_run: The folder of a run whose policy acts.
-        progress: Is told how far it is.
 
     Raises:
         UserError: before anything is played, if the recipe is none, lacks what it needs, or the name is taken by other data.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +10,9 @@ import numpy as np
 from upslope.errors import Remark, UserError
 from upslope.experience.card import Space, spaces_of
 from upslope.experience.dataset import Dataset
-from upslope.experience.episodes import NOT_ACTED, Episode, Episodes
-from upslope.fields import shown
+from upslope.experience.episodes import Episodes
+from upslope.experience.shapes import check_columns, place, rest
 from upslope.tasks.physics import PARAMS
-from upslope.types import Ended
 
 if TYPE_CHECKING:
     from upslope.tasks.gym import GymTask
@@ -46,64 +44,6 @@ def check_dataset(dataset: Dataset, task: GymTask | None = None) -> None:
         )
 
 
-def check_columns(episodes: Episodes, name: str) -> None:
-    """Whether columns are whole episodes: as many rows each, every episode ended behind its last decision and only there."""
-    rows = {column: len(getattr(episodes, column)) for column in ("observation", "action", "reward", "ended")}
-    if len(set(rows.values())) > 1:
-        raise UserError(f"{name} has columns of different lengths: {', '.join(f'{key} {count:,}' for key, count in rows.items())}.")
-    ended = episodes.ended
-    if not len(ended) or ended[-1] != NOT_ACTED:
-        raise UserError(
-            f"{name} does not end with the last observation of an episode (ended = {NOT_ACTED}). Episodes.of makes it so."
-        )
-    tails = np.flatnonzero(ended == NOT_ACTED)
-    if ended[0] == NOT_ACTED or (np.diff(tails) == 1).any():
-        raise UserError(f"{name} has an episode without a decision. Episodes.of leaves such out.")
-    wrong = np.flatnonzero(~np.isin(ended[tails - 1], (Ended.TERMINATED, Ended.TRUNCATED)))
-    if len(wrong):
-        raise UserError(
-            f"{name}: episode {wrong[0]} has no end behind its last decision (1 terminated, 2 truncated){_rest(wrong)}."
-        )
-    inside = np.ones(len(ended), bool)
-    inside[tails] = inside[tails - 1] = False
-    if (early := np.flatnonzero(inside & (ended != Ended.NO))).size:
-        raise UserError(f"{name}: {place(episodes, early)} ended, and the episode goes on{_rest(early)}.")
-
-
-def check_episodes(given: Sequence[Episode], name: str) -> list[Episode]:
-    """Single episodes with arrays in them, if they have the shapes they should have, and the same ones."""
-    for number, episode in enumerate(given):
-        if episode.ended not in (Ended.TERMINATED, Ended.TRUNCATED):
-            raise UserError(
-                f"{name}: episode {number} has ended={shown(episode.ended)}; it must be 1 (terminated) or 2 (truncated)."
-            )
-        steps = len(episode.rewards)
-        counts = {"observations": (len(episode.observations), steps + 1), "actions": (len(episode.actions), steps)}
-        for column, (found, wanted) in counts.items():
-            if found != wanted:
-                raise UserError(f"{name}: episode {number} has {steps} rewards and {found} {column}; it must have {wanted}.")
-        for column in ("observations", "actions", "rewards"):
-            ours, first = np.shape(getattr(episode, column))[1:], np.shape(getattr(given[0], column))[1:]
-            if ours != first:
-                raise UserError(f"{name}: episode {number} has {column} of shape {ours}, and the first one of shape {first}.")
-        if np.ndim(episode.rewards) != 1:
-            raise UserError(
-                f"{name}: episode {number} has rewards of shape {np.shape(episode.rewards)}; one number a step is wanted."
-            )
-    arrays = [(np.asarray(each.observations), np.asarray(each.actions), np.asarray(each.rewards)) for each in given]
-    return [Episode(*columns, Ended(each.ended)) for columns, each in zip(arrays, given, strict=True)]
-
-
-def place(episodes: Episodes, rows: np.ndarray) -> str:
-    """Where the first of these rows is, in words."""
-    episode = int(np.searchsorted(episodes.starts, rows[0], side="right")) - 1
-    return f"episode {episode}, step {int(rows[0] - episodes.starts[episode])}"
-
-
-def _rest(rows: np.ndarray) -> str:
-    return f" (and {len(rows) - 1:,} more)" if len(rows) > 1 else ""
-
-
 def _check_finite(episodes: Episodes, name: str) -> None:
     for column in ("observation", "action", "reward"):
         values = getattr(episodes, column)
@@ -113,7 +53,7 @@ def _check_finite(episodes: Episodes, name: str) -> None:
         if len(wrong):
             first = values[wrong[0]].reshape(-1)
             value = first[~np.isfinite(first)][0]
-            told = f"{name}: {place(episodes, wrong)} has {value} in its {column}{_rest(wrong)}"
+            told = f"{name}: {place(episodes, wrong)} has {value} in its {column}{rest(wrong)}"
             raise UserError(f"{told}. Leave such episodes out, or mend the log: nothing can be learned from what is no number.")
 
 
@@ -130,7 +70,7 @@ def _check_actions(episodes: Episodes, space: Space, name: str) -> None:
     wrong = rows[np.flatnonzero(outside)]
     if len(wrong):
         value = np.array2string(episodes.action[wrong[0]], precision=4, threshold=8)
-        told = f"{name}: {place(episodes, wrong)} has the action {value}, and {allowed}{_rest(wrong)}"
+        told = f"{name}: {place(episodes, wrong)} has the action {value}, and {allowed}{rest(wrong)}"
         raise UserError(f"{told}. Actions are stored in the environment's own units; scale or clip them so.")
 
 

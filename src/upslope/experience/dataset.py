@@ -16,6 +16,7 @@ from upslope.errors import UserError, did_you_mean
 from upslope.experience.card import Card
 from upslope.experience.episodes import Episode, Episodes
 from upslope.experience.flat_log import from_flat, stops_short
+from upslope.experience.shapes import check_columns, check_episodes
 from upslope.fields import shown
 from upslope.runtime.checkpoint_files import CheckpointReader, Damaged
 from upslope.runtime.files import whole_folder
@@ -91,14 +92,13 @@ def load_dataset(spec: object) -> Dataset:
     if isinstance(spec, Dataset):
         return spec
     if isinstance(spec, Episodes):
+        check_columns(spec, "the episodes")
         return Dataset.of(spec)
     if isinstance(spec, Mapping):
         return Dataset.of(from_flat(spec, "the dict of columns"), unfinished=stops_short(spec))
     if isinstance(spec, (str, Path)):
         return _from_text(str(spec))
     if isinstance(spec, Iterable) and (given := list(spec)) and all(isinstance(each, Episode) for each in given):
-        from upslope.experience.checking import check_episodes
-
         return Dataset.of(Episodes.of(check_episodes(given, "the list of episodes")))
     raise UserError(f"{shown(spec)} is no dataset. Give {WAYS}; a dict of columns, or a list of Episode.")
 

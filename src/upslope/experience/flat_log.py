@@ -38,7 +38,7 @@ def from_flat(columns: Mapping[Any, Any], where: str) -> Episodes:
     terminated, truncated = (_flags(columns, names, rows, where) for names in ENDS.values())
     if terminated is None and truncated is None:
         raise UserError(f"{where} has neither 'terminations' nor 'truncations', which say where episodes end. It wants {WANTED}.")
-    observation, reward = _observations(observation, rows, OBSERVATIONS, where), _rewards(reward, where)
+    reward, observation = _rewards(reward, where), _observations(observation, rows, OBSERVATIONS, where)
     if following is not None:
         following = _observations(following, rows, NEXT, where)
         if following.shape != observation.shape:
@@ -57,7 +57,8 @@ def from_flat(columns: Mapping[Any, Any], where: str) -> Episodes:
 
 def stops_short(columns: Mapping[Any, Any]) -> bool:
     """Whether the log stops in the middle of its last episode."""
-    ended = [np.asarray(columns[name]).reshape(-1).astype(bool) for names in ENDS.values() for name in names if name in columns]
+    named = [next((name for name in names if name in columns), "") for names in ENDS.values()]
+    ended = [np.asarray(columns[name]).reshape(-1).astype(bool) for name in named if name]
     behind = len(ended[0]) - 1 - int(np.flatnonzero(np.any(ended, axis=0))[-1])
     return behind > (0 if NEXT in columns else 1)  # a single row without what followed shows no step, and is left out
 
@@ -79,8 +80,6 @@ def as_actions(action: np.ndarray, rows: int, where: str) -> np.ndarray:
     """Ids ``[N]`` or vectors ``[N, A]`` of what a log calls actions: whole numbers in one column are choices."""
     if len(action) != rows:
         raise UserError(f"{where} has {len(action):,} actions and {rows:,} rewards; each step has one of both.")
-    if not (np.issubdtype(action.dtype, np.number) or action.dtype == bool):
-        raise UserError(f"{where} has actions of type {action.dtype}; they must be numbers.")
     choices = not np.issubdtype(action.dtype, np.floating)
     if choices and action.size == rows:
         return action.reshape(rows).astype(np.int64)
@@ -91,9 +90,16 @@ def _column(columns: Mapping[Any, Any], name: str, where: str) -> np.ndarray:
     if name not in columns:
         known = ", ".join(map(str, columns)) or "none"
         raise UserError(f"{where} has no {name!r}. It wants {WANTED}; it has {known}.")
-    column = np.asarray(columns[name])
+    try:
+        column = np.asarray(columns[name])
+    except ValueError:  # rows of different lengths
+        raise UserError(f"{where} has {name!r} with rows of different shapes; they must be of one.") from None
     if not column.ndim:
         raise UserError(f"{where} has {name!r} as a single value; it must have a row for every step.")
+    if column.dtype.kind not in "biuf":
+        raise UserError(f"{where} has {name} of type {column.dtype}; they must be numbers.")
+    if len(column) and not column.size:
+        raise UserError(f"{where} has {name} of shape {column.shape}: there is no number in them.")
     return column
 
 
@@ -119,8 +125,6 @@ def _observations(seen: np.ndarray, rows: int, name: str, where: str) -> np.ndar
         raise UserError(f"{where} has {len(seen):,} {name} and {rows:,} rewards; each step has one of both.")
     if seen.dtype == np.uint8 and seen.ndim >= 3:
         return seen
-    if not (np.issubdtype(seen.dtype, np.number) or seen.dtype == bool):
-        raise UserError(f"{where} has {name} of type {seen.dtype}; they must be numbers.")
     return seen.reshape(rows, -1).astype(np.float32)
 
 
@@ -135,6 +139,8 @@ def _check_ends(ended: np.ndarray, where: str) -> None:
 def _cut_at_jumps(ended: np.ndarray, observation: np.ndarray, following: np.ndarray, where: str) -> None:
     """An episode cannot go on with another observation than the one it came to: there it was cut, and nobody wrote it down."""
     rows = len(ended)
+    if rows < 2:
+        return
     goes_on = (following[:-1] == observation[1:]).reshape(rows - 1, -1).all(1)
     # What is not a number equals nothing, itself least of all; the checks will name it.
     unclear = ~np.isfinite(following[:-1].astype(np.float32)).reshape(rows - 1, -1).all(1)

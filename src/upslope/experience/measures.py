@@ -149,14 +149,12 @@ def recommend(tq: float, saco: float, discrete: bool) -> Advice:
         return Advice("imitation", ("bc",) if discrete else ("bc", "td3-bc"), f"{numbers}: the data act well, so copy them")
     if saco >= HIGH:
         free = ("dqn", "double-dqn") if discrete else ("sac", "td3")
-        return Advice("off-policy", (*free, "cql"), f"{numbers}: the data show most of what an online run would see")
+        return Advice("off-policy", free, f"{numbers}: the data show most of what an online run would see")
     if tq <= LOW and saco < HIGH:
         told = "the data neither act well nor explore; use them to begin with and act on (--offline-steps)"
-        return Advice("offline-to-online", ("cql",) if discrete else ("rlpd", "cal-ql"), f"{numbers}: {told}")
-    near = ("cql",) if discrete else ("td3-bc", "iql", "cql")
-    unknown = [name for name, value in (("TQ", tq), ("SACo", saco)) if math.isnan(value)]
-    missing = f" ({' and '.join(unknown)} unknown)" if unknown else ""
-    return Advice("near the data", near, f"{numbers}: improve on the data without leaving them{missing}")
+        return Advice("offline-to-online", ("awac",) if discrete else ("rlpd", "cal-ql"), f"{numbers}: {told}")
+    near = ("iql", "awac") if discrete else ("td3-bc", "iql", "cql")
+    return Advice("near the data", near, f"{numbers}: improve on the data without leaving them")
 
 
 def _said(value: float) -> str:

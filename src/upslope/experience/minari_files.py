@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from upslope.experience.card import Card, Space
 from upslope.experience.dataset import Dataset, digest_of
 from upslope.experience.episodes import Episode, Episodes
 from upslope.experience.formats import CARD_KEY
+from upslope.plain_data import JsonDict
 from upslope.tasks import parse_spec
 from upslope.tasks.env_packages import register
 from upslope.tasks.physics import PARAMS
@@ -32,8 +35,19 @@ def minari_module() -> Any:
         import h5py  # noqa: F401  (in which Minari keeps episodes)
         import minari
     except ImportError:
-        raise MissingExtra("minari is", install_extra("datasets")) from None
+        raise MissingExtra("minari is", install_extra("offline")) from None
     return minari
+
+
+def local_minari() -> JsonDict:
+    """What Minari says of its datasets on this machine, by id; none where it is not installed, or never kept any."""
+    # Asked, it would make its folder.
+    if not Path(os.environ.get("MINARI_DATASETS_PATH", "~/.minari/datasets")).expanduser().is_dir():
+        return {}
+    try:
+        return dict(minari_module().list_local_datasets())
+    except MissingExtra:
+        return {}
 
 
 def read_minari(spec: str) -> Dataset:

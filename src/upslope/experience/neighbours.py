@@ -78,8 +78,9 @@ def neighbourhoods(episodes: Episodes, actions: Space, seed: int = 0) -> Neighbo
 
 
 def one_hot(choices: np.ndarray) -> np.ndarray:
-    """Choices ``[N]`` as rows of zeros and a one."""
-    return np.eye(int(choices.max(initial=0)) + 1, dtype=np.float32)[choices]
+    """Choices ``[N]`` as rows of zeros and a one; a column for each that occurs."""
+    found, which = np.unique(choices, return_inverse=True)
+    return np.eye(len(found), dtype=np.float32)[which]
 
 
 def scaled(actions: np.ndarray, space: Space) -> np.ndarray:
@@ -117,5 +118,7 @@ def _nearest(points: np.ndarray, asked: int) -> tuple[list[np.ndarray], np.ndarr
 
 def _mean_variance(values: np.ndarray, near: list[np.ndarray]) -> np.ndarray:
     """Mean over points with at least one neighbour of the unbiased variance of each entry among them."""
-    found = [values[each].astype(np.float64).var(0, ddof=1) for each in near if len(each) > 1]
+    wide = values.astype(np.float64)
+    # About the first of them, so that what is equal has no variance at all.
+    found = [(wide[each] - wide[each[0]]).var(0, ddof=1) for each in near if len(each) > 1]
     return np.mean(found, axis=0) if found else np.full(values.shape[1], np.nan)

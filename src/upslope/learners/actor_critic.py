@@ -19,6 +19,7 @@ from upslope.learners.graphed_updates import GraphedUpdates, Noise, Sums
 from upslope.learners.network_optimizers import NetworkOptimizers
 from upslope.learners.nonfinite import NonFinite
 from upslope.learners.references import References
+from upslope.learners.slow_weights import KeptWeights, slow_weights_of
 from upslope.learners.value_guard import check_values
 from upslope.objective import estimator
 from upslope.objective.base import Controller, State
@@ -58,6 +59,9 @@ class ActorCritic:
             path: call(method, cast(Part, part), part.init) for path, part in estimator.stateful(method).items()
         }  # fmt: skip
         self.optimizers = NetworkOptimizers(method, policy, settings)
+        asked = slow_weights_of(method)
+        self.slow = KeptWeights(method, policy, asked) if asked is not None else None
+        """Weights that networks return to, if a controller asks for them."""
         self.updates = 0
         """Updates made so far."""
         self._solved: set[str] = set()
@@ -173,6 +177,8 @@ class ActorCritic:
         nets = BoundNetworks(self.policy, rows.inputs, noise, compared)  # type: ignore[arg-type]
         learn_once(method, rows, nets, self.optimizers, number, sums)
         self.policy.follow(number, rarely=None if self.graphed is None else False)
+        if self.slow is not None:
+            self.slow.step(number)
         self.last = rows.replace(advantage=torch.zeros_like(rows.sampled))
 
     # -- carrying over a stop ------------------------------------------------------------------------------------------
@@ -187,7 +193,7 @@ class ActorCritic:
             "rollout": self.rollout.state(),
             "references": self.references.state(),
             "updates": self.updates,
-        }
+        } | ({} if self.slow is None else {"slow_weights": self.slow.state()})
 
     def load_state(self, state: State) -> None:
         self.optimizers.load_state(state["optimizers"])
@@ -197,6 +203,8 @@ class ActorCritic:
         self.rollout.load_state(state["rollout"])
         self.references.load_state(state["references"])
         self.updates = int(state["updates"])
+        if self.slow is not None:
+            self.slow.load_state(state["slow_weights"])
 
 
 def learn_once(

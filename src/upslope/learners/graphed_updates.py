@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from upslope.learners.slow_weights import slowest
 from upslope.policies.control.network_policy import RARE, NetworkPolicy
 from upslope.types import Method, Metrics, Trajectories
 
@@ -34,7 +35,7 @@ Learn = Callable[[Trajectories, Noise, int, Any], None]
 
 def cycle_of(method: Method, policy: NetworkPolicy) -> int:
     """Updates after which all that is delayed has come round."""
-    delays = [getattr(method.policy, "every", 1), *(model.every for _, model in method.learned)]
+    delays = [getattr(method.policy, "every", 1), slowest(method), *(model.every for _, model in method.learned)]
     delays += [every for _, every in policy.lags.values() if every <= RARE]
     return math.lcm(*delays)
 

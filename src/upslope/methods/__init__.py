@@ -23,6 +23,7 @@ from upslope.plugins import METHODS, Plugin, plugins
 from upslope.runtime.arguments import checked, mapping, optional, several, text
 from upslope.types import NAMED_SLOTS, SLOTS, STACKED_SLOTS, Method
 from upslope.types.lazy_names import unknown
+from upslope.types.method import COMPARED, SETTINGS
 
 __all__ = ["catalogue", "compose", "find"]  # and every method, by `__getattr__`
 
@@ -150,22 +151,43 @@ def compose(names: Sequence[str | Method], take: Mapping[str, str] | None = None
     _check_take(take, called)
     method, changed_by = base, {slot: base.name for slot in (base.diff(_parent(base, found)) if base.parent else SLOTS)}
     for other in others:
+        if other.learner != base.learner:
+            told = f"{base.name} {LEARNS[base.learner]} and {other.name} {LEARNS[other.learner]}"
+            raise MethodError(f"{told}: what one changes has no place in the other. Compose methods that learn in the same way.")
         if not other.parent:
             raise MethodError(f"{other.name} has no parent, so it is no change that could be added to {base.name}.")
         parent = _parent(other, found)
         for slot in other.diff(parent):
             if slot in STACKED_SLOTS or slot in NAMED_SLOTS:
+                if slot in NAMED_SLOTS and any(_collisions(method, other, parent, slot)) and take.get(slot) not in called:
+                    name, mine, theirs = next(_collisions(method, other, parent, slot))
+                    raise _both_fill(changed_by.get(slot, base.name), other.name, slot, mine, theirs, f"{slot}.{name}")
+                if slot in NAMED_SLOTS and take.get(slot, other.name) != other.name:
+                    continue
                 merged = _merge(getattr(method, slot), getattr(other, slot), getattr(parent, slot), named=slot in NAMED_SLOTS)
                 method = method.derive(**{slot: merged})
                 continue
             mine, theirs = getattr(method, slot), getattr(other, slot)
             if mine != theirs and slot in changed_by and take.get(slot) not in (other.name, changed_by[slot]):
-                raise MethodError(f"{changed_by[slot]} and {other.name} both fill {slot!r}: {mine} and {theirs}. "
-                                  f"Say which: --take {slot}={changed_by[slot]} or --take {slot}={other.name}.")  # fmt: skip
+                raise _both_fill(changed_by[slot], other.name, slot, mine, theirs)
             if take.get(slot, other.name) == other.name:
                 method = method.derive(**{slot: theirs})
                 changed_by[slot] = other.name
+        method = method.derive(on=_with_settings(method, other, parent))
     return method.derive(name="+".join(called), parent=base.name, differs=f"with the changes of {', '.join(called[1:])}")
+
+
+def _both_fill(ours: str, theirs: str, slot: str, mine: object, other: object, path: str = "") -> MethodError:
+    return MethodError(f"{ours} and {theirs} both fill {path or slot!r}: {mine} and {other}. "
+                       f"Say which: --take {slot}={ours} or --take {slot}={theirs}.")  # fmt: skip
+
+
+def _collisions(ours: Method, theirs: Method, parent: Method, slot: str) -> Iterator[tuple[str, object, object]]:
+    """What they changed under a name that we have changed otherwise, with both parts."""
+    mine, before = dict(getattr(ours, slot)), dict(getattr(parent, slot))
+    for name, part in getattr(theirs, slot):
+        if name in mine and part not in (mine[name], before.get(name)) and mine[name] != before.get(name):
+            yield name, mine[name], part
 
 
 def _parent(method: Method, beside: Sequence[Method]) -> Method:
@@ -182,9 +204,27 @@ def _parent(method: Method, beside: Sequence[Method]) -> Method:
         ) from None
 
 
+LEARNS = {
+    "policy-gradient": "learns from what it has just sampled",
+    "actor-critic": "learns from stored experience",
+    "measure": "measures data",
+}
+"""What a learner is to people."""
+
+
+def _with_settings(ours: Method, theirs: Method, parent: Method) -> dict[str, dict[str, object]]:
+    """Our knobs by domain, with the settings in which they differ from their parent: these go with what they change."""
+    merged: dict[str, dict[str, object]] = {domain: dict(knobs) for domain, knobs in ours.on}
+    for domain, knobs in theirs.on:
+        before = dict(dict(parent.on).get(domain, ()))
+        new = {path: value for path, value in knobs if path.startswith(SETTINGS) and before.get(path) != value}
+        merged = {**merged, domain: {**merged.get(domain, {}), **new}} if new else merged
+    return merged
+
+
 def _check_take(take: dict[str, str], names: list[str]) -> None:
     for slot, name in take.items():
-        if slot not in SLOTS:
+        if slot not in COMPARED:
             raise MethodError(f"--take {slot}={name}: no slot named {slot!r}.{did_you_mean(slot, SLOTS)}")
         if name not in names:
             raise MethodError(f"--take {slot}={name}: {name!r} is not among the composed methods {', '.join(names)}.")

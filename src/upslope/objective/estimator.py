@@ -123,6 +123,13 @@ def _sliced_parts(method: Method) -> list[Part]:
     return [part for slot in SLICED for part in _slot_parts(method, slot) if on_slices(part)]
 
 
+def _prepared_here(method: Method) -> list[Part]:
+    """Parts that prepare where the policy's update begins; those of models with networks of their own do where these are fitted."""
+    elsewhere = tuple(f"models.{name}." for name, _ in method.learned)
+    here = [(path, part) for path, part in method.parts() if not f"{path}.".startswith(elsewhere)]
+    return [part for path, part in here if path.split(".")[0] in SLICED and on_slices(part)]
+
+
 def _slot_parts(method: Method, slot: str) -> list[Part]:
     return [part for path, part in method.parts() if path.split(".")[0] == slot]
 
@@ -193,7 +200,7 @@ def begin_update(method: Method, batch: BatchT) -> BatchT:
         if runs_once_an_update(shape):
             batch = batch.replace(advantage=column(method, shape, batch))
     batch = batch.replace(share=column(method, filled(method.aggregate), batch), signal={**batch.signal, "weight": weight})
-    prepared = {part: call(method, part, part.prepare, batch) for part in _sliced_parts(method) if part.prepares()}
+    prepared = {part: call(method, part, part.prepare, batch) for part in _prepared_here(method) if part.prepares()}
     return batch.replace(prepared=prepared)
 
 

@@ -16,7 +16,8 @@ from upslope.plain_data import JsonDict
 from upslope.policies.control.networks import in_domains
 from upslope.report.math_words import plain_math
 from upslope.report.places import method_source, part_source
-from upslope.types import SLOTS, Method, Part
+from upslope.types import SLOTS, Acting, DrawnData, Learned, Method, ModelNetwork, Network, Part, Solved
+from upslope.types.method import SETTINGS
 
 WHEN = {
     "step": "once a step",
@@ -26,11 +27,33 @@ WHEN = {
     "segment": "per segment",
     "decision": "per decision",
 }
+WHEN_OF: dict[type[Part], str] = {
+    Acting: "at every step of the environments",
+    DrawnData: "once an update, to draw its rows",
+    Solved: "before the steps in which it is due",
+    ModelNetwork: "wherever its model is asked",
+    Network: "wherever the policy is asked",
+}
+"""Of parts that no scope describes."""
+LEARNS = {"actor-critic": "learns from stored experience", "measure": "measures data, trains nothing"}
+"""What is said of a learner that is not the usual one."""
 
 
 def when(part: Part) -> str:
     """When a part runs, in words."""
+    if isinstance(part, Learned):
+        often = "in every update" if part.every == 1 else f"in every {ordinal(part.every)} update"
+        return f"{often}, {'before' if part.order < 0 else 'after'} the policy"
+    for kind, words in WHEN_OF.items():
+        if isinstance(part, kind):
+            return words
     return WHEN[part.seen_at_once()] + (", prepared once an update" if part.prepares() else "")
+
+
+def ordinal(number: int) -> str:
+    """2nd, 3rd, 4th."""
+    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 _INDENT = " " * 4
@@ -74,6 +97,8 @@ def method_record(method: Method) -> JsonDict:
     return {
         "name": method.name,
         "family": method.family,
+        "learner": method.learner,
+        "offline": method.offline,
         "paper": dataclasses.asdict(method.paper),
         "parent": method.parent,
         "differs": method.differs,
@@ -110,8 +135,8 @@ def show_text(method: Method, flat: bool = False, width: int = 100) -> str:
         blocks.append(_flat(method, width))
     else:
         blocks.append(_composition(method))
-    rows = [(domain, f"{path} = {_knob(value)}") for domain, knobs in method.on for path, value in knobs]
-    if method.family == "control" and method.policy is None:
+    rows = [(domain, f"{knob_name(path)} = {knob_value(value)}") for domain, knobs in method.on for path, value in knobs]
+    if method.family == "control" and method.policy is None and method.learner == "policy-gradient":
         rows.append(("control", f"policy = {in_domains(method, 'control').policy}"))
     if rows:
         blocks.append("by kind of task\n" + table(rows[1:], rows[0]))
@@ -135,7 +160,9 @@ def _where(method: Method, width: int) -> str:
 
 
 def _heading(method: Method, width: int) -> str:
-    lines = [f"{method.name} ({method.family})", f"{method.paper}"]
+    how = LEARNS.get(method.learner, "")
+    how += ", made for a dataset alone" if method.offline else ""
+    lines = [f"{method.name} ({', '.join(filter(None, (method.family, how)))})", f"{method.paper}"]
     return "\n".join([*lines, *textwrap.wrap(method.differs, width)])
 
 
@@ -171,7 +198,7 @@ def _part_record(path: str, part: Part) -> JsonDict:
         "knobs": {
             name: {"value": value, "about": meanings.get(name, "")}
             for name, value in knobs.items()
-            if not isinstance(value, (Part, tuple))  # these stand below, under paths of their own
+            if not holds_parts(value)  # these stand below, under paths of their own
         },
     }
 
@@ -185,14 +212,26 @@ def _part_text(record: JsonDict, width: int) -> str:
         lines.append(wrapped(record["about"], _INDENT))
     lines += [_INDENT * 2 + formula for formula in record["formula"]]
     for name, knob in record["knobs"].items():
-        said = f"{name} = {_knob(knob['value'])}"
+        said = f"{name} = {knob_value(knob['value'])}"
         lines.append(wrapped(f"{said}  {knob['about']}" if knob["about"] else said, _INDENT, _INDENT * 2))
     if record["needs"]:
         lines.append(f"{_INDENT}reads {', '.join(record['needs'])}")
     return "\n".join(lines)
 
 
-def _knob(value: object) -> str:
+def holds_parts(value: object) -> bool:
+    """Whether a field holds parts; a tuple of numbers is a knob."""
+    return isinstance(value, Part) or (isinstance(value, tuple) and any(isinstance(item, (Part, tuple)) for item in value))
+
+
+def knob_name(path: str) -> str:
+    """A knob by its path, a setting of the run by its flag."""
+    return f"--{path.removeprefix(SETTINGS).replace('_', '-')}" if path.startswith(SETTINGS) else path
+
+
+def knob_value(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(knob_value, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -201,13 +240,19 @@ def read_docstring(kind: type) -> tuple[str, list[str], dict[str, str]]:
     text = inspect.cleandoc(kind.__doc__ or "")
     if text.startswith(f"{kind.__name__}("):  # what dataclasses write where nobody wrote anything
         text = ""
-    body, _, fields = text.partition("\nFields:\n")
+    body = text.partition("\nFields:\n")[0]
     paragraphs = body.split("\n\n")
     formulas = []
     for paragraph in paragraphs:
         if paragraph.lstrip().startswith(".. math::"):
             formulas.append(" ".join(plain_math(paragraph.replace(".. math::", "")).split()))
-    return _plain(paragraphs[0]), formulas, _field_texts(fields)
+    return _plain(paragraphs[0]), formulas, _field_texts(inherited_fields(kind))
+
+
+def inherited_fields(kind: type) -> str:
+    """What docstrings say of the fields of a class, of its own and of those it inherits."""
+    said = [inspect.cleandoc(each.__doc__ or "").partition("\nFields:\n")[2].rstrip() for each in reversed(kind.__mro__)]
+    return "\n".join(text.partition("\n\n")[0] for text in said if text)
 
 
 def _field_texts(section: str) -> dict[str, str]:

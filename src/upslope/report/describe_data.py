@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from upslope.experience import Dataset
 from upslope.experience.dataset import dataset_folders, read_card
 from upslope.experience.measures import Description
+from upslope.experience.minari_files import MINARI, local_minari
 from upslope.plain_data import JsonDict
 from upslope.report.describe import table
 
@@ -18,13 +19,12 @@ def made_text(dataset: Dataset) -> str:
     card, mean = dataset.card, float(dataset.episodes.returns.mean())
     score = dataset.normalised(mean)
     scored = "" if math.isnan(score) else f", score {score:.1f}"
-    lines = [
-        f"{card.recipe} on {card.env}: {card.episodes:,} episodes, {card.decisions:,} steps, mean return {_number(mean)}{scored}"
-    ]
+    size = f"{card.episodes:,} episode{'s' if card.episodes != 1 else ''}, {card.decisions:,} steps"
+    lines = [f"{card.recipe} on {card.env}: {size}, mean return {_number(mean)}{scored}"]
     if card.reference_episodes:
-        over = f"over {card.reference_episodes} episodes each"
+        known = f"the expert {_number(card.expert)} (score 100)" if math.isfinite(card.expert) else "no expert is known"
         lines.append(
-            f"random actions return {_number(card.random)} (score 0), the expert {_number(card.expert)} (score 100), {over}"
+            f"random actions return {_number(card.random)} (score 0), {known}; over {card.reference_episodes} episodes each"
         )
     return "\n".join(lines)
 
@@ -101,14 +101,10 @@ def data_records() -> list[JsonDict]:
 
 
 def _minari_records(empty: JsonDict) -> list[JsonDict]:
-    try:
-        import minari
-    except ImportError:
-        return []
     found = []
-    for name, known in sorted(minari.list_local_datasets().items()):
+    for name, known in sorted(local_minari().items()):
         told = {"env": "", "recipe": str(known.get("algorithm_name") or ""), "episodes": int(known["total_episodes"])}
-        found.append({"name": f"minari:{name}", **empty, **told, "decisions": int(known["total_steps"])})
+        found.append({"name": f"{MINARI}{name}", **empty, **told, "decisions": int(known["total_steps"])})
     return found
 
 

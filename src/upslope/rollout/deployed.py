@@ -12,6 +12,7 @@ import numpy as np
 
 from upslope.errors import UserError
 from upslope.policies.control.mlp import MLPPolicy
+from upslope.policies.control.network_policy import NetworkPolicy
 from upslope.rollout.normalise import ObservationNormaliser
 from upslope.runtime.seeding import generator
 from upslope.tasks.gym import GymTask
@@ -26,7 +27,9 @@ class DeployedPolicy:
         seed: Of actions that are drawn.
     """
 
-    def __init__(self, task: GymTask, policy: MLPPolicy, observations: ObservationNormaliser | None, seed: int = 0) -> None:
+    def __init__(
+        self, task: GymTask, policy: MLPPolicy | NetworkPolicy, observations: ObservationNormaliser | None, seed: int = 0
+    ) -> None:
         self.task, self.policy, self.observations = task, policy, observations
         self.observation_space, self.action_space = task.observation_space, task.action_space
         self._actor, self._random = policy.acting(), generator(seed, "predict")
@@ -50,9 +53,8 @@ class DeployedPolicy:
         return (taken[0] if single and self.task.continuous else np.asarray(taken[0]) if single else taken), state
 
     def parameters(self, observation: Any) -> np.ndarray:
-        """Of the distribution of actions, ``[B, A]``: logits, or the means of a Gaussian before they are clipped."""
-        output = self._actor.output(self.seen(observation)[0])
-        return output[:, :-1] if self._actor.has_value else output
+        """Of the actions, ``[B, A]``: logits, values of the choices, or means before they are clipped or squashed."""
+        return self._actor.output(self.seen(observation)[0])[:, : self.task.action_size]  # a value or spreads stand behind them
 
     def seen(self, observation: Any) -> tuple[np.ndarray, bool]:
         """Observations as the network sees them, ``[B, D]`` float32, and whether it was a single one."""

@@ -1,26 +1,29 @@
 """A trained controller as one file that needs nothing of ours: ``.onnx``, or ``.pt`` (TorchScript).
 
 The file takes raw observations ``[N, ...]`` (float32 as the environment shapes them, int64 for a Discrete space) and gives
-``action``, the likeliest one as the environment takes it, and ``parameters`` of the distribution: logits, or the Gaussian's means
-and, in continuous spaces, ``log_std`` as a third output. Normalisation and clipping are inside. Before it is written it must agree
-with `DeployedPolicy.predict` on a thousand observations.
+``action``, the greedy one as the environment takes it, and ``parameters``: logits, values of the choices, or means before they are
+clipped or squashed. Where actions are vectors and drawn, ``log_std`` is a third output, one for all observations or one for each.
+Normalisation and clipping are inside. Before it is written it must agree with `DeployedPolicy.predict` on a thousand observations.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from upslope.errors import MissingExtra, UserError, did_you_mean, install_extra
+from upslope.objective.networks.layers import ACTIVATIONS
 from upslope.plain_data import JsonDict
-from upslope.policies.control import plain
+from upslope.policies.control.greedy import DenseLayer, GreedyNetwork
+from upslope.policies.control.network_policy import NetworkPolicy
 from upslope.rollout.deployed import DeployedPolicy
 from upslope.runtime.files import write_bytes
 
@@ -116,7 +119,7 @@ def compare(controller: DeployedPolicy, answer: Answer, observations: np.ndarray
     size = np.abs(thought).max() + 1e-6
     difference = float(np.abs(parameters - thought).max() / size)
     if controller.task.continuous:
-        return Agreement(max(difference, float(np.abs(action - wanted).max() / size)), 0)
+        return Agreement(max(difference, float(np.abs(action - wanted).max() / max(size, np.abs(wanted).max()))), 0)
     rows, start = np.arange(len(thought)), int(controller.action_space.start)
     lost = thought[rows, wanted - start] - thought[rows, (action - start).clip(0, thought.shape[1] - 1)]
     return Agreement(difference, int((lost > TOLERANCE * size).sum()))
@@ -130,19 +133,22 @@ class _Exported(nn.Module):
 
     def __init__(self, controller: DeployedPolicy) -> None:
         super().__init__()
-        policy, space, normaliser = controller.policy, controller.action_space, controller.observations
-        self.activation, self.continuous = policy.sizes.activation, controller.task.continuous
+        space, normaliser = controller.action_space, controller.observations
+        self.network = network = controller.policy.greedy_network()
         self.one_hot = int(controller.observation_space.n) if hasattr(controller.observation_space, "n") else 0
         self.first = int(getattr(controller.observation_space, "start", 0))
         self.shape, self.start = tuple(space.shape), int(getattr(space, "start", 0))
         self.clip = normaliser.clip if normaliser is not None else 0.0
         mean, spread = _statistics(controller)
         self.mean, self.spread = nn.Buffer(torch.from_numpy(mean)), nn.Buffer(torch.from_numpy(spread))
-        self.weights = nn.ParameterList([nn.Parameter(layer.weight.float().clone(), False) for layer in policy.actor])
-        self.biases = nn.ParameterList([nn.Parameter(layer.bias.float().clone(), False) for layer in policy.actor])
-        if self.continuous:
-            self.log_std = nn.Buffer(_log_std(controller))
+        pieces = [piece for layers in network.members for layer in layers for piece in layer if piece is not None]
+        self.pieces = nn.ParameterList([nn.Parameter(piece, False) for piece in pieces])
+        if network.log_std is not None:
+            self.log_std = nn.Buffer(network.log_std)
+        if network.last != "best":
             self.low, self.high = (nn.Buffer(torch.from_numpy(np.array(end))) for end in (space.low, space.high))
+        if network.last == "tanh":
+            self.least, self.range = (nn.Buffer(torch.from_numpy(each)) for each in _stretch(controller))
 
     def forward(self, observation: Tensor) -> tuple[Tensor, ...]:
         if self.one_hot:
@@ -151,14 +157,36 @@ class _Exported(nn.Module):
             hidden = observation.reshape(observation.shape[0], -1).float()
         if self.clip:
             hidden = ((hidden.double() - self.mean) / self.spread).clamp(-self.clip, self.clip).float()
-        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            hidden = nn.functional.linear(hidden, weight, bias)
-            if number < len(self.weights) - 1:
-                hidden = plain.ACTIVATIONS[self.activation](hidden)
-        if not self.continuous:
-            return hidden.argmax(-1) + self.start, hidden
-        action = torch.maximum(torch.minimum(hidden.reshape(-1, *self.shape).to(self.low.dtype), self.high), self.low)
-        return action, hidden, self.log_std
+        pieces = iter(self.pieces)
+        output = torch.stack([self._member(layers, hidden, pieces) for layers in self.network.members]).mean(0)
+        parameters = output[:, : self.network.actions]
+        if self.network.last == "best":
+            return parameters.argmax(-1) + self.start, parameters
+        stretched = self.least + 0.5 * (parameters.tanh() + 1.0) * self.range if self.network.last == "tanh" else parameters
+        shaped = stretched.reshape(-1, *self.shape).to(self.low.dtype)
+        action = torch.maximum(torch.minimum(shaped, self.high), self.low)
+        return action, parameters, *self._log_std(output)
+
+    def _member(self, layers: tuple[DenseLayer, ...], hidden: Tensor, pieces: Iterator[Tensor]) -> Tensor:
+        for layer in layers[:-1]:
+            hidden = nn.functional.linear(hidden, next(pieces), next(pieces))
+            if layer.scale is not None:
+                hidden = nn.functional.layer_norm(hidden, hidden.shape[-1:], next(pieces), next(pieces))
+            hidden = ACTIVATIONS[self.network.activation](hidden)
+        return nn.functional.linear(hidden, next(pieces), next(pieces))
+
+    def _log_std(self, output: Tensor) -> tuple[Tensor, ...]:
+        if self.network.std == "none":
+            return ()
+        shared = self.network.std == "shared"
+        return (self.log_std if shared else output[:, self.network.actions :].clamp(*self.network.log_std_bounds),)
+
+
+def _stretch(controller: DeployedPolicy) -> tuple[np.ndarray, np.ndarray]:
+    """The lower end and the width of the box that [-1, 1] stands for."""
+    box = cast(NetworkPolicy, controller.policy).box
+    assert box is not None
+    return box.low, box.high - box.low
 
 
 def _torchscript(controller: DeployedPolicy) -> tuple[bytes, Answer, str]:
@@ -179,11 +207,6 @@ def _torchscript(controller: DeployedPolicy) -> tuple[bytes, Answer, str]:
         return action.numpy(), parameters.numpy()
 
     return file.getvalue(), answer, "torch.jit"
-
-
-def _log_std(controller: DeployedPolicy) -> Tensor:
-    assert controller.policy.log_std is not None
-    return controller.policy.log_std.detach().float().clone()
 
 
 def _statistics(controller: DeployedPolicy) -> tuple[np.ndarray, np.ndarray]:
@@ -219,6 +242,9 @@ class _Graph:
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
+    def number(self, value: float) -> str:
+        return self.constant(f"number{len(self.constants)}", np.array(value, np.float32))
+
 
 def _onnx(controller: DeployedPolicy) -> tuple[bytes, Answer, str]:
     try:
@@ -228,19 +254,17 @@ def _onnx(controller: DeployedPolicy) -> tuple[bytes, Answer, str]:
     from onnx import TensorProto, helper
 
     space, task = controller.observation_space, controller.task
-    graph = _Graph()
-    parameters = _network(graph, controller, _input(graph, controller))
-    action = _action(graph, controller, parameters)
+    graph, network = _Graph(), controller.policy.greedy_network()
+    output = _network(graph, network, _input(graph, controller))
+    parameters = _columns(graph, output, 0, network.actions, "parameters")
+    action = _action(graph, controller, network, parameters)
     taken = helper.np_dtype_to_tensor_dtype(np.dtype(controller.action_space.dtype)) if task.continuous else TensorProto.INT64
     outputs = [
         helper.make_tensor_value_info(action, taken, ["N", *controller.action_space.shape]),
         helper.make_tensor_value_info(parameters, TensorProto.FLOAT, ["N", task.action_size]),
     ]
-    if task.continuous:
-        log_std = graph.constant("log_std_value", _log_std(controller).numpy())
-        outputs.append(
-            helper.make_tensor_value_info(graph.add("Identity", log_std, name="log_std"), TensorProto.FLOAT, [task.action_size])
-        )
+    if network.std != "none":
+        outputs.append(_log_std(graph, network, output))
     kind = TensorProto.INT64 if hasattr(space, "n") else TensorProto.FLOAT
     inputs = [helper.make_tensor_value_info("observation", kind, ["N", *space.shape])]
     made = helper.make_graph(graph.nodes, "policy", inputs, outputs, graph.constants)
@@ -274,33 +298,67 @@ def _input(graph: _Graph, controller: DeployedPolicy) -> str:
     return graph.add("Cast", graph.add("Clip", scaled, low, high), to=TensorProto.FLOAT)
 
 
-def _network(graph: _Graph, controller: DeployedPolicy, hidden: str) -> str:
-    """Logits or means ``[N, A]``."""
-    layers = [(weight.detach().float().numpy(), bias.detach().float().numpy()) for weight, bias in controller.policy.actor]
-    for number, (weight, bias) in enumerate(layers):
-        inputs = (hidden, graph.constant(f"weight{number}", weight), graph.constant(f"bias{number}", bias))
-        if number == len(layers) - 1:
-            return graph.add("Gemm", *inputs, name="parameters", transB=1)
-        taken = graph.add("Gemm", *inputs, transB=1)
-        activation = controller.policy.sizes.activation
-        hidden = (
-            graph.add("Mul", taken, graph.add("Sigmoid", taken))
-            if activation == "silu"
-            else graph.add({"tanh": "Tanh", "relu": "Relu"}[activation], taken)
-        )
-    raise AssertionError("a network has an output layer")
+def _network(graph: _Graph, network: GreedyNetwork, observation: str) -> str:
+    """What the network puts out, ``[N, O]``; the mean of its members."""
+    found = []
+    for member, layers in enumerate(network.members):
+        hidden = observation
+        for number, layer in enumerate(layers):
+            place = f"{member}_{number}"
+            named = [
+                graph.constant(f"{kind}{place}", piece.numpy()) for kind, piece in layer._asdict().items() if piece is not None
+            ]
+            hidden = graph.add("Gemm", hidden, *named[:2], transB=1)
+            if number == len(layers) - 1:
+                break
+            if named[2:]:
+                hidden = graph.add("LayerNormalization", hidden, *named[2:], axis=-1, epsilon=1e-5)
+            hidden = _activated(graph, network.activation, hidden)
+        found.append(hidden)
+    return graph.add("Mean", *found) if len(found) > 1 else found[0]
 
 
-def _action(graph: _Graph, controller: DeployedPolicy, parameters: str) -> str:
+def _activated(graph: _Graph, activation: str, taken: str) -> str:
+    if activation == "silu":
+        return graph.add("Mul", taken, graph.add("Sigmoid", taken))
+    if activation == "gelu":  # an operation of its own only in later versions
+        share = graph.add("Erf", graph.add("Mul", taken, graph.number(math.sqrt(0.5))))
+        return graph.add("Mul", taken, graph.add("Mul", graph.add("Add", share, graph.number(1.0)), graph.number(0.5)))
+    return graph.add({"tanh": "Tanh", "relu": "Relu"}[activation], taken)
+
+
+def _columns(graph: _Graph, output: str, first: int, end: int, name: str = "") -> str:
+    ends = [graph.constant(f"{kind}{first}", np.array([at])) for kind, at in (("from", first), ("to", end), ("along", 1))]
+    return graph.add("Slice", output, *ends, name=name)
+
+
+def _log_std(graph: _Graph, network: GreedyNetwork, output: str) -> Any:
+    from onnx import TensorProto, helper
+
+    if network.log_std is not None:
+        value = graph.constant("log_std_value", network.log_std.numpy())
+        graph.add("Identity", value, name="log_std")
+        return helper.make_tensor_value_info("log_std", TensorProto.FLOAT, [network.actions])
+    ends = [graph.number(end) for end in network.log_std_bounds]
+    graph.add("Clip", _columns(graph, output, network.actions, 2 * network.actions), *ends, name="log_std")
+    return helper.make_tensor_value_info("log_std", TensorProto.FLOAT, ["N", network.actions])
+
+
+def _action(graph: _Graph, controller: DeployedPolicy, network: GreedyNetwork, parameters: str) -> str:
     from onnx import helper
 
     space = controller.action_space
-    if not controller.task.continuous:
+    if network.last == "best":
         best = graph.add("ArgMax", parameters, axis=-1, keepdims=0)
         return graph.add("Add", best, graph.constant("start", np.array(int(space.start))), name="action")
-    shaped = graph.add("Reshape", parameters, graph.constant("shape", np.array([-1, *space.shape])))
-    cast = graph.add("Cast", shaped, to=helper.np_dtype_to_tensor_dtype(np.dtype(space.dtype)))
-    below = graph.add("Min", cast, graph.constant("high", np.asarray(space.high)))
+    taken = parameters
+    if network.last == "tanh":
+        least, width = _stretch(controller)
+        share = graph.add("Mul", graph.add("Add", graph.add("Tanh", parameters), graph.number(1.0)), graph.number(0.5))
+        taken = graph.add("Add", graph.constant("least_action", least), graph.add("Mul", share, graph.constant("width", width)))
+    shaped = graph.add("Reshape", taken, graph.constant("shape", np.array([-1, *space.shape])))
+    typed = graph.add("Cast", shaped, to=helper.np_dtype_to_tensor_dtype(np.dtype(space.dtype)))
+    below = graph.add("Min", typed, graph.constant("high", np.asarray(space.high)))
     return graph.add("Max", below, graph.constant("low", np.asarray(space.low)), name="action")
 
 

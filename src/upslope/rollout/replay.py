@@ -17,6 +17,7 @@ from upslope.errors import UserError
 from upslope.experience.episodes import Episodes
 from upslope.experience.log import ExperienceLog
 from upslope.experience.sampler import DrawnRows, draw, joined, returns_to_go
+from upslope.experience.search_tree import SearchTree
 from upslope.experience.store import DatasetRows, ReplayStore
 from upslope.policies.control.bound_networks import ExperienceInputs
 from upslope.policies.control.network_policy import NetworkPolicy
@@ -156,7 +157,10 @@ class ReplayRollout:
         order: list[np.ndarray] = []
         for update in updates:
             random = self._random.manual_seed(mix(self.seed, "draw", step, update))
-            counts = data.counts(rows, stored, float(torch.rand((), generator=random)))
+            chance = float(torch.rand((), generator=random))
+            if data.together > 1:
+                chance = float(numpy_generator(self.seed, "together", (update - 1) // data.together).random())
+            counts = data.counts(rows, stored, chance)
             for name, count in counts.items():
                 if count and not stored[name]:
                     raise UserError(f"{count} rows of an update are to come from what is {name}, and there is none of it.")
@@ -189,7 +193,8 @@ class ReplayRollout:
             raise UserError("a model of this method looks at a whole dataset, and there is none. Give --data.")
         rows = self.dataset.decision_rows(np.arange(self.dataset.decision_count))
         observation, action = self.dataset.columns.observation[rows], self.dataset.columns.action[rows]
-        return World(self._seen(observation), action if self.policy.box is None else self.policy.box.to_unit(action))
+        action = action if self.policy.box is None else self.policy.box.to_unit(action)
+        return World(torch.from_numpy(self._seen(observation)), torch.from_numpy(np.ascontiguousarray(action)), SearchTree)
 
     def _drawn(self, numbers: np.ndarray, data: DrawnData) -> DrawnRows:
         lanes = self.store.lanes

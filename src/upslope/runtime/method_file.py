@@ -77,6 +77,10 @@ def _expected(value: object, kind: type, what: str) -> Any:
     return kind(value)
 
 
+METHOD_DEFAULTS = {"learner": Method.learner, "offline": Method.offline}
+"""Of a method itself: what it was when files did not say it."""
+
+
 def modern_table(value: object) -> Any:
     """A method's table from a file of any age as this version would write it: parts by today's names, with the fields they gained.
 
@@ -92,7 +96,7 @@ def modern_table(value: object) -> Any:
         kind = own_parts().get(table["part"])
         if kind is not None:
             table |= {name: default for name, default in _defaults(kind).items() if name not in table}
-    return table
+    return {**METHOD_DEFAULTS, **table} if "paper" in table else table
 
 
 def _defaults(kind: type[Part]) -> JsonDict:

@@ -288,7 +288,7 @@ def needs(method: Method, **more: Any) -> None:
 
 UNASKED = {
     "policy-gradient": ("reference.start.logp", "proximal.entropy", "proximal.value", "current.entropy", "current.value"),
-    "actor-critic": ("step_reward", "signal.discount", "signal.return_to_go", "label.source"),
+    "actor-critic": ("step_reward", "signal.discount", "signal.return_to_go", "signal.online", "label.source"),
 }
 """Columns that a method does without if it does not name them."""
 
@@ -298,6 +298,8 @@ def without_column(batch: Batch, need: str) -> Batch | None:
     view, _, name = need.partition(".")
     if view in ("signal", "label") and batch.nets is not None:
         return batch.replace(**{view: {each: kept for each, kept in getattr(batch, view).items() if each != name}})
+    if view == "reference" and batch.nets is not None:
+        return batch.replace(nets=cast(TableNets, batch.nets).without_reference(name.split(".")[0]))
     if view == "reference":
         return batch.replace(reference={each: kept for each, kept in batch.reference.items() if each != name.split(".")[0]})
     if need == "step_reward" and batch.nets is not None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from upslope.errors import MethodError
+from upslope.errors import UserError
 from upslope.objective import estimator
 from upslope.runtime.seeding import generator
 from upslope.testing.batches import Outcome, cut, first_states, random_batch
@@ -26,11 +26,13 @@ def drawn_batch(method: Method, seed: int, groups: int = 3, samples: int = 4, ki
     assert batch.ended is not None and batch.key is not None
     discount = torch.where(batch.ended == Ended.TERMINATED, 0.0, GAMMA).to(dtype)
     returns = torch.randn(shape, generator=random, dtype=torch.float64).to(dtype)
+    source = torch.tensor([Source.REPLAYED, Source.DEMONSTRATED]).repeat(batch.rows)[: batch.rows]
+    online = (source == Source.REPLAYED).to(dtype).unsqueeze(1).expand(shape)
     return batch.replace(
         proximal=None, current=None, reference={}, bootstrap=None,
         action=(2 * drawn - 1).to(dtype) if kind == "continuous" else drawn.argmax(-1),
-        signal={"discount": discount, "return_to_go": returns},
-        label={"source": torch.tensor([Source.REPLAYED, Source.DEMONSTRATED]).repeat(batch.rows)[: batch.rows]},
+        signal={"discount": discount, "return_to_go": returns, "online": online},
+        label={"source": source},
         nets=table_nets(method, kind, batch.key, seed, dtype),
     )  # fmt: skip
 
@@ -39,13 +41,13 @@ def kinds(method: Method) -> list[Kind]:
     """The kinds of action that a method takes.
 
     Raises:
-        MethodError: if it takes none.
+        UserError: if it takes none.
     """
-    found, refused = list[Kind](), MethodError(f"{method.name} takes no kind of action.")
+    found, refused = list[Kind](), UserError(f"{method.name} takes no kind of action.")
     for kind in KINDS:
         try:
             drawn_gradient(method, drawn_batch(method, seed=0, groups=1, samples=2, positions=2, kind=kind))
-        except MethodError as error:
+        except UserError as error:
             refused = error
         else:
             found.append(kind)

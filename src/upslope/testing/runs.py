@@ -76,7 +76,7 @@ class Ground:
         kind = kinds(method)[0]
         task = self.task or {"continuous": "gym:Pendulum-v1", "discrete": "gym:CartPole-v1"}[kind]
         sizes, data = dict(STORED), ""
-        if method.offline or any(getattr(part, "needs_dataset", False) for part in method.data):
+        if method.offline or any(getattr(part, "needs_dataset", False) for _, part in method.parts()):
             sizes, data = sizes | {"offline_steps": 2}, str(random_dataset(task).save(folder / "random"))
         waits = {f"{path}.steps": 8 for path, part in method.held("acting") if getattr(part, "steps", 0) > 8}
         given = Settings(**{**sizes, **settings, **self.settings})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -19,16 +19,19 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
+from upslope.experience.search_tree import SearchTree
 from upslope.policies.control.network_policy import POLICY, NetworkPolicy, flat_modules
 from upslope.policies.control.networks import in_domains
 from upslope.runtime.seeding import generator, stable_hash
-from upslope.types import At, Drawn, Method, Whose, decision_keys
+from upslope.types import At, Drawn, Method, Solved, Whose, World, decision_keys
 
 Kind = Literal["continuous", "discrete"]
 KINDS: tuple[Kind, ...] = ("continuous", "discrete")
 """Actions as vectors and as choices."""
 OBSERVATIONS, ACTIONS, HIDDEN = 3, {"continuous": 2, "discrete": 4}, (8, 8)
 STATES: tuple[At, ...] = ("now", "next")
+RECORDED = 20
+"""Decisions that solved models have looked at."""
 BITS = 53
 """Of the numbers that `decision_keys` gives."""
 
@@ -83,6 +86,11 @@ class TableNets:
         """The same with tables that require a gradient and have none yet."""
         return self.take(lambda table: table.detach().clone().requires_grad_(table.is_floating_point()))
 
+    def without_reference(self, name: str) -> TableNets:
+        """The same with nobody under this name to compare with."""
+        others = {each: actor for each, actor in self.references.items() if each != name}
+        return TableNets(self.policy, others, self.tables, self.key, self.scope)
+
     def own_tables(self) -> dict[str, Tensor]:
         """The tables of the network whose loss is computed: ``q`` for the state, ``q.next`` for the one behind it."""
         names = {"now": self.scope, "next": f"{self.scope}.next"}
@@ -104,8 +112,8 @@ class TableNets:
             return self._uniform(self.uniform(like, name))
         live = whose == self.scope == POLICY
         noise = self.uniform(like, name) if self.discrete else self.normal(like, name)
-        with torch.set_grad_enabled(live):
-            return self._actor(whose).sample(self._seen(POLICY, at, live, given), noise, not live)
+        with torch.set_grad_enabled(live or any(column.requires_grad for column in (given or {}).values())):
+            return self._actor(whose).sample(self._shown(at, live, given), noise, not live)
 
     def _uniform(self, drawn: Tensor) -> Drawn:
         if self.discrete:
@@ -115,7 +123,7 @@ class TableNets:
     def logp(self, at: At, action: Tensor, whose: Whose = POLICY, given: Mapping[str, Tensor] | None = None) -> Tensor:
         live = whose == self.scope == POLICY
         with torch.set_grad_enabled(live or action.requires_grad):
-            return self._actor(whose).logp(self._seen(POLICY, at, live, given), action, not live)
+            return self._actor(whose).logp(self._shown(at, live, given), action, not live)
 
     def log_probabilities(self, at: At, whose: Whose = POLICY) -> Tensor:
         live = whose == self.scope == POLICY
@@ -154,10 +162,14 @@ class TableNets:
 
     # -- how -----------------------------------------------------------------------------------------------------------
 
-    def _seen(self, network: str, at: At, live: bool, given: Mapping[str, Tensor] | None = None) -> Tensor:
-        table = self.tables[network, at] if live else self.tables[network, at].detach()
-        columns = [column if column.dim() == 3 else column.unsqueeze(-1) for column in (given or {}).values()]
-        return torch.cat([table, *columns], -1) if columns else table
+    def _seen(self, network: str, at: At, live: bool) -> Tensor:
+        return self.tables[network, at] if live else self.tables[network, at].detach()
+
+    def _shown(self, at: At, live: bool, given: Mapping[str, Tensor] | None) -> Tensor:
+        table = self._seen(POLICY, at, live)
+        if not given:
+            return self.policy.shown(table)
+        return torch.cat([table, *(column if column.dim() == 3 else column.unsqueeze(-1) for column in given.values())], -1)
 
     def _actor(self, whose: Whose) -> Any:
         if whose == POLICY:
@@ -185,8 +197,7 @@ def table_nets(method: Method, kind: Kind, key: Tensor, seed: int, dtype: torch.
     """
     method = small(in_domains(method, "control", f"control-{kind}"))
     policy: Any = method.policy.build(TableTask(kind), seed)  # type: ignore[union-attr]
-    for name, model in method.learned:
-        policy.add_model(name, model, seed)
+    _add_models(policy, [*method.learned, *method.solved], seed)
     for name, lagged in policy.lagged.items():
         _shift(lagged, seed, name)  # else it would say what its model says, and methods that differ in whom they ask were one
     asked = method.references if POLICY in policy.networks else ()
@@ -203,15 +214,26 @@ def _table(key: Tensor, dtype: torch.dtype, seed: int, name: str, at: str) -> Te
 
 def with_models(nets: TableNets, method: Method, seed: int) -> TableNets:
     """The same with the networks of a further method's models, where it has others."""
-    missing = [(name, model) for name, model in small(method).learned if name not in nets.policy.networks]
+    own = small(method)
+    missing = [(name, model) for name, model in (*own.learned, *own.solved) if name not in nets.policy.networks]
     if not missing:
         return nets
     policy, tables = copy.deepcopy(nets.policy), dict(nets.tables)
     like = tables[POLICY, "now"]
-    for name, model in missing:
-        policy.add_model(name, model, seed)
+    _add_models(policy, missing, seed)
+    for name, _ in missing:
         tables |= {(name, at): _table(nets.key, like.dtype, seed, name, at) for at in STATES}
     return TableNets(policy.to(like.dtype), nets.references, tables, nets.key)
+
+
+def _add_models(policy: NetworkPolicy, models: Sequence[tuple[str, Any]], seed: int) -> None:
+    """The networks of models; those that are solved have looked at a few random decisions."""
+    for name, model in models:
+        policy.add_model(name, model, seed)
+        if isinstance(model, Solved):
+            random = generator(seed, "world", name)
+            recorded = torch.rand((RECORDED, policy.space.actions), generator=random) * 2 - 1
+            model.solve(policy.networks[name], World(torch.randn((RECORDED, OBSERVATIONS), generator=random), recorded, SearchTree))
 
 
 def small(method: Method) -> Method:

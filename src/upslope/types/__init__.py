@@ -7,7 +7,7 @@ step. Everything a part may see is a column of such decisions, in a `Batch`; a v
 from upslope.types.batch import UNCUT, Batch, Ended, GroupStats, Source, Trajectories, View, decision_keys, pack_rows, unpack_rows
 from upslope.types.calling import call, column, wrong
 from upslope.types.interfaces import DecisionPolicy, Engine, ForwardPass, Policy, Rollout, TaskRollout
-from upslope.types.learned import Acting, ActingContext, ActionSpace, DrawnData, Learned, ModelNetwork, Solved, World
+from upslope.types.learned import Acting, ActingContext, ActionSpace, DrawnData, Learned, ModelNetwork, Nearest, Solved, World
 from upslope.types.method import NAMED_SLOTS, OPTIONAL_SLOTS, SINGLE_SLOTS, SLOT_CLASSES, SLOTS, STACKED_SLOTS, Method, Paper
 from upslope.types.networks import At, Drawn, Networks, Whose
 from upslope.types.part import Head, Metrics, Part, Scope
@@ -38,6 +38,7 @@ from upslope.types.slots import (
     Reward,
     RolloutPlan,
     Shape,
+    SlowWeights,
     State,
     Stateful,
     Surrogate,
@@ -85,6 +86,7 @@ __all__ = [
     "ModelNetwork",
     "ModelPart",
     "ModelView",
+    "Nearest",
     "Network",
     "Networks",
     "Notes",
@@ -103,6 +105,7 @@ __all__ = [
     "Sampling",
     "Scope",
     "Shape",
+    "SlowWeights",
     "Solved",
     "Source",
     "State",

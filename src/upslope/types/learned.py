@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -70,14 +71,20 @@ class Learned(ModelPart):
         raise NotImplementedError
 
 
+Nearest = Callable[[Tensor], Tensor]
+"""The number of the point nearest to each of those asked for: ``[N, K] -> [N]``."""
+
+
 @dataclass(frozen=True, eq=False)
 class World:
     """What a solved model looks at: every recorded decision of the dataset, as networks see it."""
 
-    observation: np.ndarray
+    observation: Tensor
     """``[M, ...]``."""
-    action: np.ndarray
+    action: Tensor
     """``[M, A]`` in [-1, 1] where the space is bounded, or ids ``[M]``."""
+    search: Callable[[Tensor], Nearest]
+    """Prepares points ``[M, K]`` for questions about which of them is nearest."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +124,12 @@ class DrawnData(Data):
     """Steps of a row: their rewards are discounted and summed, and what is behind them is valued."""
     capacity: int
     """Decisions of the run that are remembered; the oldest are forgotten."""
+    together: int = 1
+    """Updates in a row that have the same ``chance``."""
 
     def counts(self, rows: int, stored: dict[str, int], chance: float) -> dict[str, int]:
         """Of an update's ``rows``, how many are drawn from each store; ``stored`` is what they hold (``replayed``,
-        ``demonstrated``), ``chance`` a uniform number of this update."""
+        ``demonstrated``), ``chance`` a uniform number of this update, or of those that it stands ``together`` with."""
         raise NotImplementedError
 
 

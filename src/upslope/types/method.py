@@ -175,10 +175,10 @@ class Method:
         return frozenset().union(*(part.all_needs() for _, part in self.parts()))
 
     def diff(self, other: Method) -> dict[str, tuple[str, str]]:
-        """Slots in which two methods differ: ``{slot: (other's, ours)}`` as text."""
+        """Slots in which two methods differ, what trains them and what on: ``{slot: (other's, ours)}`` as text."""
         return {
             slot: (_slot_text(getattr(other, slot)), _slot_text(getattr(self, slot)))
-            for slot in SLOTS
+            for slot in COMPARED
             if getattr(self, slot) != getattr(other, slot)
         }
 
@@ -258,6 +258,8 @@ def _slots() -> tuple[dict[str, type[Part]], dict[str, str]]:
 SLOT_CLASSES, _FORM = _slots()
 """What the parts of each slot derive from, in the order from tasks to the loss. A new slot is a field of `Method`."""
 SLOTS = tuple(SLOT_CLASSES)
+COMPARED = ("learner", "offline", *SLOTS)
+"""What makes two methods different ones."""
 SINGLE_SLOTS = ("advantage", "ratio", "surrogate", "aggregate")
 """A policy-gradient method needs a part in each of these."""
 OPTIONAL_SLOTS = tuple(slot for slot in SLOTS if _FORM[slot] == "one" and slot not in SINGLE_SLOTS)
@@ -280,8 +282,10 @@ def _belongs(part: Part) -> str:
 
 
 def _slot_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if not value:
         return "none"
-    if isinstance(value, Part):
+    if isinstance(value, (Part, str)):
         return str(value)
     return " + ".join(f"{item[0]}: {item[1]}" if isinstance(item, tuple) else str(item) for item in value)

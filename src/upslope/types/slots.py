@@ -319,6 +319,17 @@ class Model(ModelPart, Regularizer):
         return Head()
 
 
+class SlowWeights(NamedTuple):
+    """Weights that networks return to, part of the way, after every few updates (Reptile, Lookahead)."""
+
+    networks: tuple[str, ...]
+    """``"policy"`` and names of models."""
+    every: int
+    """Updates between two steps of the slow weights."""
+    rate: float
+    """How far they go to where the networks have learned to; there the networks go on."""
+
+
 class Controller(Part, Stateful):
     """Moves knobs during the run, on a signal it remembers, and may end a step's passes early."""
 
@@ -337,6 +348,10 @@ class Controller(Part, Stateful):
     def snapshots(self, state: State, progress: float) -> tuple[str, ...]:
         """References that become the policy as it is now, before the coming step."""
         return ()
+
+    def slow_weights(self) -> SlowWeights | None:
+        """Slow weights that networks learning from stored experience are to keep."""
+        return None
 
     def ends_passes(self, metrics: Metrics) -> bool:
         """Whether the update just made should be the step's last."""

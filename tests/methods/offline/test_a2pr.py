@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from stored_rows import HIDDEN, SMALL, SPACE, Small, assert_same_weights, drawn_rows
+from stored_rows import EPS, HIDDEN, SMALL, SPACE, Small, assert_same_weights, drawn_rows
 from torch import Tensor
 
 from upslope.methods import find
@@ -32,7 +32,7 @@ class Released:
         self.weights = {name: weight.clone().requires_grad_(not name.startswith("lagged")) for name, weight in weights.items()}
         rates = {"q": LR, "value": LR, "vae": LR * 10 / 3, "policy": LR}
         self.optimizers = {
-            network: torch.optim.Adam([w for name, w in self.weights.items() if name.startswith(f"{network}.")], lr=rate)
+            network: torch.optim.Adam([w for name, w in self.weights.items() if name.startswith(f"{network}.")], lr=rate, eps=EPS)
             for network, rate in rates.items()
         }
 

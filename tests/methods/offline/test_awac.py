@@ -7,7 +7,8 @@ import torch
 from beside_d3rlpy import TheirNoise, compare, free_spread, made
 from d3rlpy.algos import AWACConfig
 from d3rlpy.models.torch.policies import build_gaussian_distribution
-from stored_rows import SMALL, Small, assert_same_weights, drawn_rows
+from d3rlpy.optimizers import AdamFactory
+from stored_rows import EPS, SMALL, Small, assert_same_weights, drawn_rows
 
 from upslope.methods import find
 
@@ -20,11 +21,12 @@ def test_updates_are_those_of_d3rlpy(monkeypatch: pytest.MonkeyPatch):
     """Theirs departs from the paper in its target: that draws from tanh of the policy's Gaussian and pays for entropy.
 
     Both are put right here. Its weights are a softmax over the batch, as in the code the authors released: our
-    ``surrogate.normalised``. Its loss is a sum over rows where ours is a mean, which Adam does not see.
+    ``surrogate.normalised``. Its loss is a sum over rows where ours is a mean, which Adam does not see
+    if what it adds to its divisor grows alike.
     """
     free_spread(monkeypatch)
     monkeypatch.setattr("d3rlpy.algos.qlearning.torch.sac_impl.build_squashed_gaussian_distribution", build_gaussian_distribution)
-    algo = made(AWACConfig)
+    algo = made(AWACConfig, actor_optim_factory=AdamFactory(eps=drawn_rows(0).rows * EPS))
     with torch.no_grad():
         next(algo.impl._modules.log_temp.parameters()).fill_(-torch.inf)
     small = Small(awac.with_knobs({"surrogate.normalised": True, "surrogate.cap": float("inf"), "models.q.weight": 1.0}))

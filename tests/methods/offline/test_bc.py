@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from beside_d3rlpy import ENCODER, their_batch, their_layers
+from beside_d3rlpy import ENCODER, SEED, their_batch, their_layers
 from d3rlpy.algos import BCConfig
-from stored_rows import SMALL, SPACE, Small, drawn_rows
+from d3rlpy.optimizers import AdamFactory
+from stored_rows import EPS, SMALL, SPACE, Small, drawn_rows
 
 from upslope.methods import find
 
@@ -15,7 +16,8 @@ bc = find("bc").with_knobs({"policy.hidden": SMALL["policy.hidden"]})
 
 @pytest.mark.checks("oracle", "bc", by="d3rlpy's BC: all weights after several updates")
 def test_updates_are_those_of_d3rlpy():
-    algo = BCConfig(learning_rate=1e-3, encoder_factory=ENCODER).create(device="cpu:0")
+    torch.manual_seed(SEED)
+    algo = BCConfig(learning_rate=1e-3, encoder_factory=ENCODER, optim_factory=AdamFactory(eps=EPS)).create(device="cpu:0")
     algo.create_impl(SPACE.observation, SPACE.actions)
     small = Small(bc)
     small.take(dict(their_layers("policy", [algo.impl.policy])))

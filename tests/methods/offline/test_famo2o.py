@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from stored_rows import HIDDEN, SMALL, SPACE, Small, assert_same_weights, drawn_rows, pendulum_log
+from stored_rows import EPS, HIDDEN, SMALL, SPACE, Small, assert_same_weights, drawn_rows, pendulum_log
 from torch import Tensor
 
 import upslope as up
@@ -81,7 +81,7 @@ class Released:
         self.weights = {name: weight.clone().requires_grad_(not name.startswith("lagged")) for name, weight in weights.items()}
         networks = ("q", "value", "policy", "balance", "balance_temperature")
         self.optimizers = {
-            network: torch.optim.Adam([w for name, w in self.weights.items() if name.startswith(f"{network}.")], lr=LR)
+            network: torch.optim.Adam([w for name, w in self.weights.items() if name.startswith(f"{network}.")], lr=LR, eps=EPS)
             for network in networks
         }
 

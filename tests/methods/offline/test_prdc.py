@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from beside_d3rlpy import TheirNoise, compare, made
@@ -13,6 +12,7 @@ from stored_rows import SMALL, SPACE, Small, assert_same_weights, drawn_rows, pe
 
 import upslope as up
 from upslope.errors import UserError
+from upslope.experience.search_tree import SearchTree
 from upslope.methods import find
 from upslope.objective.models.neighbours import NearestNeighbour, pairs
 from upslope.testing.runs import Breaks, Crash, assert_same_run
@@ -26,8 +26,8 @@ NEAR = 0.1
 def world(*seeds: int) -> World:
     """The rows of these seeds as a dataset."""
     rows = [drawn_rows(seed) for seed in seeds]
-    return World(torch.cat([each.inputs.observation[:, 0] for each in rows]).numpy(),
-                 torch.cat([each.action[:, 0] for each in rows]).numpy())  # fmt: skip
+    states, actions = [each.inputs.observation[:, 0] for each in rows], [each.action[:, 0] for each in rows]
+    return World(torch.cat(states), torch.cat(actions), SearchTree)
 
 
 def solved(small: Small, recorded: World) -> Small:
@@ -41,7 +41,7 @@ def test_updates_are_those_of_d3rlpy(monkeypatch: pytest.MonkeyPatch):
     recorded = world(101, 102, 103, 104)
     small = solved(Small(prdc.with_knobs({"models.neighbours.beta": NEAR})), recorded)
     algo = made(PRDCConfig, beta=NEAR)
-    algo.impl._nbsr.fit(pairs(recorded.observation, recorded.action, NEAR))
+    algo.impl._nbsr.fit(pairs(recorded.observation, recorded.action, NEAR).numpy())
     rows = drawn_rows(102)
     found = small.nets(rows).column("neighbours", "nearest", action=small.nets(rows).actions("now").action.squeeze(2))
     assert not torch.equal(found, rows.action)  # else this were td3-bc
@@ -53,10 +53,10 @@ def test_nearest_is_that_of_all_distances():
     small = solved(Small(prdc), recorded)
     asked = torch.tanh(torch.randn(24, 1, SPACE.actions, generator=torch.Generator().manual_seed(0)))
     found = small.nets(rows).column("neighbours", "nearest", action=asked)
-    all_pairs = torch.from_numpy(pairs(recorded.observation, recorded.action, 2.0))
-    queries = torch.from_numpy(pairs(rows.inputs.observation[:, 0].numpy(), asked[:, 0].numpy(), 2.0))
+    all_pairs = pairs(recorded.observation, recorded.action, 2.0)
+    queries = pairs(rows.inputs.observation[:, 0], asked[:, 0], 2.0)
     nearest = torch.cdist(queries, all_pairs).argmin(1)
-    assert torch.equal(found[:, 0], torch.from_numpy(recorded.action)[nearest])
+    assert torch.equal(found[:, 0], recorded.action[nearest])
     assert len(nearest.unique()) > 5
 
 
@@ -78,7 +78,7 @@ def test_where_states_alone_count_it_is_td3_bc():
 def test_the_nearest_action_by_hand():
     """Two states 1 apart, actions 0 and 1; the policy does 0.9 at the first. At beta 1 the farther pair costs
     1 + 0.01 against 0.81; at beta 0.5 it costs 0.25 + 0.01 and wins."""
-    recorded = World(np.array([[0.0], [1.0]], np.float32), np.array([[0.0], [1.0]], np.float32))
+    recorded = World(torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0], [1.0]]), SearchTree)
     for beta, wanted in ((1.0, 0.0), (0.5, 1.0)):
         model = NearestNeighbour(beta=beta)
         network = model.model_network().build(SPACE, False, 0)

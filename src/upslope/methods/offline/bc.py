@@ -24,6 +24,6 @@ bc = Method(
         # Choices have no mean.
         "control-discrete": {"policy": "Stochastic()"},
     },
-    notes='--set surrogate.likelihood=true with --set policy=\'Stochastic(form="clipped", std="shared")\' imitates by '
-    "log-likelihood; iql at surrogate.beta=0 is that. Choices are always imitated by it.",
+    notes='--set surrogate.likelihood=true with --set \'policy=Stochastic(form="clipped", std="shared")\' imitates by '
+    "log-likelihood; iql without its weights (beta 0) is that. Choices are always imitated by it.",
 )

@@ -8,6 +8,7 @@ from upslope.types import Paper
 
 cal_ql = cql.derive(
     name="cal-ql",
+    offline=False,
     paper=Paper("Cal-QL: Calibrated Offline RL Pre-Training for Efficient Online Fine-Tuning", arxiv="2303.05479", year=2023),
     differs="a value of the policy's actions is not pressed below the return seen from that state; online, half of the rows are "
     "the dataset's",

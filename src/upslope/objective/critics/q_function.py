@@ -32,11 +32,26 @@ class NoPenalty(Penalty):
         return torch.zeros_like(batch.sampled)
 
 
+class ErrorWeight(Part):
+    """How much the error of each row counts, ``[N, T]``, without gradient."""
+
+    def __call__(self, batch: Batch) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class EqualWeight(ErrorWeight):
+    """Every row counts the same."""
+
+    def __call__(self, batch: Batch) -> Tensor:
+        return torch.ones_like(batch.sampled)
+
+
 @dataclass(frozen=True)
 class QFunction(Learned):
     r"""Values of actions, fitted to what came of them.
 
-    .. math::  L = c \sum_i (Q_i(s, a) - y)^2 + \text{penalty}, \qquad y = R + \gamma^n (1 - d) V(s')
+    .. math::  L = c\,w \sum_i (Q_i(s, a) - y)^2 + \text{penalty}, \qquad y = R + \gamma^n (1 - d) V(s')
 
     Fields:
         network: what it is made of; several members are fitted to one target.
@@ -45,6 +60,7 @@ class QFunction(Learned):
         penalty: what it pays besides.
         error: of a member: squared, or Huber's, which grows linearly beyond 1.
         weight: c.
+        importance: w, how much each row counts.
     """
 
     ranges: ClassVar = {"weight": "[0, inf)"}
@@ -57,6 +73,7 @@ class QFunction(Learned):
     penalty: Penalty = field(default_factory=NoPenalty)
     error: Literal["squared", "huber"] = "squared"
     weight: float = 1.0
+    importance: ErrorWeight = field(default_factory=EqualWeight)
 
     def needs(self) -> frozenset[str]:
         return frozenset({"step_reward", "signal.discount"})
@@ -73,11 +90,14 @@ class QFunction(Learned):
         values = nets.value(nets.scope, "now", batch.action.unsqueeze(2)).squeeze(-1)
         errors = values - target
         each = errors.square() if self.error == "squared" else _huber(errors)
+        error = each.sum(0)
+        if not isinstance(self.importance, EqualWeight):
+            error = self.importance(batch).detach() * error
         paid = self.penalty(batch, values)
         notes = {"value": values.detach().mean(0), "td_error": errors.detach().abs().mean(0), "target": target}
         if not isinstance(self.penalty, NoPenalty):
             notes["penalty"] = paid.detach()
-        return self.weight * each.sum(0) + paid, notes
+        return self.weight * error + paid, notes
 
 
 def _huber(errors: Tensor) -> Tensor:

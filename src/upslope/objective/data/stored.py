@@ -53,3 +53,27 @@ class MixedReplay(UniformReplay):
             return super().counts(rows, stored, chance)
         demonstrated = round(rows * self.demonstrated)
         return {REPLAYED: rows - demonstrated, DEMONSTRATED: demonstrated}
+
+
+@dataclass(frozen=True)
+class OneStore(UniformReplay):
+    """All rows of an update come from one store, the dataset or the run's own, drawn anew for every few updates (MOORL).
+
+    As long as one of them is empty, the other is taken.
+
+    Fields:
+        demonstrated: how likely the dataset is.
+        together: updates in a row that draw from the same store.
+    """
+
+    ranges: ClassVar = {"demonstrated": "[0, 1]", "together": "[1, inf)"}
+    needs_dataset: ClassVar[bool] = True
+
+    demonstrated: float = 0.5
+    together: int = 1
+
+    def counts(self, rows: int, stored: dict[str, int], chance: float) -> dict[str, int]:
+        if not stored.get(DEMONSTRATED) or not stored.get(REPLAYED):
+            return super().counts(rows, stored, chance)
+        demonstrated = rows if chance < self.demonstrated else 0
+        return {REPLAYED: rows - demonstrated, DEMONSTRATED: demonstrated}

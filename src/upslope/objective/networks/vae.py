@@ -12,7 +12,6 @@ from upslope.errors import MethodError
 from upslope.objective.base import ActionSpace, ModelNetwork
 from upslope.objective.networks.layers import MLPStack
 from upslope.objective.networks.mlp import checked_widths
-from upslope.runtime.seeding import mix
 
 LOG_STD = (-4.0, 15.0)
 """Bounds of the logarithm of a latent's spread, as released code of BCQ and its heirs has them."""
@@ -66,6 +65,6 @@ class ActionVAE(ModelNetwork):
         if space.discrete:
             raise MethodError("an autoencoder of actions is for vectors, and this environment's actions are choices.")
         size, latent = space.observation[0], self.latents * space.actions
-        encoder = MLPStack(1, (size + space.actions, *self.hidden, 2 * latent), "relu", False, mix(seed, "encoder"))
-        decoder = MLPStack(1, (size + latent, *self.hidden, space.actions), "relu", False, mix(seed, "decoder"))
+        encoder = MLPStack(1, (size + space.actions, *self.hidden, 2 * latent), "relu", False, seed)
+        decoder = MLPStack(1, (size + latent, *self.hidden, space.actions), "relu", False, seed ^ 1)
         return VAEModule(encoder, decoder)

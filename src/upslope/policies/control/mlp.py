@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from upslope.errors import MethodError, UserError, did_you_mean
 from upslope.plain_data import JsonDict
 from upslope.policies.control.actor import Acted, Actor
+from upslope.policies.control.greedy import DenseLayer, GreedyNetwork
 from upslope.policies.control.network import (
     ACTIVATIONS,
     LayerStack,
@@ -170,6 +171,14 @@ class MLPPolicy(nn.Module):
         action = actor.choose(output, noise.numpy(), greedy)
         view = actor.view(output, action)
         return Acted(torch.from_numpy(action), view.logp, view.entropy, view.value)
+
+    def greedy_network(self) -> GreedyNetwork:
+        """How the likeliest action comes from an observation."""
+        layers = tuple(DenseLayer(layer.weight.float().clone(), layer.bias.float().clone()) for layer in self.actor)
+        if self.log_std is None:
+            return GreedyNetwork((layers,), self.sizes.activation, "best", self.sizes.actions)
+        spread = self.log_std.detach().float().clone()
+        return GreedyNetwork((layers,), self.sizes.activation, "clipped", self.sizes.actions, "shared", spread)
 
     # -- learning ------------------------------------------------------------------------------------------------------
 

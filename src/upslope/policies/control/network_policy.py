@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from upslope.errors import UserError
 from upslope.objective.networks.balance import sinusoids
 from upslope.objective.networks.layers import FlatModule, follow
-from upslope.policies.control.actors import NUMPY_ACTIVATIONS, numpy_forward, torch_forward
+from upslope.policies.control.actors import LOG_STD, NUMPY_ACTIVATIONS, GaussianActor, numpy_forward, torch_forward
+from upslope.policies.control.greedy import GreedyNetwork, dense_layers
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
 from upslope.runtime.seeding import mix
 from upslope.types import ActionSpace, Learned, Solved, Trajectories, View
@@ -112,6 +113,28 @@ class NetworkPolicy(nn.Module):
     def acting(self) -> NetworkActor:
         """The policy for acting. It reads the weights where they are: later updates reach it."""
         return NetworkActor(self)
+
+    def greedy_network(self) -> GreedyNetwork:
+        """How the action comes from an observation where nothing is drawn.
+
+        Raises:
+            UserError: if a model chooses a coefficient in between.
+        """
+        if self.chosen_by:
+            raise UserError(
+                f"this policy asks the model {self.chosen_by!r} for a coefficient before it acts, and only networks that go from "
+                "an observation to an action are written as a file. up.load(RUN).predict answers for it."
+            )
+        network: Any = self.networks[self.reads or POLICY]
+        members, activation, size = dense_layers(network.stack), network.stack.activation, self.space.actions
+        if self.space.discrete:
+            return GreedyNetwork(members, activation, "best", size)
+        if not isinstance(network, GaussianActor):
+            return GreedyNetwork(members, activation, "tanh", size)
+        if network.shared is None:
+            return GreedyNetwork(members, activation, "tanh", size, "state", None, LOG_STD)
+        spread = network.shared.frozen["log_std"].detach().float().cpu().clamp(*LOG_STD)
+        return GreedyNetwork(members, activation, "tanh", size, "shared", spread)
 
     def shown(self, observation: Tensor) -> Tensor:
         """What the actor looks at ``[N, T, ...]``: the observation, and the coefficient for it where one is chosen."""

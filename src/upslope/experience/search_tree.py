@@ -1,0 +1,31 @@
+"""Which of many points is nearest, exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from upslope.errors import UserError
+
+LEAF = 32
+"""Points that are compared one by one, once the tree has come down to them."""
+
+
+class SearchTree:
+    """A KD-tree over points ``[M, K]``. Nobody changes it, so copies of what holds it share it."""
+
+    def __init__(self, points: Tensor) -> None:
+        try:
+            from scipy.spatial import cKDTree
+        except ImportError as missing:
+            raise UserError("neighbours are looked for with scipy, which is missing: pip install 'upslope[control]'.") from missing
+        # Splits at the middle of a box, not at the median: built much sooner, and quicker to ask where points lie along episodes.
+        self.tree: Any = cKDTree(points.double().numpy(), leafsize=LEAF, balanced_tree=False)
+
+    def __call__(self, asked: Tensor) -> Tensor:
+        return torch.from_numpy(self.tree.query(asked.detach().double().cpu().numpy())[1])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SearchTree:
+        return self

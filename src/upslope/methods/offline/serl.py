@@ -1,0 +1,33 @@
+"""SERL: RLPD with the settings that made robots learn within an hour."""
+
+from upslope.methods.offline.rlpd import rlpd
+from upslope.objective.critics import QFunction, SmallestOfSome, SoftValue, Temperature
+from upslope.objective.data.stored import MixedReplay
+from upslope.objective.networks import MLPEnsemble
+from upslope.policies.control.networks import Stochastic
+from upslope.rollout.acting import UniformFirst
+from upslope.types import Paper
+
+serl = rlpd.derive(
+    name="serl",
+    paper=Paper("SERL: A Software Suite for Sample-Efficient Robotic Reinforcement Learning", arxiv="2401.16013", year=2024),
+    differs="tanh and layer norm in actor and critics; a temperature that begins at 0.01 and entropy that no target counts; four "
+    "updates of the critics for a step of the environment and for one of the actor; 300 random steps first",
+    formula=r"y = r + γ min over 2 of 10 Q̄_i(s', a'~π),   L_π = α log π(a|s) - mean_i Q_i(s, a)",
+    use_when="a robot has a few demonstrations and a reward that only says when it is done",
+    data=MixedReplay(demonstrated=0.5, capacity=200_000),
+    policy=Stochastic(activation="tanh", layer_norm=True, every=4),
+    models={
+        "q": QFunction(
+            network=MLPEnsemble(members=10, activation="tanh", layer_norm=True), target=SoftValue(entropy=False),
+            over=SmallestOfSome(some=2), weight=0.1,
+        ),
+        "temperature": Temperature(start=0.01, every=4),
+    },
+    acting=UniformFirst(steps=300),
+    on={"control": {"settings.horizon": 100, "settings.updates_per_step": 400}},
+    notes="The suite's learner runs beside its actor as fast as it can; here a step of the environment is four updates. It wants "
+    "half of the entropy that SAC wants (models.temperature.target_entropy), draws the two critics with replacement and moves the "
+    "temperature by another function of its weight. From pictures its discount is 0.96 (data.gamma). Its encoder for pictures, "
+    "random crops, VICE and the pair of policies that need no reset are not part of this composition.",
+)  # fmt: skip
