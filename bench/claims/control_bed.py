@@ -166,12 +166,23 @@ def _with_returns(run: Any, steps: int) -> list[dict[str, Any]]:
 # -- measures --------------------------------------------------------------------------------------------------------------
 
 
-def env_steps_until(level: float) -> Measure:
-    """Steps in the environment until an evaluation reaches a return; one more step of the run than there were if none does."""
+def env_steps_until(level: float, within: int) -> Measure:
+    """Steps in the environment until an evaluation reaches a return; ``within`` if none does before, so that who acts for longer
+    has no more to lose."""
 
     def measure(result: Result) -> float:
-        acted, reached = result.curve("env_steps"), np.flatnonzero(result.curve("return") >= level)
-        return float(acted[reached[0]] if len(reached) else acted[-1] + (acted[-1] - acted[-2] if len(acted) > 1 else 0))
+        acted = result.curve("env_steps")[result.curve("return") >= level]
+        return float(min(acted[0] if len(acted) else within, within))
+
+    return measure
+
+
+def last(metric: str) -> Measure:
+    """The last value that was reported: of a run that was ended, the one it was ended for is not."""
+
+    def measure(result: Result) -> float:
+        curve = result.curve(metric)
+        return float(curve[np.isfinite(curve)][-1])
 
     return measure
 

@@ -39,7 +39,7 @@ CLAIM = Claim(
         "famo2o": Variant("famo2o", {**LAYERS, "models.balance.network.hidden": (64, 64)}),
     },
     bed=ControlBed(data="two_quality:axis=1", data_steps=10_000, after=coefficients),
-    settings={"steps": 20, "updates_per_step": 500, "lr": 1e-3, "minibatch": 128, "eval_every": 2, "eval_problems": 10},
+    settings={"steps": 20, "updates_per_step": 300, "lr": 1e-3, "minibatch": 128, "eval_every": 2, "eval_problems": 10},
     measures={"final return": final_return, GAP: extra(GAP)},
     statements=[
         *(

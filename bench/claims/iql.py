@@ -20,7 +20,7 @@ CLAIM = Claim(
         "awac": Variant("awac", SMALL),
     },
     bed=ControlBed(data="mixed:expert=0.3", data_steps=10_000),
-    settings={"steps": 20, "updates_per_step": 500, "lr": 1e-3, "minibatch": 128, "eval_every": 2, "eval_problems": 10},
+    settings={"steps": 20, "updates_per_step": 300, "lr": 1e-3, "minibatch": 128, "eval_every": 2, "eval_problems": 10},
     measures={"final return": final_return},
     statements=[
         Statement("iql", "return above that of", "bc", "final return"),

@@ -23,10 +23,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Any
 
-from claim_page import write_claim
+from claim_page import versions_here, write_claim
 from control_bed import SHARED, ControlBed
 from fast import claims
 from harness import PAGES, Cell, Claim, Result, pool, run_cell
+
+from upslope import method as find_method
 
 SMOKE = {"steps": 2, "updates_per_step": 3, "horizon": 60, "eval_problems": 1, "minibatch": 16}
 Key = tuple[str, str, str, int]
@@ -41,13 +43,19 @@ def chosen(names: Sequence[str]) -> dict[str, Claim]:
 
 
 def in_order(found: dict[str, Claim], seeds: Iterable[int], smoke: bool) -> list[tuple[Key, Cell]]:
-    """Seed by seed; within a seed the claims take turns, so that those who wait for the same data are apart."""
-    order = []
+    """Seed by seed; within a seed the long ones first, so that none of them is alone at the end."""
+    order: list[tuple[str, Cell]] = []
     for seed in seeds:
-        here = {name: claim.cells([seed]) for name, claim in found.items() if seed % 100 < claim.seeds}
-        for turn in range(max(map(len, here.values()), default=0)):
-            order += [(name, cells[turn]) for name, cells in here.items() if turn < len(cells)]
+        here = [(name, cell) for name, claim in found.items() for cell in claim.cells([seed])]
+        order += sorted(here, key=lambda each: _work(each[1]), reverse=True)
     return [((name, c.condition, c.label, c.seed), _smoked(c) if smoke else c) for name, c in order]
+
+
+def _work(cell: Cell) -> float:
+    """About how much there is to do: updates times networks."""
+    method = find_method(cell.method)
+    members = sum(getattr(getattr(model, "network", None), "members", 1) for _, model in method.models)
+    return float(cell.settings.get("steps", 1) * (cell.settings.get("updates_per_step") or 1) * (4 + members))
 
 
 def _smoked(cell: Cell) -> Cell:
@@ -90,7 +98,7 @@ def _record(key: Key, future: Future[Result]) -> dict[str, Any]:
         return {"key": key, "error": repr(error)}
     metrics = [{name: float(f"{value:.6g}") for name, value in step.items()} for step in found.metrics]
     return {"key": key, "before": found.before, "after": found.after, "seconds": found.seconds, "metrics": metrics,
-            "extra": found.extra}  # fmt: skip
+            "extra": found.extra, "versions": versions_here()}  # fmt: skip
 
 
 def load(out: Path) -> list[tuple[Key, dict[str, Any]]]:
@@ -116,7 +124,12 @@ def page(found: dict[str, Claim], out: Path, pages: Path, first_seed: int) -> No
         ]  # fmt: skip
         command = f"python bench/claims/many.py run --out FOLDER {name} && python bench/claims/many.py page --out FOLDER {name}"
         seconds = sum(result.seconds for result in results)
-        path = write_claim(claim, results, pages, seconds=seconds, workers=1, command=command)
+        versions = next(record["versions"] for _, record in whole[0] if record)
+        try:
+            path = write_claim(claim, results, pages, seconds=seconds, workers=0, command=command, versions=versions)
+        except Exception:  # one page must not keep the others from being written
+            traceback.print_exc()
+            continue
         print("\n".join(line for line in path.read_text().splitlines() if line.startswith(("- ", "## ", "# "))))
 
 

@@ -19,7 +19,7 @@ CLAIM = Claim(
         "a2pr": Variant("a2pr", {**SMALL, "models.value.network.hidden": (64, 64), "models.vae.network.hidden": (128, 128)}),
     },
     bed=ControlBed("WalledPoint", data="mixed:expert=0.1", data_steps=10_000),
-    settings={"steps": 20, "updates_per_step": 500, "lr": 1e-3, "minibatch": 128, "eval_every": 2, "eval_problems": 10},
+    settings={"steps": 20, "updates_per_step": 300, "lr": 1e-3, "minibatch": 128, "eval_every": 2, "eval_problems": 10},
     measures={"final return": final_return},
     statements=[
         Statement("prdc", "return above that of", "td3-bc", "final return"),

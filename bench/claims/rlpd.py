@@ -29,7 +29,7 @@ CLAIM = Claim(
     },
     bed=ControlBed(data=HALF_TRAINED, data_steps=2000),
     settings={"steps": 20, "horizon": 200, "updates_per_step": 200, "lr": 1e-3, "minibatch": 128, "eval_problems": 10},
-    measures={REACHED: env_steps_until(-200.0), "final return": final_return, "largest mean value": largest_value},
+    measures={REACHED: env_steps_until(-200.0, within=4000), "final return": final_return, "largest mean value": largest_value},
     statements=[
         Statement("rlpd", "fewer online steps until -200 than", "sac", REACHED, higher=False),
         Statement("rlpd", "fewer online steps until -200 than", "sac-often", REACHED, higher=False),
