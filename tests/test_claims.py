@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from upslope.errors import UserError
+from upslope.experience import load_dataset
 from upslope.types import Ended
 
 FOLDER = Path(__file__).resolve().parent.parent / "bench" / "claims"
@@ -319,6 +320,12 @@ def test_a_control_bed_learns_from_data_of_the_seed_and_is_judged(tmp_path, monk
     assert -200 < first.after < 0 and first.extra["final return"] == first.after and first.extra["stopped"] == 0
     other = run_cell(control().cells([4])[0])
     assert other.curve("loss").tolist() != first.curve("loss").tolist()
+
+
+@pytest.mark.parametrize(("name", "least"), [("WalledPoint", -60.0), ("SparseReach", 0.9)])
+def test_data_of_the_small_environments_have_an_expert(tmp_path, name, least):
+    made = load_dataset(ControlBed(name, data="expert", data_steps=100).dataset(0, tmp_path))
+    assert made.card.expert > least
 
 
 def test_only_who_learns_from_data_is_given_some():

@@ -32,7 +32,8 @@ SHARED = "UPSLOPE_CLAIMS_DATA"
 """Names the folder in which processes find datasets that others have made."""
 HALF_TRAINED = "half-trained"
 HALF = {"steps": 1, "lr": 1e-3, "eval_problems": 1, "minibatch": 128}
-"""Of the run of sac that makes `HALF_TRAINED` data."""
+"""Of the run of sac that makes `HALF_TRAINED` data. After 2000 steps its policy returned -984 and -998 on Pendulum (seeds 100 and
+101): a quarter of the way from random actions, -1297, to the controller written by hand, -160."""
 SMALL = {"policy.hidden": (64, 64), "models.q.network.hidden": (64, 64)}
 """Knobs that every run of these claims has: two layers of 64 in place of 256."""
 
@@ -182,7 +183,7 @@ def last(metric: str) -> Measure:
 
     def measure(result: Result) -> float:
         curve = result.curve(metric)
-        return float(curve[np.isfinite(curve)][-1])
+        return float([np.nan, *curve[np.isfinite(curve)]][-1])
 
     return measure
 

@@ -137,8 +137,8 @@ class Towards:
 
     def act(self, observation: np.ndarray) -> np.ndarray:
         place, goal = self.simulator.place, self.simulator.goal
-        if isinstance(self.simulator, WalledPoint) and place[1] <= 0.05:
-            gap, beyond = self.simulator.gap, np.array([0.0, 0.15])
+        gap, beyond = getattr(self.simulator, "gap", None), np.array([0.0, 0.15])
+        if gap is not None and place[1] <= 0.05:
             goal = gap + beyond if abs(place[0] - gap[0]) < 0.15 else gap - beyond
         return np.clip(8 * (goal - place) - 4 * self.simulator.speed, -1, 1)
 
