@@ -4,7 +4,7 @@
     python bench/off_policy_returns.py --only td3-bc,iql,cql --processes 4 --out ...
 
 Online (sac on HalfCheetah-v5, td3 on Hopper-v5): 60,000 steps of one environment, an update for each, the defaults of
-Stable-Baselines3 on both sides. From data (td3-bc, iql, cql): the same made dataset on both sides, d3rlpy's default networks and
+Stable-Baselines3 on both sides, and in td3 on both the noise of 0.1 that its paper has. From data (td3-bc, iql, cql): the same made dataset on both sides, d3rlpy's default networks and
 rates. A run is a process with one thread; it judges itself by ten greedy episodes every tenth of the way, so that a run that is cut
 off has told what it had. Intervals are 95 %, by Student's t over seeds.
 """
@@ -22,6 +22,8 @@ from typing import Any
 ONLINE = {"sac": "HalfCheetah-v5", "td3": "Hopper-v5"}
 UPDATES = {"td3-bc": 20_000, "iql": 20_000, "cql": 3_000}
 STEPS, POINTS, EPISODES = 60_000, 10, 10
+WIDE = {"policy.hidden": (400, 300), "models.q.network.hidden": (400, 300)}
+"""Networks of Stable-Baselines3's TD3; its SAC has our default."""
 DATA_TASK, DATA_STEPS, DATA_RECIPE = "Pendulum-v1", 20_000, "mixed:expert=0.3"
 
 
@@ -50,7 +52,8 @@ def ours_online(method: str, seed: int, report: Any) -> None:
 
     use_threads(1)
     task, each = ONLINE[method], STEPS // POINTS
-    made = set_up(find(method), f"gym:{task}", "tiny", Settings(steps=POINTS, horizon=each, updates_per_step=each, seed=seed))
+    settings = Settings(steps=POINTS, horizon=each, updates_per_step=each, seed=seed)
+    made = set_up(find(method), f"gym:{task}", "tiny", settings, knobs=WIDE if method == "td3" else {})
     learner = make_learner(made.method, made.policy, made.rollout, made.settings)
     for step in range(1, POINTS + 1):
         learner.step(step)
@@ -60,12 +63,17 @@ def ours_online(method: str, seed: int, report: Any) -> None:
 
 def sb3_online(method: str, seed: int, report: Any) -> None:
     import gymnasium
+    import numpy as np
     import stable_baselines3 as sb3
     import torch
 
     torch.set_num_threads(1)
     task, each = ONLINE[method], STEPS // POINTS
-    model = {"sac": sb3.SAC, "td3": sb3.TD3}[method]("MlpPolicy", gymnasium.make(task), seed=seed, device="cpu")
+    env = gymnasium.make(task)
+    noise = sb3.common.noise.NormalActionNoise(np.zeros(env.action_space.shape), 0.1 * np.ones(env.action_space.shape))
+    model = sb3.SAC("MlpPolicy", env, seed=seed, device="cpu")
+    if method == "td3":
+        model = sb3.TD3("MlpPolicy", env, seed=seed, device="cpu", action_noise=noise)
     for point in range(1, POINTS + 1):
         model.learn(each, reset_num_timesteps=point == 1, log_interval=None)
         report(point * each, evaluate(task, lambda seen: model.predict(seen, deterministic=True)[0]))
@@ -189,6 +197,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     wanted = flags.only.split(",")
     jobs = [(method, side, seed) for seed in range(flags.seeds) for method, side in SIDES if method in wanted]
+    jobs.sort(key=lambda job: job[0] not in ONLINE)  # the longest first
     context, running = multiprocessing.get_context("spawn"), []
     began = time.perf_counter()
     while (jobs or running) and time.perf_counter() - began < flags.seconds:
