@@ -372,6 +372,14 @@ def test_walls_stop_the_point_except_in_the_gap():
     assert env.way_left() == pytest.approx(around) and around > np.hypot(0.0, 0.8)
 
 
+@pytest.mark.parametrize(("action", "pays"), [(-0.2, 0.2), (0.5, 0.5), (0.9, 0.1), (-1.0, 0.0)])
+def test_one_shot_pays_most_at_the_edge_of_its_inner_half(action, pays):
+    env = control_envs.OneShot()
+    env.reset(seed=0)
+    _, reward, terminated, _, _ = env.step(np.array([action]))
+    assert reward == pytest.approx(pays) and terminated
+
+
 def test_experts_of_the_small_environments_know_the_way():
     for env in (control_envs.WalledPoint(), control_envs.SparseReach()):
         observation, _ = env.reset(seed=1)

@@ -30,8 +30,13 @@ class NoisyChoices(gymnasium.Env[np.ndarray, int]):
         return self.np_random.uniform(-1, 1, 3).astype(np.float32)
 
 
+def paid_by_size(action: np.ndarray) -> np.ndarray:
+    """What `OneShot` pays for an action."""
+    return np.minimum(np.abs(action), 1 - np.abs(action))
+
+
 class OneShot(gymnasium.Env[np.ndarray, np.ndarray]):
-    """One action in [-1, 1] pays ``1 - |a|``, and that is all: the value of an action is its reward."""
+    """One action in [-1, 1] pays its size up to a half and beyond that ever less, and that is all: its value is its reward."""
 
     def __init__(self) -> None:
         self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -42,7 +47,7 @@ class OneShot(gymnasium.Env[np.ndarray, np.ndarray]):
         return self._seen(), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return self._seen(), float(1 - abs(action[0])), True, False, {}
+        return self._seen(), float(paid_by_size(action[0])), True, False, {}
 
     def _seen(self) -> np.ndarray:
         return self.np_random.uniform(-1, 1, 1).astype(np.float32)

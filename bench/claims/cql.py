@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from control_bed import SMALL, ControlBed
+from control_envs import paid_by_size
 from harness import Claim, Statement, Variant, extra, main
 
 MISSING, RECORDED = "error of values at missing actions", "error of values at recorded actions"
@@ -21,7 +22,7 @@ def errors(run: Any) -> dict[str, float]:
     asked = torch.from_numpy(actions).reshape(1, 1, -1, 1).expand(len(states), 1, len(actions), 1)
     with torch.no_grad():
         values = run.policy.networks["q"].answer(seen, asked, True, 0).mean((0, 1, 2)).numpy()
-    error, missing = values - np.minimum(np.abs(actions), 1 - np.abs(actions)), np.abs(actions) > 0.5
+    error, missing = values - paid_by_size(actions), np.abs(actions) > 0.5
     return {MISSING: float(error[missing].mean()), RECORDED: float(error[~missing].mean())}
 
 
