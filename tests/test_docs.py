@@ -86,8 +86,10 @@ def run_command(line: str) -> str:
     assert words[0] == "upslope", f"only upslope is run here; say why {words[0]!r} is not"
     if words[1] == "train" or (words[1] == "compare" and "--task" in words):
         rewards = {word for flag, word in itertools.pairwise(words) if flag == "--reward"}  # a file's function, too
-        control = any(task_domain(word) == "control" for word in words if word not in rewards)
+        control = "--data" in words or any(task_domain(word) == "control" for word in words if word not in rewards)
         words += shlex.split(SMALL["control" if control else "text"])
+        stored = find(words[2]).learner == "actor-critic" if words[2] in catalogue() else False
+        words += shlex.split("--updates-per-step 4 --minibatch 16") if stored else []
     if words[1] == "resume" and "--steps" in words:
         words += ["--steps", "3"]
     if words[1] == "compare" and "--task" in words:
