@@ -8,12 +8,14 @@ than on a GPU the same blocks are made without a recording: what is tested there
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from upslope.errors import Remark
 from upslope.learners.slow_weights import slowest
 from upslope.policies.control.network_policy import RARE, NetworkPolicy
 from upslope.types import Method, Metrics, Trajectories
@@ -193,10 +195,18 @@ class GraphedUpdates:
         recording.names, recording.totals, recording.counts = sums.totals()
 
     def _record(self, recording: _Recording, first: int) -> None:
+        """Records the block. A part that waits for the device or copies from the CPU cannot be; the updates are then made one by one."""
         torch.cuda.synchronize()
-        recording.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(recording.graph):
-            self._play(recording, first)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self._play(recording, first)
+        except RuntimeError as problem:
+            self.records = False
+            told = f"updates cannot be recorded as a CUDA graph ({str(problem).splitlines()[0]}); they are made one by one, slower."
+            warnings.warn(Remark(told), stacklevel=2)
+            return
+        recording.graph = graph
 
     def _add(self, recording: _Recording) -> None:
         assert recording.totals is not None
