@@ -93,17 +93,10 @@ def run_command(line: str) -> str:
     given = {"--task", "--data"} & set(words)
     if words[1] == "train" or (words[1] == "compare" and given):
         rewards = {word for flag, word in itertools.pairwise(words) if flag == "--reward"}  # a file's function, too
-<<<<<<< HEAD
         control = any(task_domain(word) == "control" for word in words if word not in rewards)
         stored = "--data" in words or (control and catalogue_learner(words[2]) == "actor-critic")
         words += shlex.split(SMALL["stored" if stored else "control" if control else "text"])
         words += ["--steps", "2", "--offline-steps", "1"] if "--offline-steps" in words else []
-=======
-        control = "--data" in words or any(task_domain(word) == "control" for word in words if word not in rewards)
-        words += shlex.split(SMALL["control" if control else "text"])
-        stored = find(words[2]).learner == "actor-critic" if words[2] in catalogue() else False
-        words += shlex.split("--updates-per-step 4 --minibatch 16") if stored else []
->>>>>>> tables
     if words[1] == "resume" and "--steps" in words:
         words += ["--steps", "3"]
     if words[1] == "compare" and given:

@@ -7,6 +7,7 @@ than on a GPU the same blocks are made without a recording: what is tested there
 
 from __future__ import annotations
 
+import gc
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -195,9 +196,11 @@ class GraphedUpdates:
         recording.names, recording.totals, recording.counts = sums.totals()
 
     def _record(self, recording: _Recording, first: int) -> None:
-        """Records the block. A part that waits for the device or copies from the CPU cannot be; the updates are then made one by one."""
+        """Records the block. Where a part waits for the device or copies from the CPU, updates are made one by one from now on."""
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
+        gc.collect()  # to free what an earlier learner left on the device would spoil a recording under way
+        gc.disable()
         try:
             with torch.cuda.graph(graph):
                 self._play(recording, first)
@@ -206,6 +209,8 @@ class GraphedUpdates:
             told = f"updates cannot be recorded as a CUDA graph ({str(problem).splitlines()[0]}); they are made one by one, slower."
             warnings.warn(Remark(told), stacklevel=2)
             return
+        finally:
+            gc.enable()
         recording.graph = graph
 
     def _add(self, recording: _Recording) -> None:
