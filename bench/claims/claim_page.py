@@ -118,13 +118,20 @@ def plotted(claim: Claim) -> dict[str, str]:
 # -- writing ---------------------------------------------------------------------------------------------------------------
 
 
-def write_claim(claim: Claim, results: Sequence[Result], out: Path, *, seconds: float, workers: int, command: str) -> Path:
-    """The page, the plot and the data; the page's path."""
+def write_claim(
+    claim: Claim, results: Sequence[Result], out: Path, *, seconds: float, workers: int, command: str, versions: str = ""
+) -> Path:
+    """The page, the plot and the data; the page's path.
+
+    Args:
+        workers: processes that shared the work; 0 says that the seconds are of all of them together.
+        versions: with which the results were made, if not with these here.
+    """
     from upslope.runtime.files import write_text
 
     found = Found(claim, results)
     (out / "data").mkdir(parents=True, exist_ok=True)
-    lines = [*_head(claim, results), *_tables(found), "## How it was made", "", *_made(found, seconds, workers, command)]
+    lines = [*_head(claim, results), *_tables(found), "## How it was made", "", *_made(found, seconds, workers, command, versions)]
     write_text(out / "data" / f"{claim.name}.json", json.dumps(data(found), separators=(",", ":")) + "\n")
     plot(found, out / f"{claim.name}.png")
     page = out / f"{claim.name}.md"
@@ -158,20 +165,26 @@ def _tables(found: Found) -> list[str]:
     return lines
 
 
-def _made(found: Found, seconds: float, workers: int, command: str) -> list[str]:
+def versions_here() -> str:
+    """What computes here."""
     import torch
 
     import upslope
 
+    return f"upslope {upslope.__version__}, torch {torch.__version__}, Python {sys.version.split()[0]}"
+
+
+def _made(found: Found, seconds: float, workers: int, command: str, versions: str) -> list[str]:
     claim, count = found.claim, found.intervals()
     took = f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
-    processes = f"{workers} processes" if workers > 1 else "one process"
+    processes = f"with {workers} processes of one thread" if workers > 1 else "with one process of one thread"
+    processes = processes if workers else "of one core"
     about = "Tables: interquartile mean over seeds [95% bootstrap interval]. Lines: mean of the paired differences, ours minus "
     about += "theirs, with its 95% bootstrap interval; held if it lies on the claimed side, did not hold if on the other. "
     about += "There is one such interval" if count == 1 else f"There are {count} such intervals"
     about += f", and no correction is made for their number: {_by_chance(count)} would exclude zero by chance."
-    made = f"*Made by `{command}` in {took} with {processes} of one thread (upslope {upslope.__version__}, torch "
-    made += f"{torch.__version__}, Python {sys.version.split()[0]}). Numbers: [data/{claim.name}.json](data/{claim.name}.json).*"
+    made = f"*Made by `{command}` in {took} {processes} ({versions or versions_here()}). "
+    made += f"Numbers: [data/{claim.name}.json](data/{claim.name}.json).*"
     chosen = f"How the setting was chosen: {claim.chosen}"
     return [*_wrapped(about), "", *_wrapped(chosen), "", f"![curves]({claim.name}.png)", "", made]
 

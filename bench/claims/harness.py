@@ -106,7 +106,7 @@ class Claim:
 
     Fields:
         name: of the script and the page. title: the page's first line. about: what the paper claims and how the bed shows it.
-        bed: a `TableBed` or a `TextBed`.
+        bed: a `TableBed`, a `TextBed`, or one that trains a cell itself, such as `ControlBed`.
         settings: of `train_table` or of the run (``steps``, ``lr``, ``tasks_per_step``, ``passes``, ...).
         conditions: by heading, what changes in each: settings, and under ``"bed"`` fields of the bed.
         measures: by label, a function of a `Result`; see `final`, `average`, `steps_until`, `at_step`, `drawdown`, `extra`.
@@ -240,6 +240,8 @@ def sampled_answers(run: Any, problems: int = 64, samples: int = 64) -> dict[str
 def run_cell(cell: Cell) -> Result:
     """Trains one cell."""
     began = time.perf_counter()
+    if hasattr(cell.bed, "train"):
+        return cell.bed.train(cell)
     if not isinstance(cell.bed, TextBed):
         from beds import train_table
 

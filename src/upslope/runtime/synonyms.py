@@ -68,7 +68,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 
 FLAGS: dict[str, tuple[str, ...]] = {
     "--task": ("dataset", "dataset_name", "train_dataset", "train_files", "env", "env_id", "environment", "env_name"),
-    "--data": ("dataset", "dataset_id", "offline_dataset", "replay_buffer", "minari_dataset"),
+    "--data": ("dataset_id", "offline_dataset", "replay_buffer", "minari_dataset"),
     "--test-data": ("eval_dataset", "val_files", "test_dataset", "validation_data"),
     "--model": ("model_name", "model_name_or_path", "model_path", "pretrained"),
     "--reward": ("reward_funcs", "reward_fn", "reward_function", "reward_func", "custom_reward_function", "reward_weights"),

@@ -1,0 +1,151 @@
+"""Small environments of the claims about control: each has the one property that a method is said to cope with."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+
+
+class NoisyChoices(gymnasium.Env[np.ndarray, int]):
+    """Eight choices that all pay nothing on average, with noise; whatever is done, every value is 0 and any other is an error."""
+
+    noise = 1.0
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._seen(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return self._seen(), float(self.np_random.normal(0.0, self.noise)), False, self.steps >= 20, {}
+
+    def _seen(self) -> np.ndarray:
+        return self.np_random.uniform(-1, 1, 3).astype(np.float32)
+
+
+def paid_by_size(action: np.ndarray) -> np.ndarray:
+    """What `OneShot` pays for an action."""
+    return np.minimum(np.abs(action), 1 - np.abs(action))
+
+
+class OneShot(gymnasium.Env[np.ndarray, np.ndarray]):
+    """One action in [-1, 1] pays its size up to a half and beyond that ever less, and that is all: its value is its reward."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._seen(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return self._seen(), float(paid_by_size(action[0])), True, False, {}
+
+    def _seen(self) -> np.ndarray:
+        return self.np_random.uniform(-1, 1, 1).astype(np.float32)
+
+
+class _Point(gymnasium.Env[np.ndarray, np.ndarray]):
+    """A point in a square of side 2 that is pushed about; it loses a part of its speed at every step."""
+
+    length = 50
+    drag, push = 0.5, 0.06
+    goal: ClassVar = np.array([0.7, 0.7])
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def start(self) -> np.ndarray:
+        """Where an episode begins."""
+        raise NotImplementedError
+
+    def paid(self) -> tuple[float, bool]:
+        """The reward at the present place, and whether that is the end."""
+        raise NotImplementedError
+
+    def blocked(self, before: np.ndarray, after: np.ndarray) -> bool:
+        """Whether a wall is in the way."""
+        return False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place, self.speed, self.steps = self.start(), np.zeros(2), 0
+        return self._seen(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.speed = self.drag * self.speed + self.push * np.clip(action, -1, 1)
+        after = np.clip(self.place + self.speed, -1, 1)
+        if self.blocked(self.place, after):
+            self.speed = np.zeros(2)
+        else:
+            self.place = after
+        self.steps += 1
+        reward, over = self.paid()
+        return self._seen(), reward, over, not over and self.steps >= self.length, {}
+
+    def _seen(self) -> np.ndarray:
+        return np.concatenate([self.place, 5 * self.speed]).astype(np.float32)
+
+
+class SparseReach(_Point):
+    """From the lower left corner to a small disc in the upper right: 1 for being there, which ends the episode, else nothing."""
+
+    def start(self) -> np.ndarray:
+        return self.np_random.uniform(-0.9, -0.5, 2)
+
+    def paid(self) -> tuple[float, bool]:
+        there = bool(np.linalg.norm(self.place - self.goal) < 0.15)
+        return float(there), there
+
+
+class WalledPoint(_Point):
+    """A wall with a gap at its left end lies between the lower half and the goal; every step costs the way that is left."""
+
+    goal: ClassVar = np.array([0.6, 0.6])
+    gap: ClassVar = np.array([-0.75, 0.0])
+    wide = 0.25
+
+    def start(self) -> np.ndarray:
+        return self.np_random.uniform([-0.2, -0.9], [0.9, -0.3])
+
+    def blocked(self, before: np.ndarray, after: np.ndarray) -> bool:
+        if before[1] * after[1] > 0:
+            return False
+        crossing = before[0] + (after[0] - before[0]) * abs(before[1]) / max(abs(before[1]) + abs(after[1]), 1e-9)
+        return bool(crossing > self.gap[0] + self.wide)
+
+    def paid(self) -> tuple[float, bool]:
+        return -float(self.way_left()), False
+
+    def way_left(self) -> float:
+        """The shortest way to the goal, through the gap where that is needed."""
+        straight = float(np.linalg.norm(self.place - self.goal))
+        if self.place[1] > 0:
+            return straight
+        return float(np.linalg.norm(self.place - self.gap) + np.linalg.norm(self.gap - self.goal))
+
+
+class Towards:
+    """Pushes a point to its goal, through the gap where there is one."""
+
+    def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
+        self.simulator = simulator
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        place, goal = self.simulator.place, self.simulator.goal
+        gap, beyond = getattr(self.simulator, "gap", None), np.array([0.0, 0.15])
+        if gap is not None and place[1] <= 0.05:
+            goal = gap + beyond if abs(place[0] - gap[0]) < 0.15 else gap - beyond
+        return np.clip(8 * (goal - place) - 4 * self.simulator.speed, -1, 1)
+
+
+CONTROLLERS = {"WalledPoint": ("WalledPoint", Towards), "SparseReach": ("SparseReach", Towards)}
