@@ -75,6 +75,7 @@ export class Episodes {
       "section",
       { class: "card chart-box", hidden: true },
       h("header", {}, h("h2", {}, "value beside return to go")),
+      h("p", { class: "meaning soft" }, "Solid: what the critic expects. Dashed: the discounted return that came."),
       valueHost,
     );
     this.canvas = h("canvas", { class: "screen", role: "img", "aria-label": "The episode" });
