@@ -249,9 +249,10 @@ UNTYPED = ("name", "path", "set_random_seed")
 
 
 def settable(knob: str) -> bool:
-    """Whether one of the two methods that the pages speak of takes a knob."""
+    """Whether one of the methods that the pages speak of takes a knob."""
     path, _, value = knob.partition("=")
-    for method in (find("grpo"), find("ppo").derive(policy=MLP())):
+    stored = ("sac", "td3", "dqn", "td3-bc", "iql", "cql", "awac")
+    for method in (find("grpo"), find("ppo").derive(policy=MLP()), *map(find, stored)):
         try:
             method.with_knobs({path: value})
         except MethodError:

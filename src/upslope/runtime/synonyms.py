@@ -137,8 +137,8 @@ HAS = {"data.*.gamma": "sac", "data.*.capacity": "sac", "data.MixedReplay.demons
 """A method that has the knob; of the others grpo has it."""
 PLACES = {"ValueFunction": "value", "ExpectileValue": "value", "QFunction": "q", "MLPEnsemble": "q.network",
           "SmoothedAction": "q.target", "BestChoice": "q.target", "SoftValue": "q.target", "Conservative": "q.penalty",
-          "Temperature": "temperature"}  # fmt: skip
-"""By class of a model or of what it is made of, where methods have it below ``models``."""
+          "Temperature": "temperature", "GaussianNoise": "1", "EpsilonGreedy": "1"}  # fmt: skip
+"""By class, where methods have it below its slot, if not there itself."""
 
 PARTS: dict[str, tuple[str, ...]] = {
     "aggregate": ("loss_type", "loss_agg_mode"),
@@ -189,7 +189,7 @@ def _knobs(word: str, parts: list[tuple[str, Any]], flags: bool) -> list[tuple[s
     note = ""
     if not paths and patterns:
         having = HAS.get(patterns[0], "grpo")
-        paths = [_usual_path(pattern) for pattern in patterns if HAS.get(pattern, "grpo") == having]
+        paths = [_usual_path(pattern) for pattern in patterns if not parts or HAS.get(pattern, "grpo") == having]
         note = f"for a method that has it, such as {having}" if parts else ""
     return [(_set(path, flags), note) for path in paths]
 
@@ -200,7 +200,7 @@ def _set(path: str, flags: bool) -> str:
 
 def _usual_path(pattern: str) -> str:
     slot, kind, name = pattern.split(".")
-    return f"models.{PLACES[kind]}.{name}" if slot == "models" else f"{slot}.{name}"
+    return ".".join([slot, *([PLACES[kind]] if kind in PLACES else []), name])
 
 
 def knob_paths(pattern: str, parts: PartPaths) -> list[str]:

@@ -236,7 +236,8 @@ class CurvesView {
       this.menu.dataset.names = "";
       this.again();
     };
-    return h("button", { type: "button", class: "quiet", "aria-label": `Show ${title.toLowerCase()} only`, onclick: show }, "show these");
+    const said = `Show ${title.toLowerCase()} only`;
+    return h("button", { type: "button", class: "quiet", "aria-label": said, onclick: show }, "show these");
   }
 
   layOut() {

@@ -75,6 +75,7 @@ export class Episodes {
       "section",
       { class: "card chart-box", hidden: true },
       h("header", {}, h("h2", {}, "value beside return to go")),
+      h("p", { class: "meaning soft" }, "Solid: what the critic expects. Dashed: the discounted return that came."),
       valueHost,
     );
     this.canvas = h("canvas", { class: "screen", role: "img", "aria-label": "The episode" });
@@ -243,7 +244,8 @@ export class Episodes {
     const said = Array.isArray(action) ? action.map((value) => number(value)).join(", ") : number(action);
     const value = this.episode.values?.[time];
     const thought = Number.isFinite(value) ? `, value ${number(value)}` : "";
-    this.where.textContent = `time ${time} of ${this.episode.length - 1}, action ${said}, reward so far ${number(this.sums[time])}${thought}`;
+    const moment = `time ${time} of ${this.episode.length - 1}`;
+    this.where.textContent = `${moment}, action ${said}, reward so far ${number(this.sums[time])}${thought}`;
     this.scrub.setAttribute("aria-valuetext", this.where.textContent);
     for (const { plot } of [this.rewards, this.values]) if (plot) plot.setCursor({ left: plot.valToPos(time, "x"), top: 0 }, false);
   }

@@ -232,7 +232,8 @@ function dataset({ source, digest, card }) {
     "section",
     { class: "card settings dataset" },
     h("h2", {}, "The dataset"),
-    !Object.keys(card).length && h("p", { class: "soft" }, "This run did not keep its card; 'upslope data describe' says more, if it is still there."),
+    !Object.keys(card).length &&
+      h("p", { class: "soft" }, "This run did not keep its card; 'upslope data describe' says more, if it is still there."),
     h(
       "dl",
       {},

@@ -4,7 +4,7 @@ const CRITICS = "critics";
 
 /** By key: the title of its chart, its meaning, its group. */
 const KNOWN = {
-  q_value: ["Values of the critics", "What the critics say of stored actions; no return can be above what rewards and discount allow.", CRITICS],
+  q_value: ["Values of the critics", "What the critics say of stored actions; rewards and discount bound what can be true.", CRITICS],
   q_td_error: ["TD error", "How far the critics are from their targets, without sign.", CRITICS],
   q_target: ["Targets of the critics", "The reward and the discounted value of what follows.", CRITICS],
   q_loss: ["Loss of the critics", "What their optimiser lowers; targets move, so it need not fall.", CRITICS],
@@ -21,7 +21,7 @@ const TITLES = { [CRITICS]: "Critics" };
 export const titleOf = (key, otherwise) => KNOWN[key]?.[0] ?? otherwise;
 export const meaningOf = (key) => KNOWN[key]?.[1] ?? "";
 
-/** The keys in groups, [title, keys] each: what has no group first, without a title. Losses and values of further models are critics'. */
+/** The keys in groups, [title, keys] each, those without a group first. Losses and values of further models are critics'. */
 export function grouped(keys) {
   const critics = keys.includes("q_loss") || keys.includes("q_value");
   const groupOf = (key) => KNOWN[key]?.[2] ?? (critics && MODEL.test(key) ? CRITICS : "");
