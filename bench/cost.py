@@ -84,7 +84,9 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     from upslope.methods import catalogue
 
-    names = given.methods or [name for name in catalogue() if name != "grpo"]
+    names = given.methods or [
+        name for name, method in catalogue().items() if name != "grpo" and method.learner == "policy-gradient"
+    ]
     context = multiprocessing.get_context("spawn")
     known = json.loads(RESULT.read_text())["methods"] if RESULT.exists() else {}
     with ProcessPoolExecutor(given.workers, mp_context=context, max_tasks_per_child=1) as pool:

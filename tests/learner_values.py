@@ -25,7 +25,9 @@ STEPS = 4
 def learners() -> dict[str, tuple[Method, dict[str, Any]]]:
     """Each method on tables with settings that make it do something; and a few with others."""
     found: dict[str, tuple[Method, dict[str, Any]]] = {
-        name: (method, {}) for name, method in catalogue().items() if name not in NOT_ON_TABLES
+        name: (method, {})
+        for name, method in catalogue().items()
+        if name not in NOT_ON_TABLES and method.learner == "policy-gradient"
     }
     grpo = find("grpo")
     found["grpo in one update"] = grpo, {"passes": 1, "updates_per_step": 1, "watch_kl": False, "schedule": "constant"}

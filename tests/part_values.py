@@ -37,8 +37,10 @@ from upslope.objective.base import (
     Weight,
 )  # fmt: skip
 from upslope.objective.controller import AdaptiveKL, TargetKL
+from upslope.objective.models.success import SuccessClassifier
 from upslope.objective.references import Snapshot, Start
 from upslope.objective.reward import StepKL
+from upslope.objective.reward.learned import LearnedSuccess
 from upslope.policies.text_inputs import TextInputs
 from upslope.rollout.text import join_text
 from upslope.types import Method, Metrics, Part, Source, Trajectories, View
@@ -60,6 +62,11 @@ def hosts() -> dict[str, Method]:
         grpo.derive(name="grpo with a soft baseline", advantage=SoftBaseline()),
         ppo.derive(name="ppo with a plain GAE", advantage=GAE(gamma=0.9, lam=0.8)),
         found["bpo"].derive(name="bpo with a centred GAE", advantage=CentredGAE(gamma=0.9, lam=0.8, centre="value")),
+        found["serl"].derive(
+            name="serl with a learned reward",
+            reward=LearnedSuccess(),
+            models={**dict(found["serl"].models), "success": SuccessClassifier()},
+        ),
     ]
     return found | {method.name: method for method in extra}
 

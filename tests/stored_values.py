@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from upslope.errors import MethodError
 from upslope.learners import actor_critic
 from upslope.objective import estimator
-from upslope.testing.batches import batch_for, gradient
+from upslope.testing.batches import Outcome, batch_for, gradient
 from upslope.testing.checks import without_column
 from upslope.testing.drawn import kinds
 from upslope.types import Batch, Method
@@ -37,13 +38,23 @@ def stored_numbers(method: Method, host: Method, fingerprint: Callable[[Any], fl
     found: dict[str, float | str] = {"needs": " ".join(sorted(method.needs())), "scope": estimator.slice_scope(method)}
     for number, kind in enumerate(taken(host)):
         for seed in SEEDS:
-            outcome = gradient(method, drawn(host, seed, kind))
+            outcome = _outcome(method, host, seed, kind)
             pieces: Mapping[str, Mapping[str, torch.Tensor]] = {
                 "loss": outcome.losses, "gradient": outcome.more, "weights": outcome.weights,
             }  # fmt: skip
             for what, each in pieces.items():
                 found |= {f"{2 * number + seed} {kind} {what} {name}": fingerprint(value) for name, value in each.items()}
     return {name: value for name, value in found.items() if value != 0}
+
+
+def _outcome(method: Method, host: Method, seed: int, kind: str) -> Outcome:
+    """On the batch of the host; on one of its own where a knob makes a network of another shape."""
+    for whose in (host, method):
+        try:
+            return gradient(method, drawn(whose, seed, kind))
+        except RuntimeError:
+            continue
+    raise MethodError("its networks do not fit together")
 
 
 def stored_refusals(method: Method) -> dict[str, str]:

@@ -40,10 +40,11 @@ SMALL = {
     "text": "--model tiny:layers=1,width=32 --warm-start 0 --steps 2 --tasks-per-step 2 --samples-per-task 4 --max-tokens 4 "
     "--eval-problems 8 --checkpoint-every 1",
     "control": "--steps 1 --envs 2 --horizon 32 --passes 1 --eval-problems 2",
+    "stored": "--steps 1 --horizon 110 --updates-per-step 2 --minibatch 16 --eval-problems 2",
 }
 TRAINING = {
-    "README.md", "coming-from-stable-baselines3.md", "coming-from-trl.md", "coming-from-verl.md", "comparing.md", "control.md",
-    "data.md", "python.md", "runs.md", "your-own-method.md",
+    "README.md", "coming-from-sb3-d3rlpy.md", "coming-from-stable-baselines3.md", "coming-from-trl.md", "coming-from-verl.md",
+    "comparing.md", "control.md", "data.md", "python.md", "runs.md", "your-own-method.md",
 }  # fmt: skip
 """Pages whose examples train for several seconds."""
 SAME_EVERY_TIME = ("show", "methods", "tasks")
@@ -80,17 +81,25 @@ def commands(block: Block) -> list[tuple[str, str]]:
     return [(piece.partition("\n")[0], piece.partition("\n")[2].rstrip("\n")) for piece in pieces[1:]]
 
 
+def catalogue_learner(name: str) -> str:
+    """The learner of a method by name; nothing for files and compositions."""
+    return find(name).learner if name in catalogue() else ""
+
+
 def run_command(line: str) -> str:
     """Runs a line that begins with ``upslope``; what it printed."""
     words = shlex.split(line, comments=True)
     assert words[0] == "upslope", f"only upslope is run here; say why {words[0]!r} is not"
-    if words[1] == "train" or (words[1] == "compare" and "--task" in words):
+    given = {"--task", "--data"} & set(words)
+    if words[1] == "train" or (words[1] == "compare" and given):
         rewards = {word for flag, word in itertools.pairwise(words) if flag == "--reward"}  # a file's function, too
         control = any(task_domain(word) == "control" for word in words if word not in rewards)
-        words += shlex.split(SMALL["control" if control else "text"])
+        stored = "--data" in words or (control and catalogue_learner(words[2]) == "actor-critic")
+        words += shlex.split(SMALL["stored" if stored else "control" if control else "text"])
+        words += ["--steps", "2", "--offline-steps", "1"] if "--offline-steps" in words else []
     if words[1] == "resume" and "--steps" in words:
         words += ["--steps", "3"]
-    if words[1] == "compare" and "--task" in words:
+    if words[1] == "compare" and given:
         words.append("--dry-run")  # all that is checked before the first run; tests/report/compare/test_running.py has whole ones
     if words[1] == "eval":
         words += ["--problems", "4"]

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from point_mass import PointMass, PushedPointMass, point_data
 
 import upslope as up
 from upslope.methods import catalogue
+from upslope.testing.drawn import kinds
+from upslope.types import Method
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench" / "claims"))
 from beds import Lock, TableBed, train_table
@@ -37,7 +40,9 @@ were set after seeing that."""
 
 @pytest.mark.slow
 @pytest.mark.learns(seconds=3)
-@pytest.mark.parametrize("method", [name for name in catalogue() if name not in LANGUAGE_MODEL])
+@pytest.mark.parametrize(
+    "method", [name for name, method in catalogue().items() if name not in LANGUAGE_MODEL and method.learner == "policy-gradient"]
+)
 def test_every_other_method_opens_a_combination_lock(method):
     """16 locks of three digits out of four: a guess is right once in 64 times. The weakest end near 0.2 and 0.4 (riskpo, adora,
     nsr, w-reinforce), most above 0.97; the threshold was set after seeing that."""
@@ -70,3 +75,30 @@ def test_ppo_solves_cartpole(tmp_path):
 def test_ppo_learns_continuous_control(task, steps, better, tmp_path):
     run = up.train("ppo", task, steps=steps, eval_problems=20, out=tmp_path)
     assert run.summary["score_after"] > run.summary["score_before"] + better
+
+
+# -- stored experience -----------------------------------------------------------------------------------------------------
+
+STORED = {"steps": 5, "envs": 1, "horizon": 80, "updates_per_step": 120, "minibatch": 64, "lr": 2e-3, "eval_problems": 20}
+
+
+def quickly(method: Method) -> dict[str, object]:
+    """Knobs that make a method of stored experience learn within 600 updates: small networks, little patience."""
+    knobs: dict[str, object] = {"data.gamma": 0.9}
+    knobs |= {f"{path}.hidden": (32, 32) for path, part in method.parts() if hasattr(part, "hidden")}
+    knobs |= {f"{path}.steps": 40 for path, part in method.held("acting") if hasattr(part, "steps")}
+    return knobs | {f"models.{name}.lag_every": 20 for name, model in method.learned if model.lag == 1.0}
+
+
+@pytest.mark.slow
+@pytest.mark.learns(seconds=10)
+@pytest.mark.parametrize("name", [name for name, method in catalogue().items() if method.learner == "actor-critic"])
+def test_methods_of_stored_experience_move_a_point_to_zero(name, tmp_path):
+    """From a return below -5 to above -1, by acting or from somebody's uncertain pushes; the best is about -0.1. All of the first
+    fifteen ended above -0.6; the threshold was set after seeing that."""
+    method = catalogue()[name]
+    discrete = kinds(method)[0] == "discrete"
+    needs = method.offline or any(getattr(part, "needs_dataset", False) for _, part in method.parts())
+    data = {"data": point_data(discrete)} if needs else {}
+    run = up.train(method.with_knobs(quickly(method)), PushedPointMass if discrete else PointMass, **STORED, **data, out=tmp_path)
+    assert run.summary["score_before"] < -5 and run.summary["score_after"] > -1, run.summary

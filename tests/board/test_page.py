@@ -275,6 +275,8 @@ def test_an_episode_plays(page: Page, address: str, runs: Path) -> None:
     }""")
     page.get_by_label("Moment of the episode").fill("1")
     expect(page.locator(".player output")).to_contain_text("reward so far")
+    expect(page.locator(".player output")).to_contain_text("value")
+    expect(page.get_by_role("heading", name="value beside return to go")).to_be_visible()
     page.get_by_role("button", name="Play").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     page.wait_for_function("() => Number(document.querySelector('.player input').value) > 1")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from upslope.board.plan_view import changed_knobs, read_whole_plan
+from upslope.board.plan_view import changed_knobs, read_whole_plan, settings_view
 from upslope.methods import find
 from upslope.plan import Plan
 from upslope.policies.control.networks import MLP, in_domains
@@ -25,3 +25,20 @@ def test_a_network_is_changed_only_where_it_is_another(tmp_path: Path, network: 
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.toml").write_text(tomli_w.dumps(plan.table()))
     assert changed_knobs(read_whole_plan(tmp_path, ("run",))) == changed
+
+
+def test_a_dataset_is_described_as_the_run_kept_it(tmp_path: Path):
+    settings = Settings().resolved("control", "mlp")
+    plan = Plan(find("ppo"), "gym:Pendulum-v1", settings=settings, dataset="minari:me/arm-v0", dataset_digest="0123456789abcdef")
+    card = {"name": "arm", "recipe": "", "episodes": 4, "returns": [-3.0, -2.0, -1.0]}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.toml").write_text(tomli_w.dumps(plan.table() | {"dataset_card": card}))
+    found = settings_view(read_whole_plan(tmp_path, ("run",)))
+    assert found["dataset"] == {
+        "source": "minari:me/arm-v0",
+        "digest": "0123456789ab",
+        "card": {"name": "arm", "episodes": 4, "returns": [-3.0, -2.0, -1.0]},
+    }
+    assert "--data minari:me/arm-v0" in found["command"]
+    (tmp_path / "run" / "run.toml").write_text(tomli_w.dumps(plan.table()))
+    assert settings_view(read_whole_plan(tmp_path, ("run",)))["dataset"]["card"] == {}

@@ -8,16 +8,21 @@ from upslope.learners.graphed_updates import BLOCK, GraphedUpdates, cycle_of
 from upslope.methods import find
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
+from upslope.testing.runs import random_dataset
 
 SMALL = {"policy.hidden": (8, 8), "models.q.network.hidden": (8, 8)}
 TASKS = {"sac": "gym:Pendulum-v1", "td3": "gym:Pendulum-v1", "dqn": "gym:CartPole-v1"}
+OF_DATASETS = ("cal-ql", "rlpd", "moorl", "h2o")
+TASKS |= dict.fromkeys(("mdpo-off", *OF_DATASETS), "gym:Pendulum-v1")
 
 
 def learner(name: str, blocks: bool, updates: int = 50) -> ActorCritic:
     knobs = {path: value for path, value in SMALL.items() if name != "dqn" or not path.startswith("policy")}
     knobs |= {"acting.0.steps": 20} | ({"models.q.lag_every": 70} if name == "dqn" else {})
-    settings = Settings(steps=4, horizon=25, updates_per_step=updates, minibatch=8, seed=3)
-    made = set_up(find(name), TASKS[name], "tiny", settings, knobs=knobs)
+    knobs |= {f"models.{each}.network.hidden": (8, 8) for each in ("pair_source", "step_source") if name == "h2o"}
+    settings = Settings(steps=4, horizon=25, updates_per_step=updates, minibatch=8, seed=3, offline_steps=0)
+    dataset = random_dataset(TASKS[name]) if name in OF_DATASETS else None
+    made = set_up(find(name), TASKS[name], "tiny", settings, knobs=knobs, dataset=dataset)
     found = ActorCritic(made.method, made.policy, made.rollout, made.settings)
     if blocks:
         found.graphed = GraphedUpdates(made.policy, made.method, found._draw, found._learn)
@@ -44,6 +49,11 @@ def test_a_block_begins_anywhere_in_the_cycle_of_delays():
     assert {key for key in blocks.graphed._recordings} == {(0, 3), (1, 3)}
     assert torch.equal(plain.policy.weights()["policy.0.weight"], blocks.policy.weights()["policy.0.weight"])
     assert cycle_of(plain.method, plain.policy) == 2 and BLOCK % 2 == 0
+
+
+def test_a_meta_step_is_part_of_the_cycle():
+    plain = learner("moorl", False)
+    assert cycle_of(plain.method, plain.policy) == 5
 
 
 def test_slowly_renewed_copies_are_part_of_the_cycle_only_where_that_is_short():

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import upslope as up
-from upslope import setting_up
 from upslope.errors import UserError
 from upslope.learners.rollout_record import GROUPS, SAMPLES, rounded
 from upslope.policies.token_text import TokenText
@@ -101,8 +100,8 @@ def test_some_holds_the_rows_worth_looking_at(tmp_path):
 
 
 def test_recording_some_takes_a_bounded_share_of_the_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(setting_up, "FREE_RECORDING", 0.0)
-    monkeypatch.setattr(setting_up, "RECORDING", 0.0)
+    monkeypatch.setattr("upslope.setting_up.text.FREE_RECORDING", 0.0)
+    monkeypatch.setattr("upslope.setting_up.text.RECORDING", 0.0)
     some, everything = (trained(tmp_path, name=record, record=record, steps=5) for record in ("some", "all"))
     assert some.folder.rollout_steps() == [1, 5], "the first, which nothing was known of, and the last"
     assert everything.folder.rollout_steps() == [1, 2, 3, 4, 5]
@@ -198,7 +197,7 @@ def test_an_episode_is_kept_at_each_evaluation_and_can_be_repeated_and_drawn(tmp
     )
     assert run.folder.episode_steps() == [0, 1, 2] and run.folder.rollout_steps() == []
     record = json.loads((run.path / "episodes" / "step-000002.json").read_text())
-    again = play(run.components.task, run.policy, run.components.rollout.observations, record["seed"]).record(2)
+    again = play(run.components.task, run.policy, run.components.rollout.observations, record["seed"], gamma=0.99).record(2)
     assert again == record and record["length"] == len(record["actions"]) == record["return"]
     layout = draw(load_task("gym:CartPole-v1"), record, tmp_path / "sheet.png")
     assert layout["count"] == math.ceil(record["length"] / layout["every"]) + 1

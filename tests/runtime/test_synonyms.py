@@ -41,7 +41,11 @@ def test_every_shown_knob_can_be_set() -> None:
     for pattern in KNOBS:
         method = find(HAS.get(pattern, "grpo"))
         for path in knob_paths(pattern, method.parts()):
-            value = {"scale": "none", "dual": 3.0}.get(path.rpartition(".")[2], 0.75)
+            name = path.rpartition(".")[2]
+            value = {"GroupBaseline.scale": "none", "PessimisticClip.dual": 3.0, "SoftValue.entropy": True}.get(
+                pattern.partition(".")[2], {"importance": False, "double": True}.get(name, 0.75)
+            )
+            value = 3 if name in ("capacity", "steps", "every", "lag_every", "members", "samples") else value
             assert method.with_knobs({path: value}) != method
 
 
@@ -63,6 +67,24 @@ def test_every_shown_knob_can_be_set() -> None:
         (["train", "grpo", "--max-completion-length", "8"], "Did you mean '--max-tokens'?"),
         (["train", "grpo", "--gradient-accumulation-steps", "8"], "Did you mean '--tasks-per-step'?"),
         (["train", "ppo", "--n-steps", "8"], "Did you mean '--horizon'?"),
+        (["train", "sac", "--buffer-size", "8"], "Did you mean '--set data.capacity=...'?"),
+        (["train", "sac", "--gamma", "0.9"], "Did you mean '--set data.gamma=...'?"),
+        (["train", "td3", "--learning-starts", "8"], "Did you mean '--set acting.0.steps=...'?"),
+        (["train", "sac", "--learning-starts", "8"], "Did you mean '--set acting.steps=...'?"),
+        (["train", "dqn", "--exploration-fraction", "0.2"], "Did you mean '--set acting.1.share=...'?"),
+        (["train", "dqn", "--target-update-interval", "9"], "Did you mean '--set models.q.lag_every=...'?"),
+        (["train", "sac", "--train-freq", "4"], "Did you mean '--horizon'?"),
+        (["train", "sac", "--gradient-steps", "4"], "Did you mean '--updates-per-step'?"),
+        (["train", "td3", "--tau", "0.01"], "Did you mean '--set models.q.lag=...'?"),
+        (["train", "td3-bc", "--alpha", "1"], "Did you mean '--set surrogate.scale=...'?"),
+        (["train", "iql", "--expectile", "0.9"], "Did you mean '--set models.value.expectile=...'?"),
+        (["train", "iql", "--weight-temp", "3"], "Did you mean '--set surrogate.beta=...'?"),
+        (["train", "cql", "--conservative-weight", "5"], "Did you mean '--set models.q.penalty.weight=...'?"),
+        (
+            ["train", "sac", "--conservative-weight", "5"],
+            "'--set models.q.penalty.weight=...' (for a method that has it, such as cql)?",
+        ),
+        (["train", "sac", "--n-critics", "5"], "Did you mean '--set models.q.network.members=...'?"),
         (["train", "ppo", "--total-timesteps", "8"], "Did you mean '--steps'?"),
         (["train", "grpo", "--epochs", "8"], "Did you mean '--passes'?"),
         (["train", "grpo", "--loss-type", "dapo"], "Did you mean '--set aggregate=...'?"),

@@ -183,7 +183,17 @@ def settings_view(plan: JsonDict) -> JsonDict:
     """Settings and surroundings of a run, and the command that would start it again."""
     kept = ("task", "model", "reward", "test_data", "build", "settings")
     names = {key: shown_name(_text(plan.get(key))) for key in ("task", "test_data")}
-    return {key: plan.get(key, "") for key in kept} | names | {"reward": ", ".join(_rewards(plan)), "command": command(plan)}
+    found = {key: plan.get(key, "") for key in kept} | names | {"reward": ", ".join(_rewards(plan)), "command": command(plan)}
+    return found | ({"dataset": dataset_view(plan)} if plan.get("dataset") else {})
+
+
+def dataset_view(plan: JsonDict) -> JsonDict:
+    """The dataset that a run learned from, as ``run.toml`` describes it; only its name and digest where that says no more."""
+    card = plan.get("dataset_card")
+    told = card if isinstance(card, dict) else {}
+    keys = ("name", "env", "recipe", "origin", "episodes", "decisions", "random", "expert", "returns")
+    found = {key: told[key] for key in keys if told.get(key) not in (None, "")}
+    return {"source": shown_name(_text(plan["dataset"])), "digest": _text(plan.get("dataset_digest"))[:12], "card": found}
 
 
 def command(plan: JsonDict) -> str:
@@ -194,6 +204,8 @@ def command(plan: JsonDict) -> str:
     words += [word for text in _rewards(plan) for word in ("--reward", text)]
     if plan.get("test_data"):
         words += ["--test-data", _source(plan, "test_data")]
+    if plan.get("dataset"):
+        words += ["--data", _source(plan, "dataset")]
     for tracker in plan.get("trackers", []):
         words += ["--tracker", str(tracker)]
     for path, value in _settings_of_parts(plan):

@@ -21,6 +21,7 @@ EXAMPLES = """examples:
   upslope compare grpo dapo --task reverse            which is better, with five seeds each and error bars
   upslope tasks problems.csv --show 3 --model DIR     what a model would read of one's own problems
   upslope data make mine --task gym:Pendulum-v1 --recipe mixed:expert=0.1
+  upslope train iql --data mine                       learns from stored experience alone; --offline-steps N goes on online
   upslope board                                       runs, curves and rollouts in a browser, live
   upslope show dhpo                                   what a method changes, its formula, its paper
   upslope eval runs/dhpo-reverse-0 --k 16             pass@k with intervals

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from upslope.errors import UserError
 from upslope.experience.dataset import HOME, Dataset, load_dataset
+from upslope.plain_data import JsonDict
 from upslope.runtime.python_objects import IN_RUN
 
 FOLDER = "dataset"
@@ -51,6 +55,16 @@ def dataset_again(spec: str, digest: str = "") -> Dataset:
     if digest and found.digest != digest:
         raise UserError(f"the dataset {spec} has changed since the run began; put the old one back to go on.")
     return found
+
+
+def card_in_run(dataset: Dataset) -> JsonDict:
+    """What ``run.toml`` says of the dataset, which may be gone later: where it comes from, how large it is, what it returned."""
+    card = dataset.card
+    returns = dataset.episodes.returns[:-1] if card.unfinished and card.episodes > 1 else dataset.episodes.returns
+    known: JsonDict = {"name": card.name, "env": card.env, "recipe": card.recipe, "origin": card.origin}
+    known |= {"episodes": card.episodes, "decisions": card.decisions}
+    known |= {name: value for name in ("random", "expert") if math.isfinite(value := getattr(card, name))}
+    return known | {"returns": [float(each) for each in np.quantile(returns, (0.0, 0.25, 0.5, 0.75, 1.0))]}
 
 
 def environment_of(spec: str, given: GivenDataset | None) -> str:

@@ -212,6 +212,8 @@ def learn_once(
 ) -> None:
     """One update: the learned models in their order, the policy among them where it is due."""
     rows = estimator.clean_drawn(rows)
+    if method.reward:
+        rows = estimator.score(method, rows.replace(nets=nets), late=False)
     share = estimator.drawn_share(method, rows)
     before = [(name, model) for name, model in method.learned if model.order < 0]
     after = [(name, model) for name, model in method.learned if model.order >= 0]

@@ -117,10 +117,15 @@ class RewardNormaliser:
         self.discounted = self.discounted * self.gamma + reward
         self.moments.update(self.discounted[:, None])
         self.discounted[ended] = 0.0
+        scaled = reward / self.spread
+        return scaled.clip(-self.clip, self.clip).astype(np.float32)
+
+    @property
+    def spread(self) -> np.float64:
+        """What rewards are divided by now."""
         variance, mean = self.moments.variance[0], self.moments.mean[0]
         # Relative to the mean, because equal returns have a variance of rounding error, not of zero.
-        scaled = reward / np.sqrt(variance + self.eps) if variance > 1e-12 * mean * mean else reward
-        return scaled.clip(-self.clip, self.clip).astype(np.float32)
+        return np.sqrt(variance + self.eps) if variance > 1e-12 * mean * mean else np.float64(1.0)
 
     def state(self) -> dict[str, Stored]:
         return self.moments.state()

@@ -203,12 +203,14 @@ class ReplayRollout:
         ends = np.cumsum([lane.decision_count for lane in lanes])
         lane_of = np.searchsorted(ends, numbers, side="right")
         first = ends - [lane.decision_count for lane in lanes]
+        places = [np.flatnonzero(lane_of == index) for index in range(len(lanes))]
         found = [
-            draw(lane, numbers[lane_of == index] - first[index], data.gamma, data.n_steps)
-            for index, lane in enumerate(lanes)
-            if (lane_of == index).any()
+            draw(lane, numbers[place] - start, data.gamma, data.n_steps)
+            for lane, place, start in zip(lanes, places, first, strict=True)
+            if len(place)
         ]
-        return joined(found)
+        asked = np.argsort(np.concatenate(places))  # lane by lane so far; the rows of several updates are told apart by their order
+        return DrawnRows(*(column[asked] for column in joined(found)))
 
     def _trajectories(self, found: DrawnRows, source: np.ndarray, returns: np.ndarray) -> Trajectories:
         def column(values: np.ndarray) -> torch.Tensor:

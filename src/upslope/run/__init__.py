@@ -199,6 +199,10 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
     settled = components.settle_reward(plan.reward)
     plan = dataclasses.replace(plan, settings=components.settings, method=components.method, reward=settled)
     table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)
+    if dataset is not None:
+        from upslope.experience.given import card_in_run
+
+        table["dataset_card"] = card_in_run(dataset)
     if ".py:" in table["task"]:
         table["task"] = _kept_code(table["task"], bundles)
     if ".py:" in plan.settings.test_task:

@@ -38,7 +38,9 @@ class Lengthening:
         if steps <= done:
             told = f"{folder.path} has made {done} steps already; --steps {steps} is how many there shall be in all"
             raise UserError(f"{told}. Give more.")
-        after = dataclasses.replace(before, steps=steps)
+        # A run that was never to act does not begin to because it is longer.
+        offline = steps if before.steps and before.offline_steps == before.steps else before.offline_steps
+        after = dataclasses.replace(before, steps=steps, offline_steps=offline)
         return cls(folder, before, dataclasses.replace(after, stop_at="", patience=0) if _ended_early(folder) else after, done)
 
     def write(self) -> None:
@@ -46,7 +48,8 @@ class Lengthening:
         finished = self.folder.path / "summary.json"
         if self.after != self.before or finished.exists():  # one that ended early may go on to its planned end
             raw = self.folder.table()
-            raw["settings"] |= {"steps": self.after.steps, "stop_at": self.after.stop_at, "patience": self.after.patience}
+            changed = ("steps", "offline_steps", "stop_at", "patience")
+            raw["settings"] |= {name: value for name in changed if (value := getattr(self.after, name)) is not None}
             raw["lengthened"] = [*raw.get("lengthened", []), {"at": self.done, "from": self.before.steps, "to": self.after.steps}]
             write_text(self.folder.path / "run.toml", tomli_w.dumps(raw))
         for remark in self._remarks():

@@ -1,6 +1,7 @@
-"""What settings and knobs are called in other libraries (TRL, Stable-Baselines3, verl, CleanRL), and what is meant by them here.
+"""What settings and knobs are called in other libraries, and what is meant by them here.
 
-One table for flags and for keyword arguments. No torch here: the command line reads this file.
+The libraries are TRL, Stable-Baselines3, d3rlpy, CORL, verl and CleanRL. One table for flags and for keyword arguments.
+No torch here: the command line reads this file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ PartPaths = Iterable[tuple[str, Any]]
 
 DOMAINS = get_args(Domain)
 SETTINGS: dict[str, tuple[str, ...]] = {
-    "lr": ("learning_rate", "policy_lr", "actor_lr", "optim_lr", "step_size"),
+    "lr": ("learning_rate", "policy_lr", "actor_lr", "optim_lr", "step_size", "actor_learning_rate"),
     "schedule": ("lr_scheduler_type", "lr_schedule", "lr_scheduler", "learning_rate_schedule", "lr_decay_style"),
     "warmup": ("warmup_steps", "lr_warmup_steps", "num_warmup_steps", "warmup_ratio", "lr_warmup_steps_ratio"),
     "lr_floor": ("min_lr", "min_lr_ratio", "min_lr_rate"),
@@ -26,12 +27,13 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "adam_eps": ("adam_epsilon", "optimizer_eps", "optim_eps"),
     "weight_decay": ("wd", "l2"),
     "steps": ("max_steps", "total_timesteps", "total_steps", "num_train_epochs", "total_epochs", "train_steps", "num_train_steps",
-              "total_training_steps", "iterations", "num_updates", "n_updates", "total_episodes", "training_steps"),
+              "total_training_steps", "max_timesteps", "iterations", "num_updates", "n_updates", "total_episodes",
+              "training_steps"),
     "passes": ("epochs", "n_epochs", "num_epochs", "ppo_epochs", "update_epochs", "num_iterations", "num_ppo_epochs"),
     "tasks_per_step": ("batch_size", "train_batch_size", "per_device_train_batch_size", "rollout_batch_size",
                        "generation_batch_size", "gradient_accumulation_steps", "prompts_per_step", "num_prompts"),
     "updates_per_step": ("num_minibatches", "num_mini_batches", "n_minibatches", "nminibatches", "steps_per_generation",
-                         "ppo_mini_batch_size"),
+                         "ppo_mini_batch_size", "gradient_steps", "n_steps_per_epoch", "utd_ratio", "utd"),
     "minibatch": ("batch_size", "minibatch_size", "mini_batch_size", "ppo_mini_batch_size"),
     "samples_per_task": ("num_generations", "group_size", "rollout_n", "n_samples", "num_samples", "num_return_sequences",
                          "num_samples_per_prompt", "samples_per_prompt", "n_samples_per_prompt"),
@@ -39,8 +41,10 @@ SETTINGS: dict[str, tuple[str, ...]] = {
                    "max_completion_tokens", "generate_max_len"),
     "envs": ("n_envs", "num_envs", "num_environments"),
     "env_workers": ("num_workers", "n_workers", "num_rollout_workers"),
-    "horizon": ("n_steps", "num_steps", "rollout_length", "rollout_steps", "rollout_fragment_length", "steps_per_epoch"),
-    "normalise_observations": ("norm_obs", "normalize_observations", "normalize_obs"),
+    "horizon": ("n_steps", "num_steps", "rollout_length", "rollout_steps", "rollout_fragment_length", "steps_per_epoch",
+                "train_freq"),
+    "normalise_observations": ("norm_obs", "normalize_observations", "normalize_obs", "observation_scaler", "normalize"),
+    "offline_steps": ("offline_iterations", "num_offline_steps", "n_pretrain_steps"),
     "normalise_rewards": ("norm_reward", "normalize_rewards", "normalize_reward"),
     "eval_every": ("eval_steps", "eval_freq", "test_freq", "eval_interval", "evaluation_interval"),
     "test_task": ("eval_env", "test_env", "eval_task", "evaluation_env"),
@@ -63,7 +67,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 """By setting of ours, its names elsewhere."""
 
 FLAGS: dict[str, tuple[str, ...]] = {
-    "--task": ("dataset", "dataset_name", "train_dataset", "train_files", "env", "env_id", "environment", "env_name", "data"),
+    "--task": ("dataset", "dataset_name", "train_dataset", "train_files", "env", "env_id", "environment", "env_name"),
+    "--data": ("dataset_id", "offline_dataset", "replay_buffer", "minari_dataset"),
     "--test-data": ("eval_dataset", "val_files", "test_dataset", "validation_data"),
     "--model": ("model_name", "model_name_or_path", "model_path", "pretrained"),
     "--reward": ("reward_funcs", "reward_fn", "reward_function", "reward_func", "custom_reward_function", "reward_weights"),
@@ -88,11 +93,52 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "surrogate.*.high": ("clip_range", "cliprange", "clip_ratio", "clip_eps", "clip_epsilon", "clip_coef", "clip_param", "epsilon",
                          "epsilon_high", "clip_ratio_high", "eps_clip"),
     "surrogate.PessimisticClip.dual": ("clip_ratio_c", "dual_clip", "delta"),
+    "data.*.gamma": ("gamma", "discount", "discount_factor"),
+    "data.*.capacity": ("buffer_size", "replay_size", "replay_buffer_size", "buffer_capacity"),
+    "data.MixedReplay.demonstrated": ("offline_ratio", "mixing_ratio"),
+    "acting.UniformFirst.steps": ("learning_starts", "random_steps", "start_steps", "start_timesteps"),
+    "acting.GaussianNoise.std": ("action_noise", "expl_noise", "exploration_noise"),
+    "acting.EpsilonGreedy.share": ("exploration_fraction",),
+    "acting.EpsilonGreedy.start": ("exploration_initial_eps", "start_e"),
+    "acting.EpsilonGreedy.end": ("exploration_final_eps", "end_e"),
+    "policy.*.every": ("policy_delay", "policy_freq", "policy_frequency", "update_actor_interval"),
+    "models.QFunction.lag": ("tau", "polyak", "soft_target_update_rate"),
+    "models.QFunction.lag_every": ("target_update_interval", "target_network_frequency"),
+    "models.QFunction.lr_scale": ("critic_learning_rate", "critic_lr", "q_lr", "qf_lr"),
+    "models.MLPEnsemble.members": ("n_critics", "num_critics", "num_qs"),
+    "models.SmoothedAction.noise": ("target_policy_noise", "target_smoothing_sigma", "policy_noise"),
+    "models.SmoothedAction.clip": ("target_noise_clip", "target_smoothing_clip", "noise_clip"),
+    "models.BestChoice.double": ("double_q", "double_dqn"),
+    "models.Temperature.start": ("ent_coef", "initial_temperature", "init_temperature", "alpha"),
+    "models.Temperature.target_entropy": ("target_entropy",),
+    "models.Temperature.lr_scale": ("temp_learning_rate", "alpha_lr"),
+    "models.Conservative.weight": ("conservative_weight", "cql_alpha", "min_q_weight"),
+    "models.Conservative.samples": ("n_action_samples", "cql_n_actions"),
+    "models.Conservative.importance": ("cql_importance_sample",),
+    "models.SoftValue.entropy": ("backup_entropy",),
+    "models.ExpectileValue.expectile": ("expectile", "iql_tau"),
+    "surrogate.DeterministicImprovement.scale": ("alpha",),
+    "surrogate.AdvantageWeighted.beta": ("weight_temp", "beta"),
+    "surrogate.AdvantageWeighted.cap": ("max_weight", "exp_adv_max"),
 }  # fmt: skip
 """By ``slot.Class.field`` (``*``: of any class), the names of a knob elsewhere."""
-HAS = {"advantage.*.gamma": "ppo", "advantage.*.lam": "ppo", "regularize.EntropyBonus.weight": "ppo",
+HAS = {"data.*.gamma": "sac", "data.*.capacity": "sac", "data.MixedReplay.demonstrated": "rlpd",
+       "acting.UniformFirst.steps": "sac", "acting.GaussianNoise.std": "td3", "acting.EpsilonGreedy.share": "dqn",
+       "acting.EpsilonGreedy.start": "dqn", "acting.EpsilonGreedy.end": "dqn", "policy.*.every": "td3",
+       "models.QFunction.lag": "sac", "models.QFunction.lag_every": "sac", "models.QFunction.lr_scale": "sac",
+       "models.MLPEnsemble.members": "sac", "models.SmoothedAction.noise": "td3", "models.SmoothedAction.clip": "td3",
+       "models.BestChoice.double": "dqn", "models.Temperature.start": "sac", "models.Temperature.target_entropy": "sac",
+       "models.Temperature.lr_scale": "sac", "models.Conservative.weight": "cql", "models.Conservative.samples": "cql",
+       "models.Conservative.importance": "cql", "models.SoftValue.entropy": "cql", "models.ExpectileValue.expectile": "iql",
+       "surrogate.DeterministicImprovement.scale": "td3-bc", "surrogate.AdvantageWeighted.beta": "iql",
+       "surrogate.AdvantageWeighted.cap": "iql",
+       "advantage.*.gamma": "ppo", "advantage.*.lam": "ppo", "regularize.EntropyBonus.weight": "ppo",
        "models.ValueFunction.weight": "ppo", "models.ValueFunction.clip": "ppo"}  # fmt: skip
 """A method that has the knob; of the others grpo has it."""
+PLACES = {"ValueFunction": "value", "ExpectileValue": "value", "QFunction": "q", "MLPEnsemble": "q.network",
+          "SmoothedAction": "q.target", "BestChoice": "q.target", "SoftValue": "q.target", "Conservative": "q.penalty",
+          "Temperature": "temperature"}  # fmt: skip
+"""By class of a model or of what it is made of, where methods have it below ``models``."""
 
 PARTS: dict[str, tuple[str, ...]] = {
     "aggregate": ("loss_type", "loss_agg_mode"),
@@ -138,12 +184,13 @@ def _knobs(word: str, parts: list[tuple[str, Any]], flags: bool) -> list[tuple[s
     """Knobs of the method at hand that a word means; of a method that has them, if this one has not."""
     patterns = [pattern for pattern, names in KNOBS.items() if word in names]
     paths = [path for pattern in patterns for path in knob_paths(pattern, parts)]
-    if not patterns:  # a knob by its own name
-        paths = [f"{_plain(path)}.{word}" for path, part in parts if word in {f.name for f in dataclasses.fields(part)}]
+    if not paths:  # a knob by its own name
+        paths = [f"{_plain(path, parts)}.{word}" for path, part in parts if word in {f.name for f in dataclasses.fields(part)}]
     note = ""
     if not paths and patterns:
-        paths = [_usual_path(pattern) for pattern in patterns]
-        note = f"for a method that has it, such as {HAS.get(patterns[0], 'grpo')}" if parts else ""
+        having = HAS.get(patterns[0], "grpo")
+        paths = [_usual_path(pattern) for pattern in patterns if HAS.get(pattern, "grpo") == having]
+        note = f"for a method that has it, such as {having}" if parts else ""
     return [(_set(path, flags), note) for path in paths]
 
 
@@ -152,16 +199,19 @@ def _set(path: str, flags: bool) -> str:
 
 
 def _usual_path(pattern: str) -> str:
-    slot, _, name = pattern.split(".")
-    return f"models.value.{name}" if slot == "models" else f"{slot}.{name}"
+    slot, kind, name = pattern.split(".")
+    return f"models.{PLACES[kind]}.{name}" if slot == "models" else f"{slot}.{name}"
 
 
 def knob_paths(pattern: str, parts: PartPaths) -> list[str]:
     """Where a method has the knob ``slot.Class.field``."""
     slot, kind, name = pattern.split(".")
+    parts = list(parts)
     found = [(path, part) for path, part in parts if path.partition(".")[0] == slot and kind in ("*", type(part).__name__)]
-    return [f"{_plain(path)}.{name}" for path, part in found if name in {f.name for f in dataclasses.fields(part)}]
+    return [f"{_plain(path, parts)}.{name}" for path, part in found if name in {f.name for f in dataclasses.fields(part)}]
 
 
-def _plain(path: str) -> str:
-    return path.removesuffix(".0")
+def _plain(path: str, parts: PartPaths) -> str:
+    """Without the number of a part that is alone in its slot."""
+    slot = path.removesuffix(".0")
+    return path if any(other == f"{slot}.1" for other, _ in parts) else slot

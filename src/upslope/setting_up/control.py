@@ -163,8 +163,15 @@ class ControlComponents(Components):
         """An episode, always from the same beginning."""
         from upslope.rollout.recorded_episode import play
 
-        if self.settings.record != "none":
-            folder.write_episode(play(self.test_task, self.policy, self.rollout.observations, WATCHED_EPISODE).record(step))
+        if self.settings.record == "none":
+            return
+        stored = self.method.learner == "actor-critic"
+        gamma = self.rollout.data.gamma if stored else getattr(self.method.advantage, "gamma", 1.0)
+        spread = 1.0 if stored or self.rollout.rewards is None else float(self.rollout.rewards.spread)
+        played = play(
+            self.test_task, self.policy, self.rollout.observations, WATCHED_EPISODE, gamma=gamma, reward_spread=spread
+        )  # fmt: skip
+        folder.write_episode(played.record(step))
 
 
 def _check_data(method: Method, settings: Settings, dataset: Dataset | None, for_training: bool) -> None:

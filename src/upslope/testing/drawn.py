@@ -65,6 +65,7 @@ def drawn_gradient(method: Method, batch: Batch, how: str = "whole") -> Outcome:
     """What an update of the actor-critic learner descends, cut into slices: the loss of each learned model, and the policy's."""
     rows = estimator.clean_drawn(estimator.bind(method, first_states(method), batch))
     nets = cast(TableNets, batch.nets).on_leaves()
+    rows = estimator.score(method, rows, late=False)
     found: dict[str, tuple[Tensor, dict[str, Tensor], Tensor]] = {}
     for name, model in method.learned:
         own = nets.scoped(name)

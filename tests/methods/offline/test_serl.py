@@ -8,7 +8,7 @@ from stored_rows import EPS, SMALL, SPACE, Small, assert_same_weights, drawn_row
 from torch import Tensor
 
 from upslope.methods import find
-from upslope.types import Trajectories
+from upslope.types import Source, Trajectories
 
 serl, rlpd = find("serl").with_knobs(SMALL), find("rlpd").with_knobs(SMALL)
 LR, MEMBERS = 1e-3, 10
@@ -93,3 +93,65 @@ def test_updates_are_those_of_the_released_losses():
     assert_same_weights(small.weights(), {name: weight.detach() for name, weight in theirs.weights.items()}, atol=1e-5)
     moved = {name: (weight - first[name]).abs().max() for name, weight in small.weights().items()}
     assert all(far > 5e-4 for name, far in moved.items() if name.startswith(("q.", "policy.")))
+
+
+LEARNED = {"models.success": "SuccessClassifier(network=MLPEnsemble(members=1, hidden=(16, 16)))", "reward": "LearnedSuccess()"}
+
+
+def demonstrated(seed: int, rows: int = 64, own: int = 0) -> Trajectories:
+    """Demonstrations that are done where the first number of the state reached is positive; the last rows are the run's own."""
+    found = drawn_rows(seed, rows)
+    done = (found.inputs.following[..., 0] > 0).float()
+    source = torch.full((rows,), int(Source.DEMONSTRATED))
+    source[rows - own :] = int(Source.REPLAYED)
+    return found.replace(step_reward=torch.where(source.unsqueeze(1) == Source.DEMONSTRATED, done, 0.0), label={"source": source})
+
+
+def test_a_classifier_learns_when_the_task_is_done_and_pays_for_it():
+    small = Small(serl.with_knobs(LEARNED), lr=1e-2)
+    for update in range(1, 121):
+        small.update(demonstrated(update, own=16), update)
+    fresh = demonstrated(1000)
+    said = small.nets(fresh).value("success", "next")[0, ..., 0] > 0
+    assert (said == (fresh.step_reward > 0)).float().mean() >= 0.95
+    assert small.metrics["success_accuracy"] >= 0.9
+    rows = demonstrated(1001, own=64)  # of its own rows nobody says whether they are done: the environment pays nothing
+    paid = small.method.reward[0](rows.replace(nets=small.nets(rows)))
+    done = rows.inputs.following[..., 0] > 0
+    assert (paid.step_reward == done.float()).float().mean() >= 0.95 and rows.step_reward.sum() == 0
+    assert torch.equal(paid.signal["discount"], rows.signal["discount"] * (1 - paid.step_reward))
+
+
+def test_critics_are_fitted_to_the_learned_reward():
+    learned = Small(serl.with_knobs(LEARNED | {"models.success.lr_scale": 0.0}))
+    learned.policy.weights()["success.2.bias"].fill_(0.0)
+    learned.policy.weights()["success.2.weight"].copy_(torch.linspace(-1, 1, 16).view(1, 16, 1))
+    plain = Small(serl, like=learned)
+    rows = demonstrated(5, own=32)
+    paid = learned.method.reward[0](rows.replace(nets=learned.nets(rows)))
+    assert 0 < paid.step_reward.mean() < 1 and not torch.equal(paid.step_reward, rows.step_reward)
+    learned.update(rows, 1)
+    plain.update(rows.replace(step_reward=paid.step_reward, signal={**rows.signal, "discount": paid.signal["discount"]}), 1)
+    assert_same_weights({name: learned.weights()[name] for name in plain.weights()}, plain.weights())
+
+
+@pytest.mark.parametrize("adversarial", [False, True])
+def test_both_kinds_count_the_same_and_the_runs_own_states_only_where_asked(adversarial: bool):
+    """By hand: a logit of zero everywhere costs log 2 on either side, whatever the counts; the gradient in a logit x is then
+    -1/2 over the number of done states, and 1/2 over that of the others."""
+    knobs = {"models.success.adversarial": True} if adversarial else {}
+    small = Small(serl.with_knobs(LEARNED | knobs))
+    for name, weight in small.policy.weights().items():
+        if name.startswith("success.2"):
+            weight.zero_()
+    rows = demonstrated(3, rows=40, own=10)
+    model, nets = dict(small.method.learned)["success"], small.nets(rows, scope="success")
+    batch = rows.replace(nets=nets)
+    batch = batch.replace(prepared={model: model.prepare(batch)})
+    losses, _ = model.loss(batch)
+    assert losses.mean().item() == pytest.approx(0.6931472)
+    done = int(rows.step_reward.sum())
+    others = 40 - done if adversarial else 30 - done
+    wanted = torch.where(rows.step_reward[:, 0] > 0, 0.5 / done, 0.5 / others)
+    wanted[30:] = 0.5 / others if adversarial else 0.0
+    torch.testing.assert_close(losses[:, 0].detach() / 40 / 0.6931472, wanted)

@@ -24,5 +24,6 @@ sac = Method(
     models={"q": QFunction(target=SoftValue(), weight=0.5), "temperature": Temperature()},
     acting=UniformFirst(steps=100),
     notes="Sizes and rates are those of Stable-Baselines3, which differ from the paper's in the 100 first steps (10,000 there). "
-    "Over choices every expectation is exact and the wanted entropy is 0.98 of the largest, as in SAC-Discrete.",
+    "It adds 1e-6 inside the logarithm of tanh's derivative, which is exact here. Over choices every "
+    "expectation is exact and the wanted entropy is 0.98 of the largest, as in SAC-Discrete.",
 )

@@ -18,5 +18,6 @@ td3 = sac.derive(
     models={"q": QFunction(target=SmoothedAction(), lag_every=2)},
     acting=(UniformFirst(steps=100), GaussianNoise(std=0.1)),
     on={"control": {"settings.lr": 1e-3}},
-    notes="Sizes and rates are those of Stable-Baselines3; the slowly following copies move with the actor, as released.",
+    notes="Rates are those of Stable-Baselines3, whose networks are 400 and 300 wide (policy.hidden, models.q.network.hidden) and "
+    "whose actions have no noise unless it is asked for. The slowly following copies move with the actor, as released.",
 )

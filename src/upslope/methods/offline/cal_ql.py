@@ -20,5 +20,5 @@ cal_ql = cql.derive(
         "temperature": dict(cql.models)["temperature"],
     },
     notes="G is the discounted return to the end of the recorded episode. Rows of the run's own have none, and are treated as in "
-    "cql. Over choices every value is compared with G. Give --offline-steps to go on online.",
+    "cql. Over choices every value is compared with G. --offline-steps says how long the data are all it learns from.",
 )

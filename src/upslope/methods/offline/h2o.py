@@ -11,7 +11,11 @@ from upslope.types import Paper
 h2o = sac.derive(
     name="h2o",
     family="offline",
-    paper=Paper("When to Trust Your Simulator: Dynamics-Aware Hybrid Offline-and-Online RL", arxiv="2206.13464", year=2022),
+    paper=Paper(
+        "When to Trust Your Simulator: Dynamics-Aware Hybrid Offline-and-Online Reinforcement Learning",
+        arxiv="2206.13464",
+        year=2022,
+    ),
     differs="half of the rows are real, half simulated; two discriminators say how wrong the simulator is, and there errors count "
     "less and values are pressed down; no entropy in the target",
     formula=r"L_Q = E_real (Q - y)² + E_sim w (Q - y)² + c (log Σ_sim ω e^Q - E_real Q),   w = P_real/P_sim(s'|s,a),   "

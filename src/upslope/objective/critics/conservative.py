@@ -52,27 +52,40 @@ class Conservative(Penalty):
 
     def __call__(self, batch: Batch, values: Tensor) -> Tensor:
         nets = networks(batch)
-        gap = self.gap(batch, nets.scope, values).sum(0)
+        gap = self.gap(batch, nets.scope).sum(0)
         if isinstance(self.multiplier, str):
             gap = nets.value(self.multiplier, "now")[0, ..., 0].detach().clamp_max(LARGEST) * gap
         else:
             gap = self.multiplier * gap
         return self.weight * gap
 
-    def gap(self, batch: Batch, critic: str, values: Tensor) -> Tensor:
-        """What is pressed down, without its weights, ``[E, N, T]``; ``values`` are the critic's of the recorded actions."""
+    def gap(self, batch: Batch, critic: str) -> Tensor:
+        """What is pressed down, without its weights, ``[E, N, T]``."""
         nets = networks(batch)
+        if batch.action is None:
+            raise MethodError("values are compared with those of recorded actions, and these rows have none.")
         if nets.discrete:
-            judged = self._at_least_the_return(nets.value(critic, "now"), batch)
+            judged = nets.value(critic, "now")
+            recorded = judged.gather(-1, batch.action.unsqueeze(-1).expand(len(judged), -1, -1, -1)).squeeze(-1)
+            judged = self._at_least_the_return(judged, batch)
         else:
-            drawn = [nets.actions("now", draws=self.samples), nets.actions("next", draws=self.samples)]
-            anywhere = nets.actions("now", whose="uniform", draws=self.samples)
-            action, logp = (torch.cat(columns, 2) for columns in zip(*drawn, anywhere, strict=True))
-            judged = nets.value(critic, "now", action)
-            own = judged[..., : 2 * self.samples]
-            judged = torch.cat([self._at_least_the_return(own, batch), judged[..., 2 * self.samples :]], -1)
-            judged = judged - logp if self.importance else judged
-        return self.temperature * (judged / self.temperature).logsumexp(-1) - values
+            judged, recorded = self._drawn(batch, critic)
+        return self.temperature * (judged / self.temperature).logsumexp(-1) - recorded
+
+    def _drawn(self, batch: Batch, critic: str) -> tuple[Tensor, Tensor]:
+        """Values of drawn actions ``[E, N, T, J]`` and of the recorded one.
+
+        All are asked for at once: their gradients nearly cancel, and do so in each row, before rows are added up and rounded.
+        """
+        nets = networks(batch)
+        assert batch.action is not None
+        drawn = [nets.actions("now", draws=self.samples), nets.actions("next", draws=self.samples)]
+        anywhere = nets.actions("now", whose="uniform", draws=self.samples)
+        action, logp = (torch.cat(columns, 2) for columns in zip(*drawn, anywhere, strict=True))
+        values = nets.value(critic, "now", torch.cat([action, batch.action.unsqueeze(2)], 2))
+        own, others, recorded = values.split([2 * self.samples, self.samples, 1], -1)
+        judged = torch.cat([self._at_least_the_return(own, batch), others], -1)
+        return judged - logp if self.importance else judged, recorded.squeeze(-1)
 
     def _at_least_the_return(self, values: Tensor, batch: Batch) -> Tensor:
         if not self.calibrated:
@@ -110,9 +123,6 @@ class PenaltyMultiplier(Learned):
 
     def loss(self, batch: Batch) -> tuple[Tensor, Notes]:
         nets = networks(batch)
-        if batch.action is None:
-            raise MethodError("a penalty compares with recorded actions, and these rows have none.")
-        values = nets.value(self.critic, "now", batch.action.unsqueeze(2)).squeeze(-1)
-        gap = self.penalty.gap(batch, self.critic, values).mean(0).detach()
+        gap = self.penalty.gap(batch, self.critic).mean(0).detach()
         multiplier = nets.value(nets.scope, "now")[0, ..., 0].clamp_max(LARGEST)
         return -multiplier * self.penalty.weight * (gap - self.wanted), {"multiplier": multiplier.detach(), "gap": gap}

@@ -78,3 +78,7 @@ class Actor:
     def value(self, observation: np.ndarray) -> np.ndarray:
         """Values ``[B]``; zeros without a critic, as where nothing is known behind a cut."""
         return self.output(observation)[:, -1] if self.has_value else np.zeros(len(observation), np.float32)
+
+    def judged(self, observation: np.ndarray, output: np.ndarray, action: np.ndarray) -> np.ndarray | None:
+        """What the critic expects from here on, ``[B]``, given one step's output; nothing without a critic."""
+        return output[:, -1] if self.has_value else None

@@ -27,6 +27,8 @@ from upslope.types import ActionSpace, Learned, Solved, Trajectories, View
 
 POLICY = "policy"
 """The actor's name among the networks."""
+VALUE, CRITIC = "value", "q"
+"""What methods call their value function of states and their critics of actions."""
 RARE = 64
 """Updates between two moves of a copy above which it moves seldom."""
 
@@ -252,6 +254,21 @@ class NetworkActor:
         """Actions as the environment takes them."""
         action = self.unit(output, noise, greedy)
         return action if self.policy.box is None else self.policy.box.from_unit(action)
+
+    def judged(self, observation: np.ndarray, output: np.ndarray, action: np.ndarray) -> np.ndarray | None:
+        """What is expected from here on, ``[B]``: the value of the state, else the critics' smallest of the action, else nothing.
+
+        Args:
+            action: As the environment takes it.
+        """
+        policy, seen = self.policy, torch.from_numpy(observation).unsqueeze(1)
+        model: Any = next((policy.networks[name] for name in (VALUE, CRITIC) if name in policy.networks), None)
+        if not hasattr(model, "answer"):
+            return None
+        unit = torch.from_numpy(action if policy.box is None else policy.box.to_unit(action))
+        with torch.no_grad():
+            found = model.answer(seen.to(policy.device), unit.to(policy.device)[:, None, None], True)
+        return found.amin(0).flatten().cpu().numpy()
 
     def value(self, observation: np.ndarray) -> np.ndarray:
         """Zeros: what a critic thinks depends on the action."""

@@ -6,6 +6,7 @@ import { Legend } from "./curve_legend.js";
 import { Chart } from "./chart.js";
 import { copyable, empty, h, put, segmented, tick } from "./dom.js";
 import { plural, words } from "./format.js";
+import { grouped, meaningOf, titleOf } from "./metrics.js";
 import { link, note } from "./router.js";
 import { likelyRun } from "./run_bits.js";
 import { setTicked, store, subscribe } from "./store.js";
@@ -14,6 +15,9 @@ const FIRST = [
   "score",
   "reward",
   "episode_return",
+  "q_value",
+  "q_td_error",
+  "temperature",
   "entropy",
   "kl_start",
   "clip_fraction",
@@ -208,13 +212,31 @@ class CurvesView {
     this.menu.dataset.names = names;
     put(
       this.menu.lastChild,
-      this.known.map((key) =>
-        tick(words(key), this.shown.includes(key), (on) => {
-          this.shown = on ? [...this.shown, key] : this.shown.filter((each) => each !== key);
-          this.again();
-        }),
-      ),
+      grouped(this.known).flatMap(([title, keys]) => [
+        title && h("p", { class: "menu-title" }, title, this.allOf(title, keys)),
+        ...keys.map((key) =>
+          tick(
+            words(key),
+            this.shown.includes(key),
+            (on) => {
+              this.shown = on ? [...this.shown, key] : this.shown.filter((each) => each !== key);
+              this.again();
+            },
+            meaningOf(key) || undefined,
+          ),
+        ),
+      ]),
     );
+  }
+
+  /** Shows a whole group of metrics and nothing else. */
+  allOf(title, keys) {
+    const show = () => {
+      this.shown = keys.slice(0, MOST);
+      this.menu.dataset.names = "";
+      this.again();
+    };
+    return h("button", { type: "button", class: "quiet", "aria-label": `Show ${title.toLowerCase()} only`, onclick: show }, "show these");
   }
 
   layOut() {
@@ -245,7 +267,8 @@ class CurvesView {
       const card = h(
         "section",
         { class: "card chart-box", "data-key": key },
-        h("header", {}, h("h2", {}, this.titleOf(key)), drop),
+        h("header", {}, h("h2", { title: meaningOf(key) || null }, this.titleOf(key)), drop),
+        meaningOf(key) && h("p", { class: "meaning soft" }, meaningOf(key)),
         host,
       );
       this.grid.append(card);
@@ -263,7 +286,7 @@ class CurvesView {
     const names = new Set(this.ids.map((id) => store.runs.get(id)?.score_name).filter(Boolean));
     return key === "score"
       ? `${[...names].join(", ") || "score"} on held-out ${names.has("mean return") ? "episodes" : "problems"}`
-      : words(key);
+      : titleOf(key, words(key));
   }
 
   /** Asks for every chart's numbers; a drag re-asks for its range, so that what thinning hid comes into sight. */

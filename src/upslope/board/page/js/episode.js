@@ -35,6 +35,7 @@ export class Episodes {
     document.removeEventListener("keydown", this.onkey);
     this.curve?.close();
     this.rewards?.close();
+    this.values?.close();
   }
 
   async refresh() {
@@ -69,6 +70,13 @@ export class Episodes {
     this.built = true;
     const curveHost = h("div");
     const rewardHost = h("div");
+    const valueHost = h("div");
+    this.valueBox = h(
+      "section",
+      { class: "card chart-box", hidden: true },
+      h("header", {}, h("h2", {}, "value beside return to go")),
+      valueHost,
+    );
     this.canvas = h("canvas", { class: "screen", role: "img", "aria-label": "The episode" });
     this.play = h("button", { type: "button", class: "button main", onclick: () => this.toggle() }, "Play");
     this.scrub = h("input", {
@@ -117,11 +125,13 @@ export class Episodes {
           { class: "episode-side" },
           h("section", { class: "card chart-box" }, h("header", {}, h("h2", {}, "return over training")), curveHost),
           h("section", { class: "card chart-box" }, h("header", {}, h("h2", {}, "reward so far, along the episode")), rewardHost),
+          this.valueBox,
         ),
       ),
     );
     this.curve = new Chart(curveHost, "Return over training", {}, { height: 190 });
     this.rewards = new Chart(rewardHost, "Reward so far along the episode", {}, { height: 190 });
+    this.values = new Chart(valueHost, "Value beside return to go", {}, { height: 190 });
   }
 
   fillSteps() {
@@ -169,12 +179,29 @@ export class Episodes {
     this.rewards.show([{ name: "reward so far", hue: "--line-2", dash: [], x: this.sums.map((value, at) => at), y: this.sums }], {
       xName: "time",
     });
+    this.drawValues(episode);
     const frames = episode.frames;
     this.say(frames ? "" : `There are no pictures of this episode: ${episode.why || "it could not be drawn."}`);
     this.scrub.max = Math.max(0, (frames?.count ?? episode.length) - 1);
     if (frames) await this.loadSheet(frames, step);
     await Promise.resolve(); // the chart takes its new numbers in a moment, and the mark in it needs them
     this.seek(0);
+  }
+
+  /** What the critic expected before each action, and what came: the same curve, if it is right. Hidden without a critic. */
+  drawValues(episode) {
+    const { values, returns_to_go: came } = episode;
+    const known = Array.isArray(values) && Array.isArray(came) && values.length > 0;
+    this.valueBox.hidden = !known;
+    if (!known) return;
+    const x = values.map((value, at) => at);
+    this.values.show(
+      [
+        { name: "value", hue: "--line-0", dash: [], x, y: values },
+        { name: `return to go, discounted by ${number(episode.gamma)}`, hue: "--line-2", dash: [6, 4], x, y: came },
+      ],
+      { xName: "time" },
+    );
   }
 
   /** Words in place of the pictures; none when they are there. */
@@ -214,10 +241,11 @@ export class Episodes {
     }
     const action = this.episode.actions?.[time];
     const said = Array.isArray(action) ? action.map((value) => number(value)).join(", ") : number(action);
-    this.where.textContent = `time ${time} of ${this.episode.length - 1}, action ${said}, reward so far ${number(this.sums[time])}`;
+    const value = this.episode.values?.[time];
+    const thought = Number.isFinite(value) ? `, value ${number(value)}` : "";
+    this.where.textContent = `time ${time} of ${this.episode.length - 1}, action ${said}, reward so far ${number(this.sums[time])}${thought}`;
     this.scrub.setAttribute("aria-valuetext", this.where.textContent);
-    const plot = this.rewards.plot;
-    if (plot) plot.setCursor({ left: plot.valToPos(time, "x"), top: 0 }, false);
+    for (const { plot } of [this.rewards, this.values]) if (plot) plot.setCursor({ left: plot.valToPos(time, "x"), top: 0 }, false);
   }
 
   toggle() {

@@ -2,7 +2,7 @@
 
 import { ApiError, get } from "./api.js";
 import { copyable, empty, h, put, tick } from "./dom.js";
-import { exact } from "./format.js";
+import { exact, number } from "./format.js";
 import { formula } from "./mathml.js";
 import { link, note } from "./router.js";
 import { likelyRun, runPicker } from "./run_bits.js";
@@ -98,6 +98,7 @@ class MethodView {
       this.slots(method),
       method.notes && h("section", { class: "card notes" }, h("h2", {}, "Notes"), h("p", {}, method.notes)),
       settings && this.settings(settings),
+      settings?.dataset && dataset(settings.dataset),
     );
   }
 
@@ -209,6 +210,35 @@ class MethodView {
       found.build && h("p", { class: "soft build" }, `made by ${said(found.build)}`),
     );
   }
+}
+
+/** The card of the dataset that a run learned from, as it was when the run began. */
+function dataset({ source, digest, card }) {
+  const quartiles = Array.isArray(card.returns) ? card.returns.map((value) => number(value)).join(" · ") : "";
+  const rows = [
+    ["name", card.name],
+    ["read from", source],
+    ["environment", card.env],
+    ["recipe", card.recipe],
+    ["made by", card.origin],
+    ["episodes", card.episodes],
+    ["decisions", card.decisions],
+    ["returns (least, quartiles, most)", quartiles],
+    ["random actions return", card.random === undefined ? "" : number(card.random)],
+    ["the expert returns", card.expert === undefined ? "" : number(card.expert)],
+    ["digest", digest],
+  ].filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return h(
+    "section",
+    { class: "card settings dataset" },
+    h("h2", {}, "The dataset"),
+    !Object.keys(card).length && h("p", { class: "soft" }, "This run did not keep its card; 'upslope data describe' says more, if it is still there."),
+    h(
+      "dl",
+      {},
+      rows.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, said(value)))),
+    ),
+  );
 }
 
 function slotRow(slot) {

@@ -1,0 +1,35 @@
+// What metrics mean in a line, and which of them belong together. A key that is not here is shown by its name.
+
+const CRITICS = "critics";
+
+/** By key: the title of its chart, its meaning, its group. */
+const KNOWN = {
+  q_value: ["Values of the critics", "What the critics say of stored actions; no return can be above what rewards and discount allow.", CRITICS],
+  q_td_error: ["TD error", "How far the critics are from their targets, without sign.", CRITICS],
+  q_target: ["Targets of the critics", "The reward and the discounted value of what follows.", CRITICS],
+  q_loss: ["Loss of the critics", "What their optimiser lowers; targets move, so it need not fall.", CRITICS],
+  value_value: ["Value of states", "What the value function says of stored states.", CRITICS],
+  value_loss: ["Loss of the value function", "", CRITICS],
+  temperature: ["Temperature", "Weight of the entropy in rewards: learned, so that the policy keeps the wanted entropy.", CRITICS],
+  temperature_loss: ["Loss of the temperature", "", CRITICS],
+  imitation: ["Imitation", "How far the policy is from the recorded actions.", CRITICS],
+  updates_per_second: ["Updates a second", "Of learning alone, without the time in which the policy acts.", CRITICS],
+};
+const MODEL = /_(loss|value|td_error|target|penalty)$/;
+const TITLES = { [CRITICS]: "Critics" };
+
+export const titleOf = (key, otherwise) => KNOWN[key]?.[0] ?? otherwise;
+export const meaningOf = (key) => KNOWN[key]?.[1] ?? "";
+
+/** The keys in groups, [title, keys] each: what has no group first, without a title. Losses and values of further models are critics'. */
+export function grouped(keys) {
+  const critics = keys.includes("q_loss") || keys.includes("q_value");
+  const groupOf = (key) => KNOWN[key]?.[2] ?? (critics && MODEL.test(key) ? CRITICS : "");
+  const found = new Map([["", []]]);
+  for (const key of keys) {
+    const name = critics ? groupOf(key) : "";
+    if (!found.has(name)) found.set(name, []);
+    found.get(name).push(key);
+  }
+  return [...found].map(([name, own]) => [TITLES[name] ?? "", own]).filter(([, own]) => own.length);
+}
