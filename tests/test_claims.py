@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -15,17 +14,13 @@ import pytest
 import torch
 
 from upslope.errors import UserError
-from upslope.experience import load_dataset
 from upslope.types import Ended
 
 FOLDER = Path(__file__).resolve().parent.parent / "bench" / "claims"
 sys.path.insert(0, str(FOLDER))
 
-import control_bed  # noqa: E402
-import control_envs  # noqa: E402
 from beds import Corrupted, Flipped, GoodArms, Lock, Noisy, Reward, TableBed, TablePolicy, TableRollout, train_table  # noqa: E402
 from claim_page import curve_band, paired_difference, shown, verdict  # noqa: E402
-from control_bed import SHARED, ControlBed, env_steps_until, final_return  # noqa: E402
 from harness import (  # noqa: E402
     Claim,
     Result,
@@ -42,7 +37,6 @@ from harness import (  # noqa: E402
     steps_until,
 )  # fmt: skip
 
-SMALL_POLICY = {"policy.hidden": (8, 8)}
 SMALL = TableBed(GoodArms(decoy=0.5), contexts=4, vocabulary=6)
 JUDGED = re.compile(
     r"^- \S+: .+: \*\*(held|not shown at this scale|did not hold)\*\* "
@@ -290,124 +284,3 @@ def test_every_script_declares_a_claim_under_its_own_name():
     assert {"dapo", "dhpo"} <= set(found)
     for claim in found.values():
         assert claim.chosen.strip(), f"{claim.name} does not say how its setting was chosen"
-
-
-# -- control ---------------------------------------------------------------------------------------------------------------
-
-
-def control(**changes):
-    given = {
-        "name": "example",
-        "title": "An example",
-        "about": "Two on data.",
-        "variants": {"bc": Variant("bc", SMALL_POLICY), "td3": Variant("td3", {}, {"offline_steps": 2})},
-        "bed": ControlBed("WalledPoint", data="mixed:expert=0.5", data_steps=200, episodes=2),
-        "settings": {"steps": 2, "updates_per_step": 2, "horizon": 20, "eval_problems": 1, "minibatch": 8},
-        "measures": {"final return": final_return, "steps": env_steps_until(-1.0, within=40)},
-        "statements": [Statement("bc", "above", "td3", "final return")],
-        "chosen": "it was not.",
-        "curves": {"return": "return"},
-        "seeds": 2,
-    }
-    return Claim(**given | changes)  # type: ignore[arg-type]
-
-
-def test_a_control_bed_learns_from_data_of_the_seed_and_is_judged(tmp_path, monkeypatch):
-    monkeypatch.setenv(SHARED, str(tmp_path))
-    first, again = (run_cell(control().cells([3])[0]) for _ in range(2))
-    assert [folder.name for folder in tmp_path.iterdir() if folder.is_dir()] == ["WalledPoint-mixed-expert-0-5-2000-200-3"]
-    assert first.metrics == again.metrics and len(first.metrics) == 2 and first.curve("updates").tolist() == [2, 2]
-    assert -200 < first.after < 0 and first.extra["final return"] == first.after and first.extra["stopped"] == 0
-    other = run_cell(control().cells([4])[0])
-    assert other.curve("loss").tolist() != first.curve("loss").tolist()
-
-
-@pytest.mark.parametrize(("name", "least"), [("WalledPoint", -60.0), ("SparseReach", 0.9)])
-def test_data_of_the_small_environments_have_an_expert(tmp_path, name, least):
-    made = load_dataset(ControlBed(name, data="expert", data_steps=100).dataset(0, tmp_path))
-    assert made.card.expert > least
-
-
-def test_only_who_learns_from_data_is_given_some():
-    variants = {
-        "bc": Variant("bc"),
-        "sac": Variant("sac"),
-        "rlpd": Variant("rlpd"),
-        "td3": Variant("td3", {}, {"offline_steps": 1}),
-    }
-    assert [control_bed._wants_data(cell) for cell in control(variants=variants).cells([0])] == [True, False, True, True]
-
-
-def test_a_run_whose_values_leave_all_bounds_keeps_its_last_return(monkeypatch):
-    from upslope.learners.nonfinite import NonFinite
-
-    def at_the_second(method, metrics, largest_reward, gamma, step):
-        if step == 2:
-            raise NonFinite("values left all bounds.", "Do something.")
-
-    monkeypatch.setattr("upslope.learners.actor_critic.check_values", at_the_second)
-    result = run_cell(control().cells([0])[1])
-    assert result.extra == {"stopped": 1.0, "final return": result.after} and len(result.metrics) == 2
-    assert np.isnan(result.curve("q_value")).tolist() == [False, True] and np.isfinite(result.curve("return")).all()
-
-
-def test_steps_until_a_return_are_steps_in_the_environment():
-    def of(returns):
-        metrics = [{"return": score, "env_steps": 50.0 * (step + 1)} for step, score in enumerate(returns)]
-        return Result(control().cells([0])[0], 0.0, returns[-1], 0.0, metrics)
-
-    assert env_steps_until(-1.0, within=400)(of([-9, -1, -3])) == 100
-    assert env_steps_until(-1.0, within=400)(of([-9, -8, -7])) == 400 and env_steps_until(-1.0, within=80)(of([-9, -1])) == 80
-
-
-def test_walls_stop_the_point_except_in_the_gap():
-    env = control_envs.WalledPoint()
-    env.reset(seed=0)
-    for left, passes in ((-0.75, True), (-0.4, False), (0.5, False)):
-        env.place, env.speed = np.array([left, -0.01]), np.zeros(2)
-        env.step(np.array([0.0, 1.0]))
-        assert (env.place[1] > 0) == passes
-    env.place = np.array([0.6, -0.2])
-    around = np.hypot(1.35, 0.2) + np.hypot(1.35, 0.6)
-    assert env.way_left() == pytest.approx(around) and around > np.hypot(0.0, 0.8)
-
-
-@pytest.mark.parametrize(("action", "pays"), [(-0.2, 0.2), (0.5, 0.5), (0.9, 0.1), (-1.0, 0.0)])
-def test_one_shot_pays_most_at_the_edge_of_its_inner_half(action, pays):
-    env = control_envs.OneShot()
-    env.reset(seed=0)
-    _, reward, terminated, _, _ = env.step(np.array([action]))
-    assert reward == pytest.approx(pays) and terminated
-
-
-def test_experts_of_the_small_environments_know_the_way():
-    for env in (control_envs.WalledPoint(), control_envs.SparseReach()):
-        observation, _ = env.reset(seed=1)
-        expert, over = control_envs.Towards(), False
-        expert.begin(env, observation, np.random.default_rng(0))
-        while not over:
-            observation, _, terminated, truncated, _ = env.step(expert.act(observation))
-            over = terminated or truncated
-        assert np.linalg.norm(env.place - env.goal) < 0.15
-
-
-@pytest.mark.slow
-def test_many_claims_run_at_once_go_on_where_they_stopped_and_are_told_later(tmp_path, monkeypatch, capsys):
-    import many
-
-    def in_turn(workers):
-        return ThreadPoolExecutor(1)
-
-    monkeypatch.setattr(many, "pool", in_turn)
-    monkeypatch.setattr(many, "claims", lambda: {"example": control(), "dapo": example(name="dapo")})
-    arguments = ["--out", str(tmp_path / "cells"), "--seeds", "2"]
-    many.main(["run", *arguments, "--workers", "1", "--minutes", "0"])
-    assert "4 cells were not begun" in capsys.readouterr().out
-    many.main(["run", *arguments, "--workers", "1"])
-    assert "0 cells were not begun" in capsys.readouterr().out
-    many.main(["run", *arguments, "--workers", "1"])
-    assert "0 cells to run, 4 are there" in capsys.readouterr().out
-    many.main(["page", *arguments, "--pages", str(tmp_path)])
-    assert "- bc: above td3: " in (tmp_path / "example.md").read_text() and (tmp_path / "example.png").exists()
-    with pytest.raises(SystemExit, match="no claim 'dappo'"):
-        many.main(["list", "dappo"])

@@ -47,8 +47,9 @@ CLAIM = Claim(
     ],
     seeds=5,
     curves={"q_value": "mean value of recorded actions", "return": "return"},
-    chosen="""nothing was tried. The learning rate of cql's actor is a tenth of that of its critics, which learn as fast as
-    the others'.""",
+    chosen="""sizes and rates were set beforehand. Seed 100 was run twice to see that everything is read rightly, and nothing was
+    changed by what it showed but the reward, which had not been the one described. The learning rate of cql's actor is a tenth
+    of that of its critics, which learn as fast as the others'.""",
 )
 
 if __name__ == "__main__":
