@@ -81,6 +81,7 @@ from upslope.objective.models.neighbours import NearestNeighbour as NearestNeigh
 from upslope.objective.models.neighbours import NeighbourSearch as NeighbourSearch
 from upslope.objective.models.pessimistic import PessimisticValue as PessimisticValue
 from upslope.objective.models.source import SourceDiscriminator as SourceDiscriminator
+from upslope.objective.models.success import SuccessClassifier as SuccessClassifier
 from upslope.objective.models.value import ValueFunction as ValueFunction
 from upslope.objective.networks.balance import BoundedNumber as BoundedNumber
 from upslope.objective.networks.discriminator import DiscriminatorNetwork as DiscriminatorNetwork
@@ -114,6 +115,7 @@ from upslope.objective.regularize.likelihood import ProximalPenalty as ProximalP
 from upslope.objective.regularize.matching import GroupMatching as GroupMatching
 from upslope.objective.regularize.pathwise import PathwiseKL as PathwiseKL
 from upslope.objective.regularize.pathwise import SmallOutputs as SmallOutputs
+from upslope.objective.reward.learned import LearnedSuccess as LearnedSuccess
 from upslope.objective.reward.penalty import OverlongPenalty as OverlongPenalty
 from upslope.objective.reward.penalty import StepKL as StepKL
 from upslope.objective.reward.soft import SoftReward as SoftReward

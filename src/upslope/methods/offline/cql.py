@@ -24,7 +24,7 @@ cql = sac.derive(
     notes="The critics' learning rate is ten times the run's: 3e-4. α = 5 is for vectors as MuJoCo has them, 10 elsewhere "
     "(models.q.penalty.weight). The variant with a learned multiplier: --set models.m=PenaltyMultiplier "
     "--set models.q.penalty.multiplier=m. A warm-up by cloning: --set surrogate.imitation=1 "
-    "--set controller='ThenWhole(after=0.1, knob=\"surrogate.imitation\")'; a widely used single-file version has one that ignores "
+    "--set 'controller=ThenWhole(after=0.1, knob=\"surrogate.imitation\")'; a widely used single-file version has one that ignores "
     "the recorded actions, ours imitates them. d3rlpy bootstraps from the policy's mean action unless soft_q_backup says "
     "otherwise, and learns its temperature by its value, not by its logarithm.",
 )

@@ -26,8 +26,9 @@ famo2o = iql.derive(
         "balance": Balance(),
         "balance_temperature": BalanceTemperature(),
     },
-    notes="The interval is 1 to 5 and the expectile 0.8, the paper's for locomotion; mazes: models.balance.network.low=8, "
-    "models.balance.network.high=14, models.value.expectile=0.9. The balance is fitted behind the policy, to the policy that the "
+    notes="The interval is 1 to 5 and the expectile 0.8, the paper's for locomotion; mazes have 8 to 14 "
+    "(models.balance.network.high, then .low) and models.value.expectile=0.9. The balance is fitted behind the policy, to the one "
+    "that the "
     "update left; in the released code, to the one before it. To act, the coefficient is the certain one of a state; actions are "
     "drawn while it explores and the likeliest when it is judged. With both ends of the interval the same it is iql.",
 )

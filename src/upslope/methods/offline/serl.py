@@ -29,7 +29,7 @@ serl = rlpd.derive(
     notes="The suite's learner runs beside its actor as fast as it can; here a step of the environment is four updates. It wants "
     "half of the entropy that SAC wants (models.temperature.target_entropy), draws the two critics with replacement and moves the "
     "temperature by another function of its weight. From pictures its discount is 0.96 (data.gamma). A reward "
-    "learned from demonstrations: --set models.success='SuccessClassifier()' --set reward='LearnedSuccess()'; with "
-    "models.success.adversarial=true it is VICE, without its gradient penalty and mixing of labels. The encoder for pictures, "
+    "learned from demonstrations: --set models.success=SuccessClassifier --set reward=LearnedSuccess; with the classifier's "
+    "knob adversarial it is VICE, without its gradient penalty and mixing of labels. The encoder for pictures, "
     "random crops and the pair of policies that need no reset are not part of this composition.",
 )  # fmt: skip
