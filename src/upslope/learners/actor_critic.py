@@ -211,7 +211,8 @@ def learn_once(
     method: Method, rows: Trajectories, nets: BoundNetworks, optimizers: NetworkOptimizers, update: int, sums: Sums
 ) -> None:
     """One update: the learned models in their order, the policy among them where it is due."""
-    rows = estimator.clean_drawn(rows)
+    if rows.horizon != 1:  # of single decisions there is none that nobody took
+        rows = estimator.clean_drawn(rows)
     if method.reward:
         rows = estimator.score(method, rows.replace(nets=nets), late=False)
     share = estimator.drawn_share(method, rows)

@@ -133,7 +133,8 @@ class MLPStack(FlatModule):
 
     def _product(self, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if len(weight) == 1:  # a plain product is quicker than a batch of one
-            return torch.addmm(bias[0], inputs[0], weight[0]).unsqueeze(0)
+            # Squeezed, not indexed: the gradient of an index is a tensor of zeros that it is written into.
+            return torch.addmm(bias.squeeze(0), inputs.squeeze(0), weight.squeeze(0)).unsqueeze(0)
         return torch.baddbmm(bias, inputs, weight)
 
 

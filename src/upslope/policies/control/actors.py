@@ -53,7 +53,7 @@ class _Actor(nn.Module):
         self.stack, self.actions = stack, actions
 
     def output(self, observation: Tensor, frozen: bool) -> Tensor:
-        return self.stack(observation.flatten(0, 1), frozen)[0].unflatten(0, observation.shape[:2])
+        return self.stack(observation.flatten(0, 1), frozen).squeeze(0).unflatten(0, observation.shape[:2])
 
 
 class GaussianActor(_Actor):

@@ -115,7 +115,7 @@ class BoundNetworks:
         network = self._lagged(model) if lagged else self._model(model)
         own = model == self.scope and not lagged
         through = own or (action is not None and action.requires_grad)
-        key = ("value", model, lagged, at, id(action), members)
+        key = ("value", model, lagged, at, _place(action), members)
         return self._answer(key, through, lambda frozen: network.answer(self._seen(at), action, not own, members), action)
 
     def column(self, model: str, name: str, at: At = "now", **inputs: Tensor) -> Tensor:
@@ -174,6 +174,11 @@ class BoundNetworks:
             knob = "policy.lag" if name == POLICY else f"models.{name}.lag"
             raise MethodError(f"a part asks the slowly following copy of {name!r}, which has none. Set {knob}, as in 0.005.")
         return self.policy.lagged[name]
+
+
+def _place(action: Tensor | None) -> Any:
+    """Where an action's numbers are: two views of them are one question."""
+    return None if action is None else (action.data_ptr(), action.shape, action.stride())
 
 
 def _identity(given: Mapping[str, Tensor] | None) -> Any:
