@@ -18,7 +18,7 @@ from checks import EVERY_METHOD, brief
 from checks import collect as _collect
 
 from upslope.cli.parsers import ABOUT, EXAMPLES, parsers
-from upslope.methods import catalogue
+from upslope.methods import catalogue, measures
 from upslope.objective import estimator
 from upslope.parts import SLOT_NAMES
 from upslope.report.describe import changes, holds_parts, inherited_fields, knob_name, knob_value, when
@@ -47,6 +47,7 @@ def collect() -> dict:
 def pages() -> dict[Path, str]:
     """Every generated page by its path."""
     found = {DOCS / "methods" / f"{name}.md": method_page(method) for name, method in catalogue().items()}
+    found |= {DOCS / "methods" / f"{name}.md": measure_page(method) for name, method in measures().items()}
     found[DOCS / "methods" / "README.md"] = index_page()
     found[DOCS / "command-line.md"] = command_line_page()
     told = {name: brief(collect().get(name, {})) for name in catalogue()}
@@ -75,8 +76,24 @@ def index_page() -> str:
         claim = brief(collect().get(m.name, {}))["claim"]
         rows.append((f"[{m.name}]({m.name}.md)", m.family, str(m.paper.year), _link(m.parent) or "-", claim, m.differs))
     about = f"""The {len(rows)} methods of the catalogue, oldest first. `upslope methods` prints the same list. *Claim* counts the
-statements of the paper that were measured on small tasks here, and how many held; the method's page has the numbers."""
+statements of the paper that were measured on small tasks here, and how many held; the method's page has the numbers.
+Measures of data, which train nothing: {", ".join(_link(name) for name in measures())}."""
     return _page("Methods", about, _table(("method", "family", "year", "parent", "claim", "differs"), rows))
+
+
+def measure_page(method: Method) -> str:
+    """What is measured, and how to ask for it."""
+    return _page(
+        method.name,
+        _paper(method).partition(" It has no parent.")[0],
+        f"{method.differs[0].upper()}{method.differs[1:]}.",
+        f"Use it when {method.use_when}.",
+        f"```text\n{_aligned(method.formula)}\n```",
+        "## Notes and doubts",
+        method.notes,
+        "## Run it",
+        "It is part of what `upslope data describe NAME` prints; [the page on data](../data.md) shows it.",
+    )
 
 
 def method_page(method: Method) -> str:

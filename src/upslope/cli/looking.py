@@ -98,10 +98,13 @@ def _talk(answer: Callable[[str], str]) -> None:
 def list_methods(flags: argparse.Namespace) -> int:
     """Lists the catalogue."""
     from upslope.api import list_methods
+    from upslope.methods import measures
     from upslope.report.describe import method_record, methods_table
 
     found = list_methods(flags.family)
     _print([method_record(each) for each in found] if flags.json else methods_table(found, _terminal_width()))
+    if not flags.json and flags.family in ("", "offline"):
+        print(f"measures of data, which train nothing ('upslope data describe'): {', '.join(measures())}")
     return 0
 
 

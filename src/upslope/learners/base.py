@@ -56,7 +56,7 @@ def needs_start(method: Method, settings: Settings) -> bool:
 def check_learner(method: Method) -> None:
     """Refuses a method whose learner there is not, or that trains nothing."""
     if method.learner == MEASURE:
-        raise MethodError(f"{method.name} measures data and trains nothing: 'upslope data describe NAME' gives its numbers.")
+        raise MethodError(f"{method.name} measures data and trains nothing. 'upslope data describe NAME' gives its numbers.")
     if method.learner not in LEARNERS:
         near = did_you_mean(method.learner, LEARNERS)
         raise MethodError(f"{method.name} names the learner {method.learner!r}.{near} There are {', '.join(LEARNERS)}.")

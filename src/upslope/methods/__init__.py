@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from upslope.errors import MethodError, Remark, UserError, did_you_mean
+from upslope.learners.base import MEASURE
 from upslope.plugins import METHODS, Plugin, plugins
 from upslope.runtime.arguments import checked, mapping, optional, several, text
 from upslope.types import NAMED_SLOTS, SLOTS, STACKED_SLOTS, Method
@@ -49,7 +50,18 @@ def _by_identifier(methods: dict[str, Method]) -> dict[str, Method]:
 
 @cache
 def own_methods() -> dict[str, Method]:
-    """Every method of upslope itself, by name."""
+    """Every method of upslope itself that can be trained, by name."""
+    return {name: method for name, method in _own_values().items() if method.learner != MEASURE}
+
+
+@cache
+def measures() -> dict[str, Method]:
+    """Papers that measure data and train nothing, by name."""
+    return {name: method for name, method in _own_values().items() if method.learner == MEASURE}
+
+
+@cache
+def _own_values() -> dict[str, Method]:
     found: dict[str, Method] = {}
     for module in pkgutil.walk_packages(__path__, prefix=f"{__name__}."):
         for value in vars(importlib.import_module(module.name)).values():
@@ -110,6 +122,8 @@ def _methods_of(plugin: Plugin) -> Iterator[Method]:
 def find(name: str) -> Method:
     """The method of this name; an unknown one is refused with the nearest names."""
     methods = own_methods()
+    if name in measures():
+        return measures()[name]
     if name not in methods:
         methods = catalogue()
     if name not in methods:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from upslope.errors import UserError
+from upslope.learners.base import check_learner
 from upslope.testing import CHECKS, CheckResult, Ground, run_checks
 from upslope.testing.runs import IN_RUNS
 from upslope.types import Method
@@ -28,6 +29,7 @@ def checked(
         runs: whether to make the checks that train.
         say: is given each line as it is known.
     """
+    check_learner(method)
     if off and not method.parent:
         raise UserError(f"--off: {method.name} has no parent that it could be. Leave it out.")
     found = []

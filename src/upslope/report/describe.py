@@ -131,7 +131,9 @@ def show_text(method: Method, flat: bool = False, width: int = 100) -> str:
     blocks = [_heading(method, width)]
     if method.formula:
         blocks.append(method.formula)
-    if flat:
+    if not method.parts():
+        blocks.append("no parts: it measures data and trains nothing")
+    elif flat:
         blocks.append(_flat(method, width))
     else:
         blocks.append(_composition(method))
