@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from places import ROOT, SOURCE, TESTS
 
-from upslope.methods import catalogue
+from upslope.methods import catalogue, measures
 
 sys.path.insert(0, str(ROOT / "docs"))
 
@@ -65,7 +65,7 @@ def test_what_stands_beside_the_folders_is_of_the_whole_library_or_of_one_of_its
 
 
 def test_every_method_is_composed_in_a_module():
-    assert module_of().keys() == catalogue().keys()
+    assert module_of().keys() == (catalogue() | measures()).keys()
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.relative_to(METHODS).as_posix())
