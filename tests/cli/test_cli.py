@@ -17,7 +17,7 @@ import torch
 
 from upslope.cli import main
 from upslope.errors import install_extra
-from upslope.methods import catalogue
+from upslope.methods import catalogue, measures
 from upslope.runtime.settings import Settings
 from upslope.runtime.settings_flags import field_docs
 
@@ -318,12 +318,14 @@ def test_methods_as_a_table_and_as_json(upslope: Upslope) -> None:
     _, out, _ = upslope("methods")
     lines = out.splitlines()
     assert lines[0].split() == ["name", "year", "parent", "checks", "claim", "differs"]
-    assert [line.split()[0] for line in lines[1:]] == list(catalogue())
+    assert [line.split()[0] for line in lines[1:-1]] == list(catalogue())
+    assert lines[-1].startswith("measures of data") and lines[-1].endswith(", ".join(measures()))
     _, out, _ = upslope("methods", "--family", "rlvr", "--json")
     found = {record["name"]: record for record in json.loads(out)}
     assert set(found) == {name for name, method in catalogue().items() if method.family == "rlvr"}
     dapo = found["dapo"]
-    assert set(dapo) == {"name", "family", "paper", "parent", "differs", "slots", "checks", "claim", "source", "tests"}
+    own = {"name", "family", "learner", "offline", "paper", "parent", "differs", "slots", "checks", "claim", "source", "tests"}
+    assert set(dapo) == own and dapo["learner"] == "policy-gradient"
     assert dapo["source"] == "upslope/methods/rlvr/grpo.py" and "tests/methods/rlvr/test_grpo.py" in dapo["tests"]
     assert dapo["paper"] == {"title": catalogue()["dapo"].paper.title, "year": 2025, "arxiv": "2503.14476"}
     assert dapo["parent"] == "grpo" and dapo["slots"]["aggregate"] == "TokenMean()" and "regularize" not in dapo["slots"]

@@ -18,7 +18,7 @@ from upslope.experience.dataset import Dataset, digest_of
 from upslope.experience.episodes import Episode, Episodes
 from upslope.experience.formats import CARD_KEY
 from upslope.plain_data import JsonDict
-from upslope.tasks import parse_spec
+from upslope.tasks import domain_of, parse_spec
 from upslope.tasks.env_packages import register
 from upslope.tasks.physics import PARAMS
 from upslope.tasks.spaces import ObservationLayout, action_size, observation_layout
@@ -142,7 +142,7 @@ def _gym_space(space: Space) -> Any:
 def _spec_of(env: str) -> Any:
     """What gymnasium knows under a task's id, with the task's options, so that Minari can make the environment again; none where
     there is no such id, or the task has another physics."""
-    if not env.startswith("gym:"):
+    if not env or domain_of(env) != "control":
         return None
     import gymnasium
 

@@ -39,6 +39,8 @@ from upslope.types.slots import (
     Weight,
 )
 
+TEXTS = ("name", "family", "parent", "differs", "formula", "use_when", "notes", "learner")
+"""Fields of a method that are text."""
 SETTINGS = "settings."
 """Before the name of a run's setting among the knobs by domain."""
 
@@ -108,6 +110,11 @@ class Method:
     ``{"control": {"settings.minibatch": 256}}``. Applied when a run is made; what a user gives wins."""
 
     def __post_init__(self) -> None:
+        for name in TEXTS:
+            if not isinstance(getattr(self, name), str):
+                raise MethodError(f"the {name} of a method is {shown(getattr(self, name))}; it must be text.")
+        if not isinstance(self.offline, bool):
+            raise MethodError(f"offline of {self.name} is {shown(self.offline)}; it must be true or false.")
         for slot in SLOTS:
             self._check_slot(slot)
         for path, part in self.parts():
