@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from off_policy_sides import D3RLPY, OURS, StoredWork
-from side_by_side import main
-from sides import Row
+import dataclasses
 
-ROW = Row(
+from off_policy_sides import StoredWork
+from side_by_side import main
+from td3_bc_updates import ROW as OTHER
+
+ROW = dataclasses.replace(
+    OTHER,
     name="iql_updates",
-    work="IQL on 50,000 stored decisions of Hopper's shapes: twenty updates on batches of 256, networks of 256 x 256",
-    unit="updates/s",
-    rate="updates",
-    ours=OURS,
-    peer=D3RLPY,
+    work=OTHER.work.replace("TD3+BC", "IQL", 1),
     given=StoredWork("iql"),
-    window=2,
-    exact=("updates",),
-    wanted=2.0,
-    goal="at least 2.0 times d3rlpy is wanted",
 )
 
 if __name__ == "__main__":

@@ -18,6 +18,10 @@ ROWS = {
     "grpo_early_stop": "GRPO step, early stops",
     "ppo_cartpole": "PPO, CartPole",
     "ppo_halfcheetah": "PPO, HalfCheetah",
+    "sac_updates": "SAC, stored experience",
+    "td3_updates": "TD3, stored experience",
+    "td3_bc_updates": "TD3+BC, stored experience",
+    "iql_updates": "IQL, stored experience",
     "gpu_sampling": "GPU: sampling, 135M",
     "gpu_grpo": "GPU: GRPO step, 135M",
 }

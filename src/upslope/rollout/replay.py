@@ -19,6 +19,7 @@ from upslope.experience.log import ExperienceLog
 from upslope.experience.sampler import DrawnRows, draw, joined, returns_to_go
 from upslope.experience.search_tree import SearchTree
 from upslope.experience.store import DatasetRows, ReplayStore
+from upslope.objective.data.stored import DEMONSTRATED, REPLAYED
 from upslope.policies.control.bound_networks import ExperienceInputs
 from upslope.policies.control.network_policy import NetworkPolicy
 from upslope.rollout.environments import EpisodeStats
@@ -29,7 +30,6 @@ from upslope.types import Acting, ActingContext, DrawnData, Ended, Metrics, Sour
 
 FLUSH = 4096
 """Rows after which what happened is written to the log, between checkpoints too."""
-REPLAYED, DEMONSTRATED = "replayed", "demonstrated"
 
 
 class ReplayRollout:

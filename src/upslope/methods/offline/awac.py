@@ -16,7 +16,7 @@ awac = iql.derive(
     surrogate=AdvantageWeighted(beta=1.0),
     models={"q": QFunction(target=SoftValue(temperature=0.0, entropy=False), weight=0.5)},
     on={"control": {"settings.normalise_observations": True}},
-    notes="surrogate.beta is 1/λ. The authors' code divides the weights by their mean over the update (--set "
-    "surrogate.normalised=true); the paper's text leaves that out, and so do we. d3rlpy does it too, and in its targets draws from "
-    "another policy than it trains and pays for entropy.",
+    notes="surrogate.beta is 1/λ. The released code can divide the weights by their mean over the update (--set "
+    "surrogate.normalised=true); the formula of the paper does not, and neither do we. d3rlpy does it too, and in its targets "
+    "draws from another policy than it trains and pays for entropy.",
 )

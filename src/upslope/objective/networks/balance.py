@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from upslope.objective.base import ActionSpace, ModelNetwork
 from upslope.objective.networks.layers import FlatModule, MLPStack
-from upslope.objective.networks.mlp import checked_widths
+from upslope.objective.networks.mlp import HiddenLayers
 
 LOG_STD = (-10.0, 2.0)
 """Bounds of the logarithm of the spread."""
@@ -61,7 +61,7 @@ class BalanceModule(nn.Module):
 
 
 @dataclass(frozen=True)
-class BoundedNumber(ModelNetwork):
+class BoundedNumber(HiddenLayers, ModelNetwork):
     """A number for each state within an interval, which can be drawn.
 
     Fields:
@@ -75,14 +75,6 @@ class BoundedNumber(ModelNetwork):
     low: float = 1.0
     high: float = 5.0
     hidden: tuple[int, ...] = (256, 256)
-
-    def __post_init__(self) -> None:
-        if isinstance(self.hidden, list):
-            object.__setattr__(self, "hidden", tuple(self.hidden))
-
-    def check_knobs(self, path: str) -> None:
-        super().check_knobs(path)
-        checked_widths(self.hidden, path, type(self).__name__)
 
     def build(self, space: ActionSpace, takes_action: bool, seed: int) -> nn.Module:
         return BalanceModule(MLPStack(1, (space.observation[0], *self.hidden, 1), "relu", False, seed), self.low, self.high)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from upslope.objective.base import ActionSpace, ModelNetwork
 from upslope.objective.networks.layers import MLPStack
-from upslope.objective.networks.mlp import checked_widths
+from upslope.objective.networks.mlp import HiddenLayers
 
 
 class DiscriminatorModel(nn.Module):
@@ -38,7 +38,7 @@ class DiscriminatorModel(nn.Module):
 
 
 @dataclass(frozen=True)
-class DiscriminatorNetwork(ModelNetwork):
+class DiscriminatorNetwork(HiddenLayers, ModelNetwork):
     """A multi-layer perceptron with two bounded outputs.
 
     Fields:
@@ -54,14 +54,6 @@ class DiscriminatorNetwork(ModelNetwork):
     activation: Literal["relu", "tanh", "silu", "gelu"] = "relu"
     sees_following: bool = False
     bound: float = 2.0
-
-    def __post_init__(self) -> None:
-        if isinstance(self.hidden, list):
-            object.__setattr__(self, "hidden", tuple(self.hidden))
-
-    def check_knobs(self, path: str) -> None:
-        super().check_knobs(path)
-        checked_widths(self.hidden, path, type(self).__name__)
 
     def build(self, space: ActionSpace, takes_action: bool, seed: int) -> nn.Module:
         inputs = space.observation[0] * (2 if self.sees_following else 1) + space.actions

@@ -37,8 +37,24 @@ class MLPModel(nn.Module):
         return found
 
 
+class HiddenLayers:
+    """What parts with the field ``hidden`` share: a list is a tuple, and layers without a width are refused."""
+
+    hidden: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.hidden, list):
+            object.__setattr__(self, "hidden", tuple(self.hidden))
+
+    def check_knobs(self, path: str) -> None:
+        super().check_knobs(path)  # type: ignore[misc]
+        if not self.hidden or min(self.hidden) < 1 or max(self.hidden) > 2**20:
+            wanted = "it must be the width of each hidden layer, at least 1 each: 256,256."
+            raise MethodError(f"{path}.hidden of {type(self).__name__} is {self.hidden}; {wanted}")
+
+
 @dataclass(frozen=True)
-class MLPEnsemble(ModelNetwork):
+class MLPEnsemble(HiddenLayers, ModelNetwork):
     """Several multi-layer perceptrons of one shape that differ in their first weights.
 
     Fields:
@@ -55,14 +71,6 @@ class MLPEnsemble(ModelNetwork):
     activation: Literal["relu", "tanh", "silu", "gelu"] = "relu"
     layer_norm: bool = False
 
-    def __post_init__(self) -> None:
-        if isinstance(self.hidden, list):
-            object.__setattr__(self, "hidden", tuple(self.hidden))
-
-    def check_knobs(self, path: str) -> None:
-        super().check_knobs(path)
-        checked_widths(self.hidden, path, type(self).__name__)
-
     def build(self, space: ActionSpace, takes_action: bool, seed: int) -> nn.Module:
         judges: Literal["state", "action", "choices"] = "state"
         inputs, outputs = space.observation[0], 1
@@ -72,11 +80,3 @@ class MLPEnsemble(ModelNetwork):
             judges, inputs = "action", inputs + space.actions
         stack = MLPStack(self.members, (inputs, *self.hidden, outputs), self.activation, self.layer_norm, seed)
         return MLPModel(stack, judges)
-
-
-def checked_widths(hidden: tuple[int, ...], path: str, kind: str) -> None:
-    """Refuses hidden layers that are none."""
-    if not hidden or min(hidden) < 1 or max(hidden) > 2**20:
-        raise MethodError(
-            f"{path}.hidden of {kind} is {hidden}; it must be the width of each hidden layer, at least 1 each: 256,256."
-        )

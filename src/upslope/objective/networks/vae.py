@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from upslope.errors import MethodError
 from upslope.objective.base import ActionSpace, ModelNetwork
 from upslope.objective.networks.layers import MLPStack
-from upslope.objective.networks.mlp import checked_widths
+from upslope.objective.networks.mlp import HiddenLayers
 
 LOG_STD = (-4.0, 15.0)
 """Bounds of the logarithm of a latent's spread, as released code of BCQ and its heirs has them."""
@@ -40,7 +40,7 @@ def _through(stack: MLPStack, observation: Tensor, beside: Tensor, frozen: bool)
 
 
 @dataclass(frozen=True)
-class ActionVAE(ModelNetwork):
+class ActionVAE(HiddenLayers, ModelNetwork):
     """A variational autoencoder of action vectors, given the state.
 
     Fields:
@@ -52,14 +52,6 @@ class ActionVAE(ModelNetwork):
 
     hidden: tuple[int, ...] = (750, 750)
     latents: int = 2
-
-    def __post_init__(self) -> None:
-        if isinstance(self.hidden, list):
-            object.__setattr__(self, "hidden", tuple(self.hidden))
-
-    def check_knobs(self, path: str) -> None:
-        super().check_knobs(path)
-        checked_widths(self.hidden, path, type(self).__name__)
 
     def build(self, space: ActionSpace, takes_action: bool, seed: int) -> nn.Module:
         if space.discrete:

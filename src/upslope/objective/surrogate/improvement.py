@@ -103,8 +103,8 @@ class AdvantageWeighted(Improvement):
     Fields:
         beta: how much better actions count more; 0 is plain imitation by likelihood.
         cap: c.
-        normalised: divide the weights by their mean over the update, before the cap: the softmax of the code that AWAC's authors
-            released. How far the policy moves then does not depend on how good the data are.
+        normalised: divide the weights by their mean over the update, before the cap: the softmax over a batch that AWAC's
+            released code can take (`normalize_over_batch`). How far the policy moves then does not depend on how good the data are.
     """
 
     ranges: ClassVar = {"beta": "[0, inf)", "cap": "(0, inf]"}

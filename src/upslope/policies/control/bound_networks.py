@@ -178,7 +178,7 @@ class BoundNetworks:
 
 def _place(action: Tensor | None) -> Any:
     """Where an action's numbers are: two views of them are one question."""
-    return None if action is None else (action.data_ptr(), action.shape, action.stride())
+    return None if action is None else (action.data_ptr(), action.shape, action.stride(), action.requires_grad)
 
 
 def _identity(given: Mapping[str, Tensor] | None) -> Any:

@@ -12,7 +12,7 @@ from upslope.errors import MethodError
 from upslope.fields import shown
 from upslope.objective.networks.balance import WAVES
 from upslope.objective.networks.layers import FlatModule, MLPStack
-from upslope.objective.networks.mlp import checked_widths
+from upslope.objective.networks.mlp import HiddenLayers
 from upslope.policies.control.actors import CertainActor, FamilyActor, GaussianActor, SoftmaxActor
 from upslope.policies.control.mlp import MLPPolicy
 from upslope.policies.control.network_policy import ActionBox, NetworkPolicy
@@ -53,7 +53,7 @@ class MLP(Network):
 
 
 @dataclass(frozen=True)
-class _TorchNetwork(Network):
+class _TorchNetwork(HiddenLayers, Network):
     """What policies of torch networks share.
 
     Fields:
@@ -73,14 +73,6 @@ class _TorchNetwork(Network):
     lag: float = 0.0
     lag_every: int = 1
     every: int = 1
-
-    def __post_init__(self) -> None:
-        if isinstance(self.hidden, list):
-            object.__setattr__(self, "hidden", tuple(self.hidden))
-
-    def check_knobs(self, path: str) -> None:
-        super().check_knobs(path)
-        checked_widths(self.hidden, path, type(self).__name__)
 
     def stack(self, space: ActionSpace, outputs: int, seed: int, more_inputs: int = 0) -> MLPStack:
         """The layers from an observation to the outputs."""
