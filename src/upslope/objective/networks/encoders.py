@@ -82,7 +82,7 @@ def _draw_weights(module: nn.Module, seed: int) -> None:
     for layer in module.modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             bound = 1 / math.sqrt(layer.weight[0].numel())
-            for weight in (layer.weight, layer.bias):
+            for weight in layer.parameters():
                 nn.init.uniform_(weight, -bound, bound, generator=random)
 
 
