@@ -109,7 +109,8 @@ class Run:
 
         Args:
             observation: As the environment gives it; the run's own normalisation is applied here.
-            state, episode_start: For recurrent policies elsewhere; ours have no memory.
+            state: What the last call gave back, of a policy that remembers; ``None`` begins.
+            episode_start: Whether an episode begins with each of them.
             deterministic: The likeliest action, otherwise one is drawn.
 
         Raises:

@@ -53,13 +53,13 @@ class ControlComponents(Components):
         if settings.engine != "torch":
             raise UserError(f"--engine {settings.engine} continues text; {task.name} is an environment. Leave it out.")
         stored = method.learner == "actor-critic"
-        if settings.device == "cuda" and not stored:
-            raise UserError(
-                f"--device cuda: the small networks of {method.name} are on the CPU, where they are faster; leave it out."
-            )
         device: Device = pick_device("cuda", "") if settings.device == "cuda" else "cpu"
         domains = ("control", f"control-{'continuous' if task.continuous else 'discrete'}")
         recipe = (dict(STORED_EXPERIENCE) if stored else {}) | method.settings_on(*domains)
+        if task.layout.is_image:  # bytes have a scale of their own
+            recipe["normalise_observations"] = False
+            if settings.normalise_observations:
+                raise UserError(f"--normalise-observations: {task.name} shows images, which networks take in bytes. Leave it out.")
         asked = settings.offline_steps
         settings = dataclasses.replace(settings, device=device).resolved(
             "control", "mlp", continuous=task.continuous, recipe=recipe
@@ -81,13 +81,19 @@ class ControlComponents(Components):
 
     def _sample(self, for_training: bool) -> None:
         """A policy that learns from rows just sampled."""
+        from upslope.policies.control.mlp import MLPPolicy
         from upslope.rollout.environments import EnvRollout
 
         method, settings, task = self.method, self.settings, self.task
         estimator.check(method, POLICY_COLUMNS | EnvRollout.provides)
         self.policy = cast(Network, method.policy).build(task, mix(settings.seed, "policy"))
+        if settings.device == "cuda" and isinstance(self.policy, MLPPolicy):
+            raise UserError(
+                f"--device cuda: the small networks of {method.name} are on the CPU, where they are faster; leave it out."
+            )
         self.policy.plain = settings.plain
         self.give_heads()
+        self.policy.to(settings.device)
         self.rollout = EnvRollout(
             task,
             self.policy,

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from upslope.errors import UserError
 from upslope.objective.networks.balance import sinusoids
 from upslope.objective.networks.layers import FlatModule, follow
+from upslope.policies.control.actor import WithoutMemory
 from upslope.policies.control.actors import LOG_STD, NUMPY_ACTIVATIONS, GaussianActor, numpy_forward, torch_forward
 from upslope.policies.control.greedy import GreedyNetwork, dense_layers
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
@@ -209,7 +210,7 @@ class NetworkPolicy(nn.Module):
         self.load_weights(files.read_tensors("policy.safetensors"))
 
 
-class NetworkActor:
+class NetworkActor(WithoutMemory):
     """A `NetworkPolicy` made to act, observation by observation, on the CPU."""
 
     has_value = False
@@ -270,7 +271,7 @@ class NetworkActor:
             found = model.answer(seen.to(policy.device), unit.to(policy.device)[:, None, None], True)
         return found.amin(0).flatten().cpu().numpy()
 
-    def value(self, observation: np.ndarray) -> np.ndarray:
+    def value(self, observation: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Zeros: what a critic thinks depends on the action."""
         return np.zeros(len(observation), np.float32)
 
