@@ -6,7 +6,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from upslope.runtime.seeding import generator
@@ -30,7 +29,8 @@ class RecurrentMemory(nn.Module):
         super().__init__()
         self.inputs, self.size, self.kind = inputs, size, cell
         kind = nn.GRU if cell == "gru" else nn.LSTM
-        self.cell: nn.RNNBase = skip_init(kind, inputs, size, batch_first=True)  # torch would draw from its own generator
+        with torch.random.fork_rng(devices=[]):  # torch draws weights from its own generator
+            self.cell: nn.RNNBase = kind(inputs, size, batch_first=True)
         random = generator(seed, "memory")
         for name, weight in self.cell.named_parameters():
             if name.startswith("bias"):
