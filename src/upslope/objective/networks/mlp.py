@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from upslope.errors import MethodError
@@ -34,6 +35,22 @@ class MLPModel(nn.Module):
         found = self.stack(flat, frozen, None, members).unflatten(1, rows)
         if self.judges == "choices" and action is not None:
             return found.gather(-1, action.expand(found.shape[0], *action.shape))
+        return found
+
+    def state(self, observation: Tensor, frozen: bool) -> Tensor:
+        """The state as `of_state` and `slope` take it, ``[N, T, D]``: whoever changes it gives it back."""
+        return observation
+
+    def of_state(self, observation: Tensor, frozen: bool, state: Tensor) -> Tensor:
+        """What a model of states says ``[E, N, T, 1]`` of others than those of the rows."""
+        return self.answer(state, None, frozen)
+
+    def slope(self, observation: Tensor, frozen: bool, state: Tensor) -> Tensor:
+        """The gradient ``[N, T, D]`` of what its first member says, in the state; it can be descended itself."""
+        with torch.enable_grad():
+            state = state.detach().requires_grad_()
+            said = self.answer(state, None, frozen, members=1)
+            (found,) = torch.autograd.grad(said.sum(), state, create_graph=not frozen)
         return found
 
 
