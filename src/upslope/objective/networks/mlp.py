@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from upslope.errors import MethodError
 from upslope.objective.base import ActionSpace, ModelNetwork
 from upslope.objective.networks.layers import MLPStack
+from upslope.objective.networks.pair import PairModel
 
 
 class MLPModel(nn.Module):
@@ -79,6 +80,8 @@ class MLPEnsemble(HiddenLayers, ModelNetwork):
         hidden: widths of the hidden layers.
         activation: between them.
         layer_norm: normalise what goes into each activation; it keeps values outside the data from growing.
+        pair: all of it twice, each for one of the two tasks of an environment that is never reset; the last number of an observation
+            says which.
     """
 
     ranges: ClassVar = {"members": "[1, 1000]"}
@@ -87,8 +90,14 @@ class MLPEnsemble(HiddenLayers, ModelNetwork):
     hidden: tuple[int, ...] = (256, 256)
     activation: Literal["relu", "tanh", "silu", "gelu"] = "relu"
     layer_norm: bool = False
+    pair: bool = False
 
     def build(self, space: ActionSpace, takes_action: bool, seed: int) -> nn.Module:
+        if self.pair:
+            return PairModel.build(lambda own, seed: self._one(own, takes_action, seed), space, seed)
+        return self._one(space, takes_action, seed)
+
+    def _one(self, space: ActionSpace, takes_action: bool, seed: int) -> MLPModel:
         judges: Literal["state", "action", "choices"] = "state"
         inputs, outputs = space.observation[0], 1
         if takes_action and space.discrete:

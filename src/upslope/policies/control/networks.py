@@ -16,6 +16,7 @@ from upslope.objective.networks.mlp import HiddenLayers
 from upslope.policies.control.actors import CertainActor, FamilyActor, GaussianActor, SoftmaxActor
 from upslope.policies.control.mlp import MLPPolicy
 from upslope.policies.control.network_policy import ActionBox, NetworkPolicy
+from upslope.policies.control.pair_actor import PairActor
 from upslope.runtime.seeding import mix
 from upslope.types import ActionSpace, Method, Network
 
@@ -63,6 +64,8 @@ class _TorchNetwork(HiddenLayers, Network):
         lag: how far a slowly following copy of the policy moves towards it each time; 0 keeps none.
         lag_every: updates between two moves of that copy.
         every: updates of the critics between two of the policy.
+        pair: two policies, each for one of the two tasks of an environment that is never reset (`upslope.reset_free`); the last number
+            of an observation says which acts.
     """
 
     ranges: ClassVar = {"lag": "[0, 1]", "lag_every": "[1, inf)", "every": "[1, inf)"}
@@ -73,6 +76,7 @@ class _TorchNetwork(HiddenLayers, Network):
     lag: float = 0.0
     lag_every: int = 1
     every: int = 1
+    pair: bool = False
 
     def stack(self, space: ActionSpace, outputs: int, seed: int, more_inputs: int = 0) -> MLPStack:
         """The layers from an observation to the outputs."""
@@ -83,9 +87,13 @@ class _TorchNetwork(HiddenLayers, Network):
         """The network that acts."""
         raise NotImplementedError
 
+    def actors(self, space: ActionSpace, seed: int) -> nn.Module:
+        """That network, or two of them."""
+        return PairActor.build(self.actor, space, seed) if self.pair else self.actor(space, seed)
+
     def build(self, task: Any, seed: int) -> NetworkPolicy:
         space = space_of(task)
-        return NetworkPolicy(space, self.actor(space, seed), box_of(task), self.lag, self.lag_every)
+        return NetworkPolicy(space, self.actors(space, seed), box_of(task), self.lag, self.lag_every)
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,11 @@ class FamilyOfPolicies(Stochastic):
     form: Literal["squashed", "clipped"] = "clipped"
     std: Literal["state", "shared"] = "shared"
     by: str = "balance"
+
+    def check_knobs(self, path: str) -> None:
+        super().check_knobs(path)
+        if self.pair:
+            raise MethodError(f"{path}.pair of FamilyOfPolicies is True; a family of policies has no pair. Take Stochastic().")
 
     def actor(self, space: ActionSpace, seed: int) -> nn.Module:
         if space.discrete:
