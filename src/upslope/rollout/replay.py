@@ -20,6 +20,7 @@ from upslope.experience.sampler import DrawnRows, draw, joined, returns_to_go
 from upslope.experience.search_tree import SearchTree
 from upslope.experience.store import DatasetRows, ReplayStore
 from upslope.objective.data.stored import DEMONSTRATED, REPLAYED
+from upslope.plain_data import JsonDict
 from upslope.policies.control.bound_networks import ExperienceInputs
 from upslope.policies.control.network_policy import NetworkPolicy
 from upslope.rollout.environments import EpisodeStats
@@ -36,7 +37,8 @@ class ReplayRollout:
     """Acts, remembers and draws.
 
     Running episodes cannot be saved. They are cut at every checkpoint, and `restart` begins fresh ones from a counter: an
-    interrupted run and one that was not see the same.
+    interrupted run and one that was not see the same. Environments that are never reset go on where they are, and a resumed run
+    puts them there again, if they can be (`Environments.states`).
 
     Args:
         data: How rows are drawn, and how much is remembered.
@@ -72,6 +74,8 @@ class ReplayRollout:
         self._envs: Any = None
         self._raw: Any = None
         self._restart = 1
+        self._carried: list[JsonDict] | None = None
+        """Where environments that are never reset were when the run was saved, until somebody acts."""
         self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
         self._finished: list[EpisodeStats] = []
         self._actor = policy.acting()
@@ -87,6 +91,9 @@ class ReplayRollout:
     def _begin(self) -> None:
         if self._envs is None:
             self._envs = self.task.make(self._count, self._workers)
+        for env, state in enumerate(self._carried or ()):
+            self._envs.restore(env, state)
+        self._carried = None
         seeds = [mix(self.seed, "reset", self._restart, env) >> 32 for env in range(self._count)]
         self._raw = np.stack([self._envs.reset(env, seed) for env, seed in enumerate(seeds)])
         for lane, raw in zip(self.store.lanes, self._raw, strict=True):
@@ -277,7 +284,8 @@ class ReplayRollout:
         state["logged"] = list(self.log.written) if self.log is not None else [0] * self._count
         if self.observations is not None:
             state.update({f"observation.{key}": value for key, value in self.observations.state().items()})
-        return state
+        places = self._carried if self._envs is None else self._envs.states()
+        return state | ({} if places is None else {"environments": places})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; `restart` must follow. Without files to write to, nothing is remembered."""
@@ -288,6 +296,7 @@ class ReplayRollout:
         if self.log is not None:
             self.log.restore([int(length) for length in state["logged"]])
         self._raw, self._finished = None, []
+        self._carried = state.get("environments")
 
     def close(self) -> None:
         if self._envs is not None:

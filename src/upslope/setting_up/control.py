@@ -68,6 +68,7 @@ class ControlComponents(Components):
             settings = dataclasses.replace(settings, offline_steps=settings.steps)
         method = settled_method(method, domains, knobs)
         _check_data(method, settings, dataset, for_training)
+        _check_pair(method, task)
         if settings.device == "cuda" and method.solved:
             raise UserError(f"--device cuda: models.{method.solved[0][0]} of {method.name} is asked on the CPU; leave it out.")
         for slot in ("curriculum", "rollout", "view") if stored else ("curriculum", "rollout", "data", "view"):
@@ -172,6 +173,14 @@ class ControlComponents(Components):
             self.test_task, self.policy, self.rollout.observations, WATCHED_EPISODE, gamma=gamma, reward_spread=spread
         )  # fmt: skip
         folder.write_episode(played.record(step))
+
+
+def _check_pair(method: Method, task: GymTask) -> None:
+    """Refuses a pair of networks where no number says which of them is meant."""
+    found = next((path for path, part in method.parts() if getattr(part, "pair", False)), None)
+    if found is not None and not task.is_pair:
+        raise UserError(f"{found}.pair is for two tasks that take turns, and {task.name} is one. Make it with up.reset_free, or "
+                        f"leave {found}.pair out.")  # fmt: skip
 
 
 def _check_data(method: Method, settings: Settings, dataset: Dataset | None, for_training: bool) -> None:

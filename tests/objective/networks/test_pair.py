@@ -63,9 +63,12 @@ def test_decisions_of_one_task_reach_its_networks_alone():
 
     changed = rows.replace(
         action=mixed(rows.action, others.action), step_reward=mixed(rows.step_reward, others.step_reward),
-        inputs=ExperienceInputs(*(mixed(getattr(rows.inputs, at), getattr(others.inputs, at)) for at in ("observation", "following"))),
+        inputs=ExperienceInputs(
+            mixed(rows.inputs.observation, others.inputs.observation), mixed(rows.inputs.following, others.inputs.following)
+        ),
     )  # fmt: skip
     for network in ("policy", "q"):
+
         def gradient(given: Trajectories, network: str = network) -> tuple[Tensor, Tensor]:
             found = small.policy_gradient(given)[1] if network == "policy" else small.model_gradient("q", given)[1]
             return found.chunk(2)

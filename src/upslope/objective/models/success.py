@@ -28,19 +28,19 @@ class SuccessClassifier(Learned):
     .. math::  L = \tfrac12 \operatorname{mean}_{\text{done}} \operatorname{softplus}(-x(s'))
         + \tfrac12 \operatorname{mean}_{\text{not}} \operatorname{softplus}(x(s'))
 
-    Done are the states that demonstrations reached with a reward; whichever of the two an update has less of counts as much. VICE is
-    ``SuccessClassifier(adversarial=True, label_smoothing=0.2, mixup=True, gradient_penalty=10)``:
+    Done are the states that demonstrations reached with a reward; whichever of the two an update has less of counts as much.
+    ``SuccessClassifier(adversarial=True, label_smoothing=0.2, mixup=True, gradient_penalty=10)`` is VICE:
 
     .. math::  y = (1 - \epsilon)\,[\text{done}] + \tfrac\epsilon2, \quad
         \tilde s = \lambda s'_i + (1 - \lambda) s'_j, \quad \lambda \sim U(0, 1), \quad
         L + w \operatorname{mean} (\lVert \nabla_s x(\hat s) \rVert - 1)^2
 
-    j is a random partner, whose label counts by what is left of lambda. Between a done and another state (mixed ones with ``mixup``)
-    lies the :math:`\hat s` of each decision, uniformly.
+    j is a random partner, whose label counts by what is left of lambda. Each decision has an :math:`\hat s`, uniformly between its
+    state and one of the other kind (of mixed ones, with ``mixup``).
 
-    It logs ``accuracy``, the share of labels that it gets right, and ``agreement``, how often it says of the run's own states what the
-    environment pays: of both kinds the mean of the two. Unless ``adversarial``, it never learns from the run's own states, so that
-    this is its accuracy on what it has not seen, wherever the environment pays for what is done. It is 0 while there are none.
+    It logs ``accuracy``, the share of labels that it gets right, and ``agreement``, how often it says of the run's own states what
+    the environment pays: of both kinds the mean of the two. Unless ``adversarial``, it never learns from the run's own states, so
+    that this is its accuracy on what it has not seen, wherever the environment pays for what is done. It is 0 while there are none.
 
     Fields:
         above: a recorded reward above this says that the task is done.
@@ -62,6 +62,14 @@ class SuccessClassifier(Learned):
     mixup: bool = False
     gradient_penalty: float = 0.0
     network: MLPEnsemble = field(default_factory=lambda: MLPEnsemble(members=1))
+
+    def check_knobs(self, path: str) -> None:
+        super().check_knobs(path)
+        if self.network.pair and self._compares():
+            raise MethodError(
+                f"{path}.network.pair of SuccessClassifier is True, and mixup and gradient_penalty compare states of both tasks. "
+                "Leave the pair out: a single network sees the number of the task."
+            )
 
     def needs(self) -> frozenset[str]:
         return frozenset({"step_reward", "label.source"})
@@ -154,7 +162,8 @@ class _Compared(NamedTuple):
     @classmethod
     def of(cls, prepared: Tensor, like: Tensor) -> _Compared:
         mixed, between = prepared[..., 3:].chunk(2, -1)
-        return cls(*prepared[..., :3].unbind(-1), mixed.reshape(like.shape), between.reshape(like.shape))
+        up, down, penalised = prepared[..., :3].unbind(-1)
+        return cls(up, down, penalised, mixed.reshape(like.shape), between.reshape(like.shape))
 
 
 def _shown(batch: Batch) -> Tensor:
@@ -185,7 +194,7 @@ def _opposites(done: Tensor, other: Tensor) -> Tensor:
     for own, theirs in ((done.flatten(), other.flatten()), (other.flatten(), done.flatten())):
         in_turn = (1 - theirs).argsort(stable=True)
         places.append(in_turn[_ranks(own) % theirs.sum().long().clamp_min(1)])
-    return torch.where(done.flatten() > 0, *places)
+    return torch.where(done.flatten() > 0, places[0], places[1])
 
 
 def _of_both(right: Tensor, done: Tensor, other: Tensor, sampled: Tensor) -> Tensor:

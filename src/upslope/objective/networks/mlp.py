@@ -80,8 +80,8 @@ class MLPEnsemble(HiddenLayers, ModelNetwork):
         hidden: widths of the hidden layers.
         activation: between them.
         layer_norm: normalise what goes into each activation; it keeps values outside the data from growing.
-        pair: all of it twice, each for one of the two tasks of an environment that is never reset; the last number of an observation
-            says which.
+        pair: all of it twice, each for one of the two tasks of an environment that is never reset; the last number of an
+            observation says which.
     """
 
     ranges: ClassVar = {"members": "[1, 1000]"}

@@ -16,8 +16,8 @@ from upslope.objective.base import ActionSpace
 class Pair(nn.Module):
     """The first network where the last number of an observation is at most 0, the second where it is above.
 
-    Neither sees that number. Both answer everywhere and one answer is taken, so that a decision's gradient reaches the network of its
-    own task alone, to the last bit, whatever the mixture of an update is.
+    Neither sees that number. Both answer everywhere and one answer is taken, so that a decision's gradient reaches the network of
+    its own task alone, to the last bit, whatever the mixture of an update is.
     """
 
     def __init__(self, first: nn.Module, second: nn.Module):

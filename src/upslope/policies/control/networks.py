@@ -64,8 +64,8 @@ class _TorchNetwork(HiddenLayers, Network):
         lag: how far a slowly following copy of the policy moves towards it each time; 0 keeps none.
         lag_every: updates between two moves of that copy.
         every: updates of the critics between two of the policy.
-        pair: two policies, each for one of the two tasks of an environment that is never reset (`upslope.reset_free`); the last number
-            of an observation says which acts.
+        pair: two policies, each for one of the two tasks of an environment that is never reset (`upslope.reset_free`); the last
+            number of an observation says which acts.
     """
 
     ranges: ClassVar = {"lag": "[0, 1]", "lag_every": "[1, inf)", "every": "[1, inf)"}

@@ -25,10 +25,9 @@ class PairActor(Pair):
 
     def sample(self, observation: Tensor, noise: Tensor, frozen: bool) -> Drawn:
         own, second = observation[..., :-1], observation[..., -1] > 0
-        drawn = [actor.sample(own, noise, frozen) for actor in (self.second, self.first)]
-        action, logp = zip(*drawn, strict=True)
-        wide = second[..., None, None] if action[0].dim() == 4 else second[..., None]
-        return Drawn(torch.where(wide, *action), torch.where(second[..., None], *logp))
+        one, other = (actor.sample(own, noise, frozen) for actor in (self.second, self.first))
+        wide = second[..., None, None] if one.action.dim() == 4 else second[..., None]
+        return Drawn(torch.where(wide, one.action, other.action), torch.where(second[..., None], one.logp, other.logp))
 
     def logp(self, observation: Tensor, action: Tensor, frozen: bool) -> Tensor:
         """``[N, T, J]``."""
