@@ -8,9 +8,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pushed_and_back
 import pytest
-import reach_and_return
-from reach_and_return import STEPS, Kept, Pushed, is_back
+from pushed_and_back import STEPS, Kept, Pushed, is_back
 
 import upslope as up
 from upslope.errors import Remark, TaskError, UserError
@@ -18,7 +18,7 @@ from upslope.given import task_argument
 from upslope.tasks import load_task
 from upslope.testing.runs import Breaks, Crash, assert_same_run, experience, random_dataset
 
-FILE = Path(reach_and_return.__file__)
+FILE = Path(pushed_and_back.__file__)
 PAIR, WITHOUT, FORWARD = (f"{FILE}:{name}" for name in ("pair", "pair_without_state", "forward"))
 KNOBS = {
     "policy.hidden": (8,), "models.q.network.hidden": (8,), "models.q.network.members": 2, "acting.steps": 8,
@@ -108,7 +108,7 @@ def test_a_run_resets_each_of_its_environments_once(tmp_path: Path):
     """With checkpoints and evaluations between, whose environments are their own."""
     Pushed.made.clear()
     data = random_dataset(PAIR).save(tmp_path / "random")
-    run = trained(tmp_path / "run", lambda: reach_and_return.pair(), method="serl", data=str(data), checkpoint_every=1)
+    run = trained(tmp_path / "run", lambda: pushed_and_back.pair(), method="serl", data=str(data), checkpoint_every=1)
     assert run.metrics[-1]["env_steps"] == 80
     assert [env.resets for env in Pushed.made if env.steps == 80] == [1], "it was acted in from the first to the last step"
     assert all(env.resets <= 1 for env in Pushed.made)
