@@ -24,6 +24,7 @@ import numpy as np
 
 from upslope.errors import TaskError, UserError
 from upslope.tasks.gym import Environments, GymTask, Stepped
+from upslope.tasks.levels import Level
 
 HEADER = struct.Struct("<Q")
 PATIENCE = 5.0
@@ -54,12 +55,12 @@ class SpreadEnvironments:
     def __len__(self) -> int:
         return self._bounds[-1][1]
 
-    def reset(self, which: int, seed: int | None = None) -> np.ndarray:
+    def reset(self, which: int, seed: int | None = None, level: Level | None = None) -> np.ndarray:
         """As `Environments.reset`."""
         place = next(place for place, (begin, end) in enumerate(self._bounds) if begin <= which < end)
         if place == 0:
-            return self._own.reset(which, seed)
-        self._workers[place - 1].ask("reset", which - self._bounds[place][0], seed)
+            return self._own.reset(which, seed, level)
+        self._workers[place - 1].ask("reset", which - self._bounds[place][0], seed, level)
         return self._workers[place - 1].answer()
 
     def step(self, actions: np.ndarray, which: Sequence[int]) -> Stepped:
