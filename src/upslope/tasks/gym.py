@@ -22,6 +22,7 @@ from upslope.errors import TaskError
 from upslope.plain_data import JsonDict
 from upslope.tasks.env_sources import ById, EnvSource
 from upslope.tasks.gym_make import time_limit
+from upslope.tasks.levels import LEVELS, Level, LevelPhysics, Levels
 from upslope.tasks.physics import PARAMS, Physics
 from upslope.tasks.rendering import simplify
 from upslope.tasks.spaces import action_size, actions_taken, observation_layout
@@ -52,10 +53,12 @@ class GymTask:
         env: Its id as gymnasium knows it, ``"CartPole-v1"`` (``"package.module:MyEnv-v0"`` imports the module first), or where else
             it comes from (`upslope.tasks.env_sources`).
         make_options: Handed to whatever makes it: an environment's own settings, or ``max_episode_steps``. Those that begin with
-            ``params.`` change its physics once it is made (`upslope.tasks.physics`).
+            ``params.`` change its physics once it is made (`upslope.tasks.physics`), those with ``levels.`` in every episode
+            (`upslope.tasks.levels`).
 
     Attributes:
-        name: ``"gym:CartPole-v1"``; changed physics are in it, ``"gym:Pendulum-v1:params.gravity=12"``.
+        name: ``"gym:CartPole-v1"``; changed physics are in it, ``"gym:Pendulum-v1:params.gravity=12"``, and levels.
+        levels: What episodes differ in; false if in nothing.
         observation_shape: Of an observation as `Environments` give it: ``(D,)``, or that of an image.
         observation_dtype: float32, or uint8 for images.
         observation_size: Numbers in an observation: a Box flattened, a Discrete one-hot, a Dict or Tuple one after the other.
@@ -74,10 +77,13 @@ class GymTask:
         self.source: EnvSource = ById(env) if isinstance(env, str) else env
         self.options = make_options
         self.physics = Physics.parse(self.options, self.source.name)
+        self.levels = Levels.parse(self.options, self.source.name)
         made = self.make_one()
         try:
+            self.levels.check(made)
             self.source = self.source.settled(made)
-            self.name = f"{self.source.name}{self.physics}"
+            changed = ",".join(map(str, (*self.physics.changes, *self.levels.axes)))
+            self.name = f"{self.source.name}{':' if changed else ''}{changed}"
             self.observation_space, self.action_space = made.observation_space, made.action_space
             self.max_episode_steps: int | None = time_limit(made)
             self.solved: float | None = getattr(made.spec, "reward_threshold", None)
@@ -111,7 +117,7 @@ class GymTask:
 
     def make_one(self, **options: Any) -> Any:
         """One plain ``gymnasium.Env``; ``render_mode="human"`` to watch it."""
-        asked = {key: value for key, value in {**self.options, **options}.items() if not key.startswith(PARAMS)}
+        asked = {key: value for key, value in {**self.options, **options}.items() if not key.startswith((PARAMS, LEVELS))}
         env = self.source.make(asked)
         self.physics.apply(env)
         if asked.get("render_mode") == "rgb_array":
@@ -146,6 +152,8 @@ class Environments:
             raise TaskError(f"{task.name}: asked for {count} environments; at least 1 is needed.")
         self.task = task
         self._envs = [task.make_one() for _ in range(count)]
+        self._physics = [LevelPhysics(env, task.levels) for env in self._envs] if task.levels else []
+        self._levels: list[Level | None] = [None] * count
         self._steps = [0] * count
         self._write = task.layout.writer()
         self._shape, self._dtype = task.observation_shape, task.observation_dtype
@@ -155,9 +163,15 @@ class Environments:
     def __len__(self) -> int:
         return len(self._envs)
 
-    def reset(self, which: int, seed: int | None = None) -> np.ndarray:
-        """The first observation of a new episode, ``[D]`` or an image; without a seed the environment goes on with its own."""
+    def reset(self, which: int, seed: int | None = None, level: Level | None = None) -> np.ndarray:
+        """The first observation of a new episode, ``[D]`` or an image; without a seed the environment goes on with its own.
+
+        Args:
+            level: Where the task has levels, that of the episode; left out, the seed draws it.
+        """
         self._steps[which] = 0
+        if self._physics:
+            seed = self._enter(which, seed, level)
         try:
             returned = self._envs[which].reset(seed=seed)
         except (Exception, SystemExit) as error:
@@ -171,6 +185,20 @@ class Environments:
         if self._zeros is not None and not np.isfinite(flat).all():
             raise self._not_finite("reset()", "observation", observation)
         return flat
+
+    def _enter(self, which: int, seed: int | None, level: Level | None) -> int | None:
+        """Sets the physics of the next episode; the seed it begins with."""
+        if level is None and seed is not None:
+            level = self.task.levels.draw(seed)
+        if level is None:
+            return seed
+        self._physics[which].set(level)
+        self._levels[which] = level
+        return seed if level.seed is None else level.seed
+
+    def level(self, which: int) -> Level | None:
+        """The level that an environment is in, where the task has any."""
+        return self._levels[which]
 
     def step(self, actions: np.ndarray, which: Sequence[int]) -> Stepped:
         """Step the environments ``which`` with one action each: ids ``[B]`` or vectors ``[B, D]``. Nothing is reset."""
