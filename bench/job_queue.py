@@ -7,8 +7,9 @@
 JOBS.json is a list of ``{"name", "command", "cores", "gpu", "minutes", "partial"}``. The first that fits begins first; one
 that does not fit yet holds nobody up. Nothing is begun again. A job is not begun if its expected ``minutes`` would end behind the
 deadline, unless it is ``partial``: worth as much of it as there is time for. At the deadline what still runs is asked to end
-(SIGTERM), and half a minute later ended. A command runs in a shell with ``OUT`` set to FOLDER/results, which all jobs share;
-what it prints is in FOLDER/logs/NAME.log. FOLDER/status.json says how each job stands, and is replaced whole whenever that changes.
+(SIGTERM), and half a minute later ended. A command runs in a shell with ``OUT`` set to FOLDER/results, which all jobs share, and
+``MINUTES`` to those that are left; what it prints is in FOLDER/logs/NAME.log. FOLDER/status.json says how each job stands, and is
+replaced whole whenever that changes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+LARGE = {"experience", "checkpoints"}
+"""Folders of a run that are not packed."""
 GRACE = 30.0
 """Seconds that a job has to end by itself."""
 
@@ -124,7 +127,7 @@ class Queue:
                 # A session of its own: a signal then reaches all that the command started.
                 state.process = subprocess.Popen(
                     ["bash", "-c", job.command], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                    env={**os.environ, "OUT": str(self.out / "results")}, start_new_session=True,
+                    env={**os.environ, "OUT": str(self.out / "results"), "MINUTES": f"{left / 60:.2f}"}, start_new_session=True,
                 )  # fmt: skip
             state.state, state.began, changed = "running", time.time(), True
         return changed
@@ -209,11 +212,15 @@ def wait(out: Path, seconds: float, pause: float = 1.0) -> None:
 
 
 def pack(out: Path, file: Path) -> None:
-    """Results, logs and status in one compressed file."""
+    """Results, logs and status in one compressed file, without what is large in the folders of runs."""
+
+    def kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if LARGE & set(Path(member.name).parts) else member
+
     with tarfile.open(file, "w:gz") as archive:
         for name in ("status.json", "logs", "results"):
             if (out / name).exists():
-                archive.add(out / name, name)
+                archive.add(out / name, name, filter=kept)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -13,6 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
 
 import job_queue
+import off_policy_jobs
+import off_policy_returns as returns
 from job_queue import Job, Queue
 
 
@@ -25,13 +27,18 @@ def states(out):
 
 
 def test_jobs_run_and_their_results_and_words_are_kept(tmp_path):
-    queue(tmp_path, Job("good", "echo said; echo found > $OUT/good.txt"), Job("bad", "echo why; exit 3")).run(pause=0.01)
+    queue(
+        tmp_path,
+        Job("good", "echo said; echo found > $OUT/good.txt; mkdir -p $OUT/run/experience; touch $OUT/run/experience/0"),
+        Job("bad", "echo why; exit 3"),
+    ).run(pause=0.01)
     assert states(tmp_path) == {"good": "done", "bad": "failed"}
     assert (tmp_path / "results" / "good.txt").read_text() == "found\n" and (tmp_path / "logs" / "good.log").read_text() == "said\n"
     assert job_queue.ended(tmp_path) and "why" in job_queue.show(tmp_path)
     job_queue.pack(tmp_path, tmp_path / "all.tar.gz")
     with tarfile.open(tmp_path / "all.tar.gz") as archive:
-        assert {"status.json", "logs/bad.log", "results/good.txt"} <= set(archive.getnames())
+        names = set(archive.getnames())
+    assert {"status.json", "logs/bad.log", "results/good.txt", "results/run"} <= names and "results/run/experience" not in names
 
 
 def test_what_fits_begins_in_order_and_what_does_not_fit_holds_nobody_up(tmp_path):
@@ -85,9 +92,26 @@ def test_a_list_that_cannot_be_run_is_refused(tmp_path):
         queue(tmp_path, Job("a", "true", cores=3))
 
 
+def test_a_job_is_told_how_much_time_is_left(tmp_path):
+    queue(tmp_path, Job("one", "echo $MINUTES > $OUT/left"), minutes=7).run(pause=0.01)
+    assert 6.5 < float((tmp_path / "results" / "left").read_text()) <= 7
+
+
 def test_from_the_command_line(tmp_path, capsys):
     (tmp_path / "jobs.json").write_text(json.dumps([{"name": "one", "command": "echo 1 > $OUT/one"}]))
     job_queue.main(["run", str(tmp_path / "jobs.json"), "--out", str(tmp_path / "out"), "--cores", "1"])
     job_queue.main(["wait", "--out", str(tmp_path / "out"), "--seconds", "1"])
     job_queue.main(["pack", str(tmp_path / "all.tar.gz"), "--out", str(tmp_path / "out")])
     assert "done" in capsys.readouterr().out and (tmp_path / "all.tar.gz").exists()
+
+
+def test_the_list_of_measurements_is_one_that_the_queue_takes(tmp_path, capsys):
+    (tmp_path / "first.json").write_text(json.dumps([{"name": "pong", "command": "true", "cores": 6, "gpu": 1}]))
+    off_policy_jobs.main(["--peers", "cpu", "--claims", "h2o=3,4", "--claims", "cql=4", "--before", str(tmp_path / "first.json")])
+    (tmp_path / "jobs.json").write_text(capsys.readouterr().out)
+    made = queue(tmp_path, *job_queue.load(tmp_path / "jobs.json"), cores=16, gpu=4)
+    names = list(made.states)
+    assert names[:3] == ["pong", "sac-1m", "td3-1m"] and names[-3:] == ["claim-h2o-3", "claim-h2o-4", "claim-cql-4"]
+    assert {f"{method}-{side}-{seed}" for method in returns.UPDATES for side in ("ours", "peer") for seed in range(3)} <= set(names)
+    with pytest.raises(SystemExit, match="no minutes are known of the claim 'h2oo'"):
+        off_policy_jobs.main(["--claims", "h2oo=1"])
