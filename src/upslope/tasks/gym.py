@@ -20,7 +20,7 @@ import numpy as np
 
 from upslope.errors import TaskError
 from upslope.tasks.env_sources import ById, EnvSource
-from upslope.tasks.gym_make import time_limit
+from upslope.tasks.gym_make import stacked_frames, time_limit
 from upslope.tasks.physics import PARAMS, Physics
 from upslope.tasks.rendering import simplify
 from upslope.tasks.spaces import action_size, actions_taken, observation_layout
@@ -57,6 +57,7 @@ class GymTask:
         name: ``"gym:CartPole-v1"``; changed physics are in it, ``"gym:Pendulum-v1:params.gravity=12"``.
         observation_shape: Of an observation as `Environments` give it: ``(D,)``, or that of an image.
         observation_dtype: float32, or uint8 for images.
+        frames: Of an image: how many frames are stacked in it, all but the newest of them known from the last one; else 1.
         observation_size: Numbers in an observation: a Box flattened, a Discrete one-hot, a Dict or Tuple one after the other.
         action_space: Gymnasium's.
         continuous: Whether actions are vectors (Box) rather than choices (Discrete).
@@ -79,11 +80,13 @@ class GymTask:
             self.observation_space, self.action_space = made.observation_space, made.action_space
             self.max_episode_steps: int | None = time_limit(made)
             self.solved: float | None = getattr(made.spec, "reward_threshold", None)
+            frames = stacked_frames(made)
         finally:
             made.close()
         self.layout = observation_layout(self.name, self.observation_space)
         self.observation_shape, self.observation_dtype = self.layout.shape, self.layout.dtype
         self.observation_size = prod(self.observation_shape)
+        self.frames = frames if self.layout.is_image and not self.layout.is_tree else 1
         self.continuous, self.action_size = action_size(self.name, self.action_space)
         self.remarks: tuple[str, ...] = (*self._without_limit(), *self._without_text())
 

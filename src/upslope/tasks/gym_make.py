@@ -68,6 +68,15 @@ def time_limit(env: Any) -> int | None:
     return limit if limit is not None and limit > 0 else None  # -1 takes a limit away
 
 
+def stacked_frames(env: Any) -> int:
+    """Frames that gymnasium stacks in an observation, a new episode's first one repeated; 1 where nobody is known to."""
+    wrappers = gymnasium_module().wrappers
+    while isinstance(env, (wrappers.TimeLimit, wrappers.OrderEnforcing, wrappers.PassiveEnvChecker, wrappers.ClipReward)):
+        env = env.env
+    stacks = isinstance(env, wrappers.FrameStackObservation) and env.padding_type == "reset"
+    return env.stack_size if stacks else 1
+
+
 def make_env(env: Any, options: JsonDict, name: str = "") -> Any:
     """``gymnasium.make``, its errors turned into ones that say what to type.
 
