@@ -1,7 +1,7 @@
 """Experience for learners that draw: environments acted in tick by tick, everything kept, rows drawn from what is kept.
 
 The run's own experience and a dataset are two stores; which of them an update's rows come from is the method's business
-(`DrawnData`). Observations are stored raw and normalised when they are looked at.
+(`DrawnData`). Observations are stored raw, images as bytes, and normalised when they are looked at.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class ReplayRollout:
         self.planned_steps, self.env_steps = planned_steps, 0
         self.observations = ObservationNormaliser(task.observation_size) if normalise else None
         action = (task.action_size,) if task.continuous else ()
-        kept = ((task.observation_size,), np.float32)
-        self.store = ReplayStore(kept, action, not task.continuous, data.capacity, envs)
+        kept = (task.observation_shape, task.observation_dtype)
+        self.store = ReplayStore(kept, action, not task.continuous, data.capacity, envs, task.frames)
         self.dataset = None if episodes is None else DatasetRows(episodes)
         self.returns = returns_to_go(episodes, data.gamma) if episodes is not None and with_returns else None
         if self.observations is not None and episodes is not None:

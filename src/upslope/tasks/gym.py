@@ -21,8 +21,12 @@ import numpy as np
 from upslope.errors import TaskError
 from upslope.plain_data import JsonDict
 from upslope.tasks.env_sources import ById, EnvSource
+<<<<<<< HEAD
 from upslope.tasks.gym_make import time_limit
 from upslope.tasks.levels import LEVELS, Level, LevelPhysics, Levels
+=======
+from upslope.tasks.gym_make import stacked_frames, time_limit
+>>>>>>> pixels
 from upslope.tasks.physics import PARAMS, Physics
 from upslope.tasks.rendering import simplify
 from upslope.tasks.spaces import action_size, actions_taken, observation_layout
@@ -61,6 +65,7 @@ class GymTask:
         levels: What episodes differ in; false if in nothing.
         observation_shape: Of an observation as `Environments` give it: ``(D,)``, or that of an image.
         observation_dtype: float32, or uint8 for images.
+        frames: Of an image: how many frames are stacked in it, all but the newest of them known from the last one; else 1.
         observation_size: Numbers in an observation: a Box flattened, a Discrete one-hot, a Dict or Tuple one after the other.
         action_space: Gymnasium's.
         continuous: Whether actions are vectors (Box) rather than choices (Discrete).
@@ -87,13 +92,18 @@ class GymTask:
             self.observation_space, self.action_space = made.observation_space, made.action_space
             self.max_episode_steps: int | None = time_limit(made)
             self.solved: float | None = getattr(made.spec, "reward_threshold", None)
+<<<<<<< HEAD
             self.is_pair = made.has_wrapper_attr("phase_steps")
             self._can_go_on = not self.is_pair or bool(made.get_wrapper_attr("can_go_on"))
+=======
+            frames = stacked_frames(made)
+>>>>>>> pixels
         finally:
             made.close()
         self.layout = observation_layout(self.name, self.observation_space)
         self.observation_shape, self.observation_dtype = self.layout.shape, self.layout.dtype
         self.observation_size = prod(self.observation_shape)
+        self.frames = frames if self.layout.is_image and not self.layout.is_tree else 1
         self.continuous, self.action_size = action_size(self.name, self.action_space)
         self.remarks: tuple[str, ...] = (*self._without_limit(), *self._without_text(), *self._without_state())
 
