@@ -177,14 +177,14 @@ class ControlComponents(Components):
         folder.write_episode(played.record(step))
 
 
-<<<<<<< HEAD
 def _check_pair(method: Method, task: GymTask) -> None:
     """Refuses a pair of networks where no number says which of them is meant."""
     found = next((path for path, part in method.parts() if getattr(part, "pair", False)), None)
     if found is not None and not task.is_pair:
         raise UserError(f"{found}.pair is for two tasks that take turns, and {task.name} is one. Make it with up.reset_free, or "
                         f"leave {found}.pair out.")  # fmt: skip
-=======
+
+
 def domains_of(task: GymTask) -> tuple[str, ...]:
     """What a method's knobs go by: the kind of task, that of its actions, and whether it shows images."""
     images = ("control-images",) if task.layout.is_image else ()
@@ -197,7 +197,6 @@ def _images_as_they_are(settings: Settings, task: GymTask) -> dict[str, object]:
             f"normalise_observations=true: {task.name} shows images, which networks read as shares of 255. Leave it out."
         )
     return {"normalise_observations": False}
->>>>>>> pixels
 
 
 def _check_data(method: Method, settings: Settings, dataset: Dataset | None, for_training: bool) -> None:

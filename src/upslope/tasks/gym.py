@@ -21,12 +21,8 @@ import numpy as np
 from upslope.errors import TaskError
 from upslope.plain_data import JsonDict
 from upslope.tasks.env_sources import ById, EnvSource
-<<<<<<< HEAD
-from upslope.tasks.gym_make import time_limit
-from upslope.tasks.levels import LEVELS, Level, LevelPhysics, Levels
-=======
 from upslope.tasks.gym_make import stacked_frames, time_limit
->>>>>>> pixels
+from upslope.tasks.levels import LEVELS, Level, LevelPhysics, Levels
 from upslope.tasks.physics import PARAMS, Physics
 from upslope.tasks.rendering import simplify
 from upslope.tasks.spaces import action_size, actions_taken, observation_layout
@@ -92,12 +88,9 @@ class GymTask:
             self.observation_space, self.action_space = made.observation_space, made.action_space
             self.max_episode_steps: int | None = time_limit(made)
             self.solved: float | None = getattr(made.spec, "reward_threshold", None)
-<<<<<<< HEAD
             self.is_pair = made.has_wrapper_attr("phase_steps")
             self._can_go_on = not self.is_pair or bool(made.get_wrapper_attr("can_go_on"))
-=======
             frames = stacked_frames(made)
->>>>>>> pixels
         finally:
             made.close()
         self.layout = observation_layout(self.name, self.observation_space)

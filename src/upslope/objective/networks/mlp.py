@@ -86,12 +86,9 @@ class MLPEnsemble(HiddenLayers, ModelNetwork):
         hidden: widths of the hidden layers. None at all leaves one linear layer, as the DQN paper has behind its encoder.
         activation: between them.
         layer_norm: normalise what goes into each activation; it keeps values outside the data from growing.
-<<<<<<< HEAD
         pair: all of it twice, each for one of the two tasks of an environment that is never reset; the last number of an
             observation says which.
-=======
         encoder: what makes features of an observation, shared by the members.
->>>>>>> pixels
     """
 
     ranges: ClassVar = {"members": "[1, 1000]"}
@@ -101,11 +98,8 @@ class MLPEnsemble(HiddenLayers, ModelNetwork):
     hidden: tuple[int, ...] = (256, 256)
     activation: Literal["relu", "tanh", "silu", "gelu"] = "relu"
     layer_norm: bool = False
-<<<<<<< HEAD
     pair: bool = False
-=======
     encoder: Encoder = field(default_factory=DefaultEncoder)
->>>>>>> pixels
 
     def build(self, space: ActionSpace, takes_action: bool, seed: int) -> nn.Module:
         if self.pair:

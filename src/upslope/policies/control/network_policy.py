@@ -250,7 +250,10 @@ class NetworkActor:
             with torch.no_grad():
                 coefficient = self._chooser.certain(torch.from_numpy(observation).unsqueeze(1), True).squeeze(1)
             observation = np.concatenate([observation, sinusoids(coefficient).numpy()], -1)
-<<<<<<< HEAD
+        if self._encoder is not None:
+            with torch.no_grad():
+                features = self._encoder(torch.from_numpy(observation).to(self.policy.device), True)
+                return self._stack(features, True).mean(0).cpu().numpy()
         if not isinstance(self._here, Pair):
             return self._of(self._stack, observation)
         own, task = np.ascontiguousarray(observation[:, :-1]), observation[:, -1:]
@@ -258,12 +261,6 @@ class NetworkActor:
         return found if self.policy.reads else np.concatenate([found, task], -1)
 
     def _of(self, stack: Any, observation: np.ndarray) -> np.ndarray:
-=======
-        if self._encoder is not None:
-            with torch.no_grad():
-                features = self._encoder(torch.from_numpy(observation).to(self.policy.device), True)
-                return self._stack(features, True).mean(0).cpu().numpy()
->>>>>>> pixels
         if not self.policy.reads:
             return numpy_forward(stack, observation) if self._in_numpy else torch_forward(stack, observation)[0]
         found = numpy_forward(stack, observation, None) if self._in_numpy else torch_forward(stack, observation)

@@ -66,12 +66,9 @@ class _TorchNetwork(HiddenLayers, Network):
         lag: how far a slowly following copy of the policy moves towards it each time; 0 keeps none.
         lag_every: updates between two moves of that copy.
         every: updates of the critics between two of the policy.
-<<<<<<< HEAD
         pair: two policies, each for one of the two tasks of an environment that is never reset (`upslope.reset_free`); the last
             number of an observation says which acts.
-=======
         encoder: what makes features of an observation. It is the policy's own: critics have one, too.
->>>>>>> pixels
     """
 
     ranges: ClassVar = {"lag": "[0, 1]", "lag_every": "[1, inf)", "every": "[1, inf)"}
@@ -83,11 +80,8 @@ class _TorchNetwork(HiddenLayers, Network):
     lag: float = 0.0
     lag_every: int = 1
     every: int = 1
-<<<<<<< HEAD
     pair: bool = False
-=======
     encoder: Encoder = field(default_factory=DefaultEncoder)
->>>>>>> pixels
 
     def layers(self, space: ActionSpace, outputs: int, seed: int, more_inputs: int = 0) -> tuple[MLPStack, FlatNetwork | None]:
         """What leads from an observation to the outputs: the last layers, and the encoder before them."""
