@@ -26,8 +26,8 @@ PARTS = {"actor": ("mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "
 
 
 IMAGE_PARTS = {
-    **{f"encoder.convolutions.{ours}": f"features_extractor.cnn.{theirs}" for ours, theirs in ((0, 0), (1, 2), (2, 4))},
-    "encoder.last": "features_extractor.linear.0",
+    **{f"encoder.module.convolutions.{ours}": f"features_extractor.cnn.{theirs}" for ours, theirs in ((0, 0), (1, 2), (2, 4))},
+    "encoder.module.last": "features_extractor.linear.0",
     **{f"stacks.{stack}.{place}": f"mlp_extractor.{stack}_net.{place}" for stack in ("policy", "value") for place in (0, 2)},
     "stacks.policy.4": "action_net", "stacks.value.4": "value_net",
 }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import nn
 
@@ -42,7 +42,7 @@ def model_argument(model: object) -> tuple[str, GivenModel | OwnModule | None]:
     return given.name, given
 
 
-def is_own_module(model: object) -> bool:
+def is_own_module(model: object) -> TypeGuard[nn.Module]:
     """Whether it is a module of torch's and none of `transformers`."""
     known = sys.modules.get("transformers")  # whoever has a model of theirs has imported it
     return isinstance(model, nn.Module) and not (known is not None and isinstance(model, known.PreTrainedModel))
@@ -51,5 +51,5 @@ def is_own_module(model: object) -> bool:
 def objects_again(task: object, reward: object, model: object) -> PythonObjects:
     """What a run was given, once more, for one that could not keep it."""
     source = None if task is None or isinstance(task, (str, TextTask)) else source_of(task)
-    model = OwnModule(model) if isinstance(model, nn.Module) and is_own_module(model) else model
+    model = OwnModule(model) if is_own_module(model) else model
     return PythonObjects(task if source is None else GymTask(source), None if reward is None else load_reward(reward), model)

@@ -85,8 +85,8 @@ from upslope.objective.models.success import SuccessClassifier as SuccessClassif
 from upslope.objective.models.value import ValueFunction as ValueFunction
 from upslope.objective.networks.balance import BoundedNumber as BoundedNumber
 from upslope.objective.networks.discriminator import DiscriminatorNetwork as DiscriminatorNetwork
+from upslope.objective.networks.encoders import DefaultEncoder as DefaultEncoder
 from upslope.objective.networks.encoders import Encoder as Encoder
-from upslope.objective.networks.encoders import FittingEncoder as FittingEncoder
 from upslope.objective.networks.encoders import NatureCNN as NatureCNN
 from upslope.objective.networks.encoders import SmallCNN as SmallCNN
 from upslope.objective.networks.mlp import MLPEnsemble as MLPEnsemble

@@ -38,7 +38,7 @@ def test_a_run_trains_a_copy_with_heads_behind_it(tmp_path):
     before = {name: weight.clone() for name, weight in module.state_dict().items()}
     run = up.train("ppo", "gym:CartPole-v1", model=module, out=tmp_path / "run", **QUICK)
     assert all(torch.equal(weight, before[name]) for name, weight in module.state_dict().items()), "the user's stays as it is"
-    own = run.policy.encoder.own
+    own = run.policy.encoder.module
     assert not torch.equal(own[0].weight, module[0].weight) and run.policy.stacks["value"][0].weight.shape == (64, 8)
     assert (own[0].weight - module[0].weight).abs().max() < 0.05, "it began with the user's weights"
     assert run.table["unkept"] == ["model"] and run.table["model"] == "Sequential"
@@ -47,7 +47,7 @@ def test_a_run_trains_a_copy_with_heads_behind_it(tmp_path):
     assert (again.predict(seen, deterministic=True)[0] == run.predict(seen, deterministic=True)[0]).all()
     with pytest.raises(UserError, match=r"was given its model as a Python object.*model=\.\.\."):
         up.load(run.path).predict(seen)
-    with pytest.raises(UserError, match=r"another network: the two differ in encoder\.own"):
+    with pytest.raises(UserError, match=r"another network: the two differ in encoder\.module"):
         up.load(run.path, model=layers(9)).predict(seen)
 
 
@@ -75,7 +75,7 @@ class Look(nn.Module):
 
 def test_it_may_look_at_images_and_stand_before_a_memory(tmp_path):
     run = up.train("ppo", "gym:Sides-v0:side=9", model=Look(), out=tmp_path / "images", **QUICK | {"steps": 1})
-    assert run.policy.weights()["encoder.own.scale"] == 255.0, "what it keeps in buffers is in the checkpoint, too"
+    assert run.policy.weights()["encoder.module.scale"] == 255.0, "what it keeps in buffers is in the checkpoint, too"
     made = up.train("ppo", "gym:Cue-v0", model=nn.Linear(2, 5), knobs={"policy": "Recurrent(memory=4)"}, out=tmp_path / "cue",
                     **QUICK | {"steps": 1})  # fmt: skip
     assert made.policy.memory.inputs == 5
