@@ -128,3 +128,33 @@ def test_recorded_updates_on_a_gpu_are_those_of_the_cpu(name):
     assert there.graphed is not None and any(each.graph is not None for each in there.graphed._recordings.values())
     for key in (key for key in expected if key.endswith(("loss", "_value"))):
         assert found[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-4), key
+
+
+@pytest.mark.parametrize("policy", ["MLP(encoder=SmallCNN(features=16))", "Recurrent(memory=8, encoder=SmallCNN(features=16))"])
+def test_a_step_of_ppo_from_images_is_that_of_the_cpu(policy):
+    import gymnasium
+    from picture_environment import Sides
+
+    from upslope.learners.policy_gradient import PolicyGradient
+    from upslope.methods import find
+    from upslope.runtime.settings import Settings
+    from upslope.setting_up import set_up
+
+    gymnasium.register("Sides-v0", entry_point=Sides, max_episode_steps=6)
+    found = {}
+    try:
+        for device in ("cpu", "cuda"):
+            given = Settings(steps=1, envs=4, horizon=16, passes=2, device=device, threads=1)
+            made = set_up(find("ppo"), "gym:Sides-v0:side=9", "tiny", given, knobs={"policy": policy})
+            learner = PolicyGradient(made.method, made.policy, made.rollout, made.settings)
+            found[device] = learner.step(1), learner.last, {name: weight.cpu() for name, weight in made.policy.weights().items()}
+            assert made.policy.device.type == device and learner.last.sampled.device.type == "cpu"
+            made.rollout.close()
+    finally:
+        gymnasium.registry.pop("Sides-v0")
+    (wanted, rows, weights), (metrics, other, moved) = found["cpu"], found["cuda"]
+    assert torch.equal(rows.action, other.action)
+    torch.testing.assert_close(other.behavior.logp, rows.behavior.logp, rtol=1e-4, atol=1e-4)
+    assert metrics["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=1e-2)
+    for name, weight in weights.items():
+        torch.testing.assert_close(moved[name], weight, rtol=1e-3, atol=2e-4)

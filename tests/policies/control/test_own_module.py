@@ -8,6 +8,7 @@ import pytest
 import torch
 from cue_environment import Cue
 from picture_environment import Sides
+from places import ROOT
 from torch import nn
 
 import upslope as up
@@ -81,6 +82,15 @@ def test_it_may_look_at_images_and_stand_before_a_memory(tmp_path):
     assert made.policy.memory.inputs == 5
     _, state = made.predict(np.zeros(2, np.float32))
     assert state.shape == (1, 4)
+
+
+def test_an_encoder_of_ones_own_is_a_part_that_the_run_keeps(tmp_path, monkeypatch):
+    run = up.train(str(ROOT / "examples" / "my_encoder.py"), "gym:CartPole-v1", knobs={"policy.encoder.count": 5},
+                   out=tmp_path / "run", **QUICK | {"steps": 1})  # fmt: skip
+    assert run.table["unkept"] == [] and run.policy.weights()["encoder.module.mixtures"].shape == (4, 5)
+    monkeypatch.chdir(tmp_path)
+    again = up.load(run.path)
+    assert again.policy.features == 9 and again.plan.method.policy.encoder.count == 5
 
 
 def test_what_the_user_froze_stays_frozen():
