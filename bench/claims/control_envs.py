@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 
+from upslope import reset_free
+
 
 class NoisyChoices(gymnasium.Env[np.ndarray, int]):
     """Eight choices that all pay nothing on average, with noise; whatever is done, every value is 0 and any other is an error."""
@@ -107,6 +109,33 @@ class SparseReach(_Point):
         return float(there), there
 
 
+class ReachAndReturn(SparseReach):
+    """The same, which says where it is and can be put there: a robot that is not reset (`reach_and_return`)."""
+
+    home: ClassVar = np.array([-0.7, -0.7])
+
+    def get_state(self) -> np.ndarray:
+        return np.concatenate([self.place, self.speed, [self.steps]])
+
+    def set_state(self, numbers: np.ndarray) -> None:
+        self.place, self.speed, self.steps = numbers[:2].copy(), numbers[2:4].copy(), int(numbers[4])
+
+
+def is_home(observation: np.ndarray) -> bool:
+    """Whether the point is in the square where episodes begin."""
+    return bool(np.abs(observation[:2] - ReachAndReturn.home).max() <= 0.2)
+
+
+def reach_and_return() -> gymnasium.Env[np.ndarray, np.ndarray]:
+    """To the disc and back to the corner in turns, without a reset."""
+    return reset_free(ReachAndReturn(), is_home, _Point.length)
+
+
+def reach_alone() -> gymnasium.Env[np.ndarray, np.ndarray]:
+    """To the disc alone, from the corner each time, seen as in the pair: where its policy is judged."""
+    return reset_free(ReachAndReturn(), is_home, _Point.length, forward_only=True)
+
+
 class WalledPoint(_Point):
     """A wall with a gap at its left end lies between the lower half and the goal; every step costs the way that is left."""
 
@@ -174,13 +203,15 @@ class ToCube:
 
 
 class Towards:
-    """Pushes a point to its goal, through the gap where there is one."""
+    """Pushes a point to its goal, through the gap where there is one, and of a pair back home in turn."""
 
     def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
         self.simulator = simulator
 
     def act(self, observation: np.ndarray) -> np.ndarray:
         place, goal = self.simulator.place, self.simulator.goal
+        if len(observation) > 4 and observation[-1] > 0:  # of a pair, on the way back
+            goal = self.simulator.home
         gap, beyond = getattr(self.simulator, "gap", None), np.array([0.0, 0.15])
         if gap is not None and place[1] <= 0.05:
             goal = gap + beyond if abs(place[0] - gap[0]) < 0.15 else gap - beyond
