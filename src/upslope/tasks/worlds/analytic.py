@@ -6,7 +6,7 @@ Each has ``best_action(observation)``, and says in its docstring what is exact a
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -18,8 +18,6 @@ from upslope.tasks.worlds.table import at_least
 
 class AnalyticWorld(gymnasium.Env[np.ndarray, np.ndarray]):
     """Vectors in, vectors out; what differs is `begin` and `move`."""
-
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
 
     def begin(self) -> np.ndarray:
         """The first observation of an episode."""
@@ -47,7 +45,8 @@ class AnalyticWorld(gymnasium.Env[np.ndarray, np.ndarray]):
         self, observation: tuple[np.ndarray | float, np.ndarray | float], seen: int, low: float, high: float, acts: int
     ) -> None:
         """Of so many numbers seen and acted with."""
-        self.observation_space = gymnasium.spaces.Box(*(np.broadcast_to(end, seen).astype(np.float32) for end in observation))
+        least, most = (np.broadcast_to(end, seen).astype(np.float32) for end in observation)
+        self.observation_space = gymnasium.spaces.Box(least, most)
         self.action_space = gymnasium.spaces.Box(low, high, (acts,), np.float32)
 
 

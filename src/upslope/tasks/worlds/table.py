@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -50,7 +50,7 @@ class Table:
         return (self.move * self.payment).sum(2) * ~self.ends[:, None]
 
 
-class TableWorld(gymnasium.Env[int, int]):
+class TableWorld(gymnasium.Env[Any, Any]):
     """An environment that moves by a table.
 
     Args:
@@ -61,7 +61,6 @@ class TableWorld(gymnasium.Env[int, int]):
         reward: ``[S, A]``, the mean reward.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
     chance_is_paid = False
     """Whether a payment is the chance of a reward of 1, else it is the reward."""
 
