@@ -20,6 +20,7 @@ from upslope.errors import UserError
 from upslope.objective.networks.balance import sinusoids
 from upslope.objective.networks.layers import FlatModule, follow
 from upslope.objective.networks.pair import Pair
+from upslope.policies.control.actor import WithoutMemory
 from upslope.policies.control.actors import LOG_STD, NUMPY_ACTIVATIONS, GaussianActor, numpy_forward, torch_forward
 from upslope.policies.control.greedy import GreedyNetwork, dense_layers
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
@@ -215,7 +216,7 @@ class NetworkPolicy(nn.Module):
         self.load_weights(files.read_tensors("policy.safetensors"))
 
 
-class NetworkActor:
+class NetworkActor(WithoutMemory):
     """A `NetworkPolicy` made to act, observation by observation: small networks on the CPU, where environments are, those with an
     encoder where their weights are."""
 
@@ -292,7 +293,7 @@ class NetworkActor:
             found = model.answer(seen.to(policy.device), unit.to(policy.device)[:, None, None], True)
         return found.amin(0).flatten().cpu().numpy()
 
-    def value(self, observation: np.ndarray) -> np.ndarray:
+    def value(self, observation: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Zeros: what a critic thinks depends on the action."""
         return np.zeros(len(observation), np.float32)
 
