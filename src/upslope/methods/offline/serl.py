@@ -25,11 +25,15 @@ serl = rlpd.derive(
         "temperature": Temperature(start=0.01, every=4),
     },
     acting=UniformFirst(steps=300),
-    on={"control": {"settings.horizon": 100, "settings.updates_per_step": 400}},
+    on={
+        "control": {"settings.horizon": 100, "settings.updates_per_step": 400},
+        "control-images": {"data.gamma": 0.96, "data.augment": "RandomCrop()"},
+    },
     notes="The suite's learner runs beside its actor as fast as it can; here a step of the environment is four updates. It wants "
     "half of the entropy that SAC wants (models.temperature.target_entropy), draws the two critics with replacement and moves the "
-    "temperature by another function of its weight. From pictures its discount is 0.96 (data.gamma). A reward "
+    "temperature by another function of its weight. From images its discount is 0.96 and they are cropped at random; its encoder is a "
+    "ResNet trained beforehand, ours a small one that is learned, for the actor and for the critics each its own. A reward "
     "learned from demonstrations: --set models.success=SuccessClassifier --set reward=LearnedSuccess; with the classifier's "
-    "knob adversarial it is VICE, without its gradient penalty and mixing of labels. The encoder for pictures, "
-    "random crops and the pair of policies that need no reset are not part of this composition.",
+    "knob adversarial it is VICE, without its gradient penalty and mixing of labels. "
+    "The pair of policies that need no reset is not part of this composition.",
 )  # fmt: skip
