@@ -3,11 +3,11 @@
     python bench/pong.py --run /tmp/pong --out bench/results/pong.json --minutes 24
     python bench/pong.py --run /tmp/pong --out bench/results/pong.json --minutes 24      (again: it goes on)
 
-``dqn`` with its settings for images, in 16 environments over 6 processes, an update of 32 rows for every second step (the zoo: every
-fourth), 10,000 random steps, chance falling from 1 to 0.01 over a tenth of the run, the copy of the critic renewed every 1000
-updates. The game is gymnasium's, four frames held and stacked, 84 x 84 and grey, actions not sticky (as in the papers on DQN of 2015
-and 2016). Judged by five greedy episodes, and by the training episodes of each step. One seed, no interval. Where OpenCV is not
-installed, numpy averages the frames (``bench/no_opencv``).
+``dqn`` with its settings for images, in 16 environments over 6 processes: an update of 32 rows for every second step (in the zoo
+every fourth), 10,000 random steps, exploration falling from 1 to 0.01 over a tenth of the run, the copy of the critic renewed every
+1000 updates. An action is held for four frames, four are stacked, 84 x 84 and grey; actions are not sticky, as in the DQN paper.
+Judged by five greedy episodes, and by the training episodes of each step. One seed, no interval. Where OpenCV is not installed,
+numpy averages the frames (``bench/no_opencv``).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ TASK = "gym:ALE/Pong-v5:repeat_action_probability=0.0"
 ENVS, HORIZON = 16, 250
 SETTINGS = {"envs": ENVS, "horizon": HORIZON, "updates_per_step": ENVS * HORIZON // 2, "eval_problems": 5}
 KNOBS = {"models.q.lag_every": 1000}
+KEPT = ("env_steps", "episode_return", "episode_length", "q_loss", "q_value", "updates_per_second", "seconds", "seconds_sampling")
 
 
 class Curve:
@@ -32,24 +33,12 @@ class Curve:
 
     def __init__(self, file: Path, minutes: float, about: dict[str, Any]):
         self.file, self.ends, self.began = file, time.monotonic() + 60 * minutes, time.monotonic()
-        known = (
-            json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"evaluations": [], "training": [], "minutes": 0.0}
-        )
-        self.found: dict[str, Any] = known | about
-        self.before = known["minutes"]
+        known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        self.found: dict[str, Any] = {"evaluations": [], "training": [], "minutes": 0.0} | known | about
+        self.before = self.found["minutes"]
 
     def on_step(self, step: int, metrics: dict[str, Any]) -> bool:
-        kept = (
-            "env_steps",
-            "episode_return",
-            "episode_length",
-            "q_loss",
-            "q_value",
-            "updates_per_second",
-            "seconds",
-            "seconds_sampling",
-        )
-        self._take("training", {"step": step} | {key: metrics[key] for key in kept if key in metrics})
+        self._take("training", {"step": step} | {key: metrics[key] for key in KEPT if key in metrics})
         if step % 10 == 0:
             print(step, {key: round(value, 3) for key, value in self.found["training"][-1].items()}, flush=True)
         return time.monotonic() < self.ends
