@@ -31,8 +31,8 @@ serl = rlpd.derive(
     },
     notes="The suite's learner runs beside its actor as fast as it can; here a step of the environment is four updates. It wants "
     "half of the entropy that SAC wants (models.temperature.target_entropy), draws the two critics with replacement and moves the "
-    "temperature by another function of its weight. From images its discount is 0.96 and they are cropped at random; its encoder is "
-    "a ResNet trained beforehand, ours a small one that is learned, for the actor and for the critics each its own. A reward "
+    "temperature by another function of its weight. From images its discount is 0.96 and they are cropped at random; its encoder "
+    "is a ResNet trained beforehand, ours a small one that is learned, for the actor and for the critics each its own. A reward "
     "learned from demonstrations: --set models.success=SuccessClassifier --set reward=LearnedSuccess; with the classifier's "
     "knob adversarial it is VICE, without its gradient penalty and mixing of labels. "
     "The pair of policies that need no reset is not part of this composition.",
