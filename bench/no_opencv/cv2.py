@@ -1,6 +1,6 @@
 """The one function of OpenCV that Atari's preprocessing calls, in numpy, for machines that OpenCV does not get onto.
 
-``resize`` with ``INTER_AREA`` is, averaged, what each pixel of the smaller image covers of the larger one: a product from each side.
+``resize`` with ``INTER_AREA`` averages what each pixel of the smaller image covers of the larger one: a product from each side.
 """
 
 from __future__ import annotations
