@@ -79,6 +79,7 @@ class NetworkPolicy(nn.Module):
         self.chosen_by = ""
         """The model that chooses the coefficient the actor is asked with, where it stands for a family of policies."""
         self.networks, self.lagged = nn.ModuleDict(), nn.ModuleDict()
+        self._followers: dict[str, list[tuple[FlatModule, FlatModule]]] = {}
         self.lags: dict[str, tuple[float, int]] = {}
         """Of each network with a slowly following copy: how far that moves, and every how many updates."""
         if actor is not None:
@@ -94,6 +95,7 @@ class NetworkPolicy(nn.Module):
         if lag:
             self.lags[name] = (lag, lag_every)
             self.lagged[name] = frozen(copy.deepcopy(network))
+            self._followers[name] = list(zip(flat_modules(self.lagged[name]), flat_modules(network), strict=True))
 
     @property
     def actor(self) -> Any:
@@ -108,8 +110,7 @@ class NetworkPolicy(nn.Module):
         """
         for name, (rate, every) in self.lags.items():
             if update % every == 0 and rarely in (None, every > RARE):
-                pairs = zip(flat_modules(self.lagged[name]), flat_modules(self.networks[name]), strict=True)
-                for lagged, module in pairs:
+                for lagged, module in self._followers[name]:
                     follow(lagged, module, rate)
 
     # -- acting --------------------------------------------------------------------------------------------------------
