@@ -114,8 +114,11 @@ class Sometimes:
 class PolicyActor(Protocol):
     """A policy's weights as they stand, made to pick actions: what ``policy.acting()`` gives."""
 
-    def output(self, observation: np.ndarray) -> np.ndarray:
-        """What the network says to observations ``[B, ...]``."""
+    memory_size: int
+    """Numbers that it remembers of an episode."""
+
+    def step(self, observation: np.ndarray, memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What the network says to observations ``[B, ...]`` and remembers ``[B, memory_size]``, given what it remembered."""
 
     def choose(self, output: np.ndarray, noise: np.ndarray, greedy: bool = False) -> np.ndarray:
         """Actions for it: normal noise ``[B, A]`` for vectors, uniform ``[B]`` for choices."""
@@ -132,11 +135,12 @@ class PolicyActions:
         self.task, self.actor, self.observations = task, actor, observations
 
     def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
-        self.rng = rng
+        self.rng, self.memory = rng, np.zeros((1, self.actor.memory_size), np.float32)
 
     def act(self, observation: np.ndarray) -> Any:
         seen = observation[None] if self.observations is None else self.observations(observation[None])
         noise: np.ndarray = self.rng.random(1)
         if self.task.continuous:
             noise = self.rng.standard_normal((1, self.task.action_size)).astype(np.float32)
-        return self.actor.choose(self.actor.output(seen), noise)[0]
+        output, self.memory = self.actor.step(seen, self.memory)
+        return self.actor.choose(output, noise)[0]

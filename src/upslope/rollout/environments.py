@@ -180,7 +180,8 @@ class EnvRollout:
         tape.action.append(action)
         tape.reward.append(reward)
         tape.ended.append(ended)
-        memory[ends] = 0.0
+        if actor.memory_size:
+            memory[ends] = 0.0
         self._raw, self._memory = self._begin_where_ended(stepped, ends), memory
 
     def _begin_where_ended(self, stepped: Stepped, ends: np.ndarray) -> np.ndarray:

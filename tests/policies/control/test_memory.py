@@ -10,6 +10,7 @@ from cue_environment import Cue
 from torch import Tensor
 
 import upslope as up
+from upslope.datasets.behaviours import PolicyActions
 from upslope.errors import MethodError, UserError
 from upslope.learners.metrics import MetricSums
 from upslope.learners.policy_gradient import PolicyGradient
@@ -201,6 +202,19 @@ def test_evaluation_the_recorded_episode_and_predict_remember_alike(cell):
     assert np.array_equal(behind[1], begun[1]) and not np.allclose(behind[0], begun[0])
     with pytest.raises(UserError, match=r"state has the shape \(3, .*that of 1 episodes"):
         deployed.predict(batch[0], state)
+
+
+def test_whoever_makes_data_with_it_remembers_too():
+    task = GymTask("Cue-v0")
+    actor = remembering(task).acting()
+    who, seen = PolicyActions(task, actor, None), np.array([[1, 0], [0, 0], [0, 1]], np.float32)
+    for _ in range(2):  # the second episode knows nothing of the first
+        who.begin(None, seen[0], np.random.default_rng(0))
+        memory = np.zeros((1, actor.memory_size), np.float32)
+        for observation in seen:
+            who.act(observation)
+            _, memory = actor.step(observation[None], memory)
+            assert np.array_equal(who.memory, memory) and memory.any()
 
 
 def test_predict_in_the_loop_of_stable_baselines():
