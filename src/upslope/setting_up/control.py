@@ -109,19 +109,12 @@ class ControlComponents(Components):
         )
 
     def _built_policy(self) -> Any:
-        """The policy that the method's network builds, looking through the user's own module where there is one."""
-        from upslope.policies.control.networks import MLP, Recurrent
+        """The policy that the method's network builds."""
+        return cast(Network, self._through_own_module(self.method.policy)).build(self.task, mix(self.settings.seed, "policy"))
 
-        network, seed = cast(Network, self.method.policy), mix(self.settings.seed, "policy")
-        if self.own_module is None:
-            return network.build(self.task, seed)
-        name = self.own_module.name
-        if not isinstance(network, (MLP, Recurrent)):
-            raise UserError(
-                f"model={name} goes with methods whose policy is MLP or Recurrent; {self.method.name} has {type(network).__name__}."
-                " Write an Encoder that builds it, in a file of your own, and give that as encoder."
-            )
-        return network.build(self.task, seed, self.own_module.built(self.task))
+    def _through_own_module(self, part: Any) -> Any:
+        """A network or a model that looks through the user's own module, where there is one."""
+        return part if self.own_module is None else self.own_module.put_into(part, self.task)
 
     def _remember(self, for_training: bool) -> None:
         """A policy of networks that learns from rows drawn out of what is stored."""
@@ -138,7 +131,7 @@ class ControlComponents(Components):
         self.policy.plain = settings.plain
         models: list[tuple[str, Learned | Solved]] = [*method.learned, *method.solved]
         for name, model in models:
-            self.policy.add_model(name, model, mix(settings.seed, "models"))
+            self.policy.add_model(name, self._through_own_module(model), mix(settings.seed, "models"))
         self.policy.to(settings.device)
         steps = max((settings.steps or 0) - (settings.offline_steps or 0), 0)
         self.rollout = ReplayRollout(

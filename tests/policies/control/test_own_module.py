@@ -93,10 +93,29 @@ def test_an_encoder_of_ones_own_is_a_part_that_the_run_keeps(tmp_path, monkeypat
     assert again.policy.features == 9 and again.plan.method.policy.encoder.count == 5
 
 
+STORED = dict(steps=1, horizon=110, updates_per_step=4, minibatch=16, eval_problems=2, threads=1)
+
+
+@pytest.mark.parametrize(
+    ("method", "begins", "looks"), [("dqn", "acting.0.steps", {"q"}), ("sac", "acting.steps", {"policy", "q"})]
+)
+def test_methods_of_stored_experience_look_through_copies_of_it(method: str, begins: str, looks: set[str], tmp_path):
+    module = layers()
+    run = up.train(method, "gym:CartPole-v1", model=module, knobs={begins: 20}, out=tmp_path / "run", **STORED)
+    encoders = {name: network.encoder for name, network in run.policy.networks.items() if getattr(network, "encoder", None)}
+    assert encoders.keys() == looks
+    for encoder in encoders.values():
+        weight = encoder.frozen["0.weight"]
+        assert not torch.equal(weight, module[0].weight) and (weight - module[0].weight).abs().max() < 0.05
+    assert len({id(encoder) for encoder in encoders.values()}) == len(looks), "to each its own"
+    again, seen = up.load(run.path, model=layers()), np.ones((3, 4), np.float32)
+    assert (again.predict(seen, deterministic=True)[0] == run.predict(seen, deterministic=True)[0]).all()
+
+
 def test_what_the_user_froze_stays_frozen():
     module = layers()
     module[0].requires_grad_(False)
-    built = OwnModule(module).built(GymTask("CartPole-v1"))
+    built = OwnModule(module).checked(GymTask("CartPole-v1"))
     assert [weight.requires_grad for weight in built.parameters()] == [False, False, True, True]
 
 
@@ -129,11 +148,9 @@ def test_what_cannot_be_is_refused_before_anything_is_trained(module: nn.Module,
     assert not (tmp_path / "run").exists()
 
 
-def test_bytes_methods_and_text_that_do_not_go_with_it_are_refused(tmp_path):
+def test_bytes_and_text_that_do_not_go_with_it_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"bytes \(2, 1, 9, 9\).*begin with observation\.float\(\) / 255"):
         up.train("ppo", "gym:Sides-v0:side=9", model=nn.Conv2d(1, 4, 3), out=tmp_path / "run", **QUICK)
-    with pytest.raises(UserError, match="model=Linear goes with methods whose policy is MLP or Recurrent; sac has Stochastic"):
-        up.train("sac", "gym:CartPole-v1", model=nn.Linear(4, 8), out=tmp_path / "run", steps=1)
     with pytest.raises(UserError, match="'Linear', no model of transformers"):
         up.train("grpo", "reverse", model=nn.Linear(4, 8), out=tmp_path / "run", steps=1)
     shared = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))

@@ -21,7 +21,7 @@ from upslope.policies.control.actors import CertainActor, FamilyActor, GaussianA
 from upslope.policies.control.memory import RecurrentMemory
 from upslope.policies.control.mlp import MLPPolicy
 from upslope.policies.control.network_policy import ActionBox, NetworkPolicy
-from upslope.policies.control.own_module import with_features
+from upslope.policies.control.own_module import FeatureModule, with_features
 from upslope.policies.control.pair_actor import PairActor
 from upslope.policies.control.torch_policy import TorchPolicy, draw_orthogonal
 from upslope.runtime.seeding import generator, mix
@@ -58,13 +58,8 @@ class MLP(Network):
                 f"{path}.hidden of MLP is {shown(self.hidden)}; it must be the width of each hidden layer, at least 1 each: 64,64."
             )
 
-    def build(self, task: Any, seed: int, features: nn.Module | None = None) -> MLPPolicy | TorchPolicy:
-        """The policy of a task.
-
-        Args:
-            features: a module of the user's own in the place of the encoder.
-        """
-        encoder = features or built_encoder(self.encoder, task, seed)
+    def build(self, task: Any, seed: int) -> MLPPolicy | TorchPolicy:
+        encoder = built_encoder(self.encoder, task, seed)
         options: JsonDict = dict(hidden=self.hidden, activation=self.activation, log_std=self.log_std, seed=seed)
         if encoder is None:
             return MLPPolicy.for_task(task, **options)
@@ -96,13 +91,8 @@ class Recurrent(HiddenLayers, Network):
     log_std: float = 0.0
     encoder: Encoder = field(default_factory=DefaultEncoder)
 
-    def build(self, task: Any, seed: int, features: nn.Module | None = None) -> TorchPolicy:
-        """The policy of a task.
-
-        Args:
-            features: a module of the user's own in the place of the encoder.
-        """
-        encoder: Any = features or built_encoder(self.encoder, task, seed)
+    def build(self, task: Any, seed: int) -> TorchPolicy:
+        encoder = built_encoder(self.encoder, task, seed)
         inputs = task.observation_size if encoder is None else encoder.features
         memory = RecurrentMemory(inputs, self.memory, self.cell, seed)
         return TorchPolicy(
@@ -111,7 +101,7 @@ class Recurrent(HiddenLayers, Network):
         )  # fmt: skip
 
 
-def built_encoder(encoder: Encoder, task: Any, seed: int) -> nn.Module | None:
+def built_encoder(encoder: Encoder, task: Any, seed: int) -> FeatureModule | None:
     """The encoder of a policy that learns from rows just sampled; vectors have none, unless one is named.
 
     Convolutions of ours begin orthogonal, as the layers behind them do.

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from upslope.errors import UserError
+from upslope.objective.networks.encoders import Encoder
+
+PartT = TypeVar("PartT")
 
 CHANGES_BY_MODE = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
 """Layers that compute something else while they learn: the policy that is learned would not be the one that acted."""
@@ -25,13 +30,35 @@ class FeatureModule(nn.Module):
         return self.module(observation)
 
 
+@dataclass(frozen=True, eq=False)
+class ModuleEncoder(Encoder):
+    """A module in the place of an encoder while networks are built; no method is written down with it."""
+
+    module: nn.Module
+
+    def build(self, shape: tuple[int, ...], channel_axis: int | None, seed: int) -> nn.Module:
+        return copy.deepcopy(self.module)
+
+
 class OwnModule:
-    """A module given as ``model``, of which a copy is trained; what no folder can hold, so it is asked for again."""
+    """A module given as ``model``, of which copies are trained; what no folder can hold, so it is asked for again."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self.name = module, type(module).__name__
 
-    def built(self, task: Any) -> FeatureModule:
+    def put_into(self, part: PartT, task: Any) -> PartT:
+        """A network, or a model with one, that looks through the module if it looks through an encoder at all.
+
+        Raises:
+            UserError: as in `checked`.
+        """
+        names = {f.name for f in dataclasses.fields(part)} if dataclasses.is_dataclass(part) else set()
+        if "encoder" in names:
+            return dataclasses.replace(part, encoder=ModuleEncoder(self.checked(task)))  # type: ignore[type-var]
+        inner = getattr(part, "network", None) if "network" in names else None
+        return dataclasses.replace(part, network=self.put_into(inner, task)) if inner is not None else part  # type: ignore[type-var]
+
+    def checked(self, task: Any) -> nn.Module:
         """A copy for a task, in float32, asked once to see what it gives.
 
         Raises:
@@ -42,10 +69,11 @@ class OwnModule:
         try:
             module = copy.deepcopy(self.module).to("cpu", torch.float32).requires_grad_(True)
         except Exception as problem:
-            raise UserError(f"model={self.name}: the run trains a copy, and it cannot be copied: {_line(problem)}.") from problem
+            raise UserError(f"model={self.name}: the run trains copies, and it cannot be copied: {_line(problem)}.") from problem
         for given, copied in zip(self.module.parameters(), module.parameters(), strict=True):
             copied.requires_grad_(given.requires_grad)  # what the user froze stays frozen
-        return with_features(module, task, f"model={self.name}")
+        with_features(module, task, f"model={self.name}")
+        return module
 
     def refuse_text(self) -> None:
         """Says what answers text instead."""
