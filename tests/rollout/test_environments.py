@@ -6,11 +6,14 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from choice_environments import Dials, Switches, Traps
 
 from upslope.errors import MethodError, TaskError, UserError
 from upslope.policies.control.mlp import MLPPolicy
 from upslope.rollout.deployed import DeployedPolicy
 from upslope.rollout.environments import EnvRollout, _episode_seed, evaluate_control
+from upslope.rollout.recorded_episode import play
+from upslope.tasks.env_sources import FromFactory
 from upslope.tasks.gym import GymTask
 from upslope.types import Ended
 
@@ -274,14 +277,63 @@ def test_discrete_spaces_that_do_not_start_at_zero():
         {"observation": gymnasium.spaces.Box(0, 255, (4, 8, 8, 3), np.uint8)},
         {"observation": gymnasium.spaces.MultiDiscrete([2, 3])},
         {"observation": gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))},
-        {"action": gymnasium.spaces.MultiDiscrete([2, 3])},
+        {"action": gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(3)])},
     ],
-    ids=["stacked colour images", "multi-part observation", "sequence", "multi-part action"],
+    ids=["stacked colour images", "multi-part observation", "sequence", "tree of actions"],
 )
 def test_spaces_that_cannot_be_used_are_refused_by_name(spaces):
     with pytest.raises(TaskError) as caught:
         clock_task(**spaces)
     assert str(next(iter(spaces.values()))) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("env", "options"), [(Dials, {}), (Dials, {"masked": True}), (Switches, {})], ids=["dials", "masked dials", "switches"]
+)
+def test_several_choices_are_one_action_as_the_environment_takes_it(env, options):
+    task = GymTask(FromFactory(env), **options)  # the environment checks what it is given
+    assert (task.continuous, task.action_size, task.components) == (False, sum(task.components), task.components)
+    policy = policy_for(task)
+    rows = rollout(task, policy, horizon=30).collect(0)
+    count = len(task.components)
+    assert rows.action.shape == (2, 30, count) and rows.behavior.logp.shape == (2, 30)
+    assert all(set(rows.action[..., k].flatten().tolist()) == set(range(task.components[k])) for k in range(count))
+    again = policy.evaluate(rows, frozenset({"entropy", "value"}))
+    torch.testing.assert_close(again.logp, rows.behavior.logp)
+    torch.testing.assert_close(again.entropy, rows.behavior.entropy)
+    assert len(evaluate_control(task, policy, None, episodes=3, seed=1, greedy=False)) == 3
+
+
+def test_a_component_with_one_choice_is_always_taken():
+    task = clock_task(action=gymnasium.spaces.MultiDiscrete([1, 2], start=[4, 0]), max_episode_steps=3)
+    sampler = rollout(task, policy_for(task), envs=1)
+    rows = sampler.collect(0)
+    assert not rows.action[..., 0].any() and rows.action[..., 1].any()
+    assert {tuple(taken) for taken in sampler._envs._envs[0].unwrapped.taken} == {(4, 0), (4, 1)}
+    torch.testing.assert_close(rows.behavior.logp, torch.full((1, 8), 0.5).log(), atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("told", ["info", "method", "observation", "none"])
+def test_what_is_masked_is_never_done(told, plain):
+    task = GymTask(FromFactory(Traps), told=told)
+    policy = policy_for(task)
+    policy.plain = plain
+    rows = rollout(task, policy, horizon=40).collect(0)
+    played = evaluate_control(task, policy, None, episodes=4, seed=1, greedy=False)
+    if told == "none":
+        assert (rows.ended == Ended.TERMINATED).any() and rows.inputs.action_mask is None and min(played) < 0
+        return
+    assert not (rows.ended == Ended.TERMINATED).any() and min(played) >= 0
+    mask = rows.inputs.action_mask
+    assert mask.shape == (2, 40, 6) and mask.gather(-1, rows.action.unsqueeze(-1)).all()
+    again = policy.evaluate(rows, frozenset({"entropy"}))
+    torch.testing.assert_close(again.logp, rows.behavior.logp)
+    # Nearly uniform at first, among what is allowed; where one choice is left there is nothing to be uncertain of.
+    torch.testing.assert_close(again.entropy, mask.sum(-1).log(), atol=0.01, rtol=0)
+    (again.logp.sum() + again.entropy.sum()).backward()
+    assert policy.flat["policy"].grad.isfinite().all() and policy.flat["policy"].grad.any()
+    assert min(play(task, policy, None, 3).rewards) >= 0
 
 
 def test_a_network_for_vectors_refuses_images_by_name():

@@ -8,7 +8,7 @@ episodes end. Observations and actions are as the environment gave and took them
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -31,6 +31,8 @@ class Episode:
     """``[T]``"""
     ended: Ended
     """Behind the last decision: `Ended.TERMINATED`, or `Ended.TRUNCATED` by a limit (also where a log merely stops)."""
+    action_masks: np.ndarray | None = None
+    """``[T + 1, choices]`` booleans: what each observation allowed; none where nothing was forbidden."""
 
     @property
     def return_(self) -> float:
@@ -53,6 +55,8 @@ class Episodes:
     """``[R]`` float32; zero at the last row of an episode."""
     ended: np.ndarray
     """``[R]`` int8: `Ended` behind each decision, `NOT_ACTED` at the last row of an episode."""
+    action_mask: np.ndarray | None = None
+    """``[R, choices]`` booleans: what each observation allowed; none where nothing was forbidden."""
 
     @classmethod
     def of(cls, episodes: Iterable[Episode]) -> Episodes:
@@ -66,7 +70,15 @@ class Episodes:
         reward = np.concatenate([_with_last(each.rewards) for each in kept])
         ended = np.concatenate([_endings(each) for each in kept])
         seen = observation if observation.dtype == np.uint8 else observation.astype(np.float32, copy=False)
-        return cls(seen, action.astype(np.int64 if discrete else np.float32), reward.astype(np.float32), ended)
+        masks = [each.action_masks for each in kept if each.action_masks is not None]
+        mask = np.concatenate(masks).astype(bool, copy=False) if masks else None
+        return cls(seen, action.astype(np.int64 if discrete else np.float32), reward.astype(np.float32), ended, mask)
+
+    @property
+    def by_name(self) -> dict[str, np.ndarray]:
+        """The columns that there are."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: column for name, column in found.items() if column is not None}
 
     @property
     def discrete(self) -> bool:
@@ -103,9 +115,10 @@ class Episodes:
     def episode(self, number: int) -> Episode:
         """One of them, as views."""
         first, length = int(self.starts[number]), int(self.lengths[number])
-        acted = slice(first, first + length)
+        acted, seen = slice(first, first + length), slice(first, first + length + 1)
         ended = Ended(int(self.ended[first + length - 1]))
-        return Episode(self.observation[first : first + length + 1], self.action[acted], self.reward[acted], ended)
+        mask = None if self.action_mask is None else self.action_mask[seen]
+        return Episode(self.observation[seen], self.action[acted], self.reward[acted], ended, mask)
 
     def take(self, numbers: Sequence[int]) -> Episodes:
         """These episodes, in this order."""
@@ -113,7 +126,7 @@ class Episodes:
 
     @property
     def bytes(self) -> int:
-        return sum(column.nbytes for column in (self.observation, self.action, self.reward, self.ended))
+        return sum(column.nbytes for column in self.by_name.values())
 
 
 def _with_last(column: np.ndarray) -> np.ndarray:

@@ -31,6 +31,14 @@ class DrawnRows(NamedTuple):
     """`Ended` behind its last step."""
     rows: np.ndarray
     """Their numbers in the store."""
+    action_mask: np.ndarray | None = None
+    """What the observation allowed; none where nothing was forbidden."""
+    following_mask: np.ndarray | None = None
+    """What the observation behind the row allowed."""
+
+    def take(self, places: np.ndarray) -> DrawnRows:
+        """Those at these places, in this order."""
+        return DrawnRows(*(None if column is None else column[places] for column in self))  # type: ignore[arg-type]
 
 
 class Chunk(NamedTuple):
@@ -72,15 +80,17 @@ def draw(store: Rows, numbers: np.ndarray, gamma: float, n_steps: int = 1) -> Dr
         behind, steps = behind + going, steps + going
         going &= ended == Ended.NO
     discount = np.where(ended == Ended.TERMINATED, 0.0, gamma ** steps.astype(np.float64))
-    following = columns.observation[store.place(behind)]
+    after, mask = store.place(behind), columns.action_mask
     return DrawnRows(
         columns.observation[place],
         columns.action[place],
         reward.astype(np.float32),
         discount.astype(np.float32),
-        following,
+        columns.observation[after],
         ended,
         rows,
+        None if mask is None else mask[place],
+        None if mask is None else mask[after],
     )
 
 
@@ -140,4 +150,5 @@ def joined(parts: Sequence[DrawnRows]) -> DrawnRows:
     """Rows of several stores as one."""
     if len(parts) == 1:
         return parts[0]
-    return DrawnRows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    columns = zip(*parts, strict=True)
+    return DrawnRows(*(None if column[0] is None else np.concatenate(column) for column in columns))  # type: ignore[arg-type]

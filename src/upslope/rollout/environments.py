@@ -79,8 +79,8 @@ class EnvRollout:
             self.restart(step)
         finished_before = len(self._finished)
         actor = self.policy.acting()
-        noise = _noise(self.task, (self.horizon, len(self._envs)), generator(self.seed, "act", step))
-        tape = _Tape([], [], [], [], [], [])
+        noise = action_noise(self.task, (self.horizon, len(self._envs)), generator(self.seed, "act", step))
+        tape = _Tape([], [], [], [], [], [], [])
         for position in range(self.horizon):
             self._step(actor, noise[position], tape)
         rows = self._rows(actor, tape)
@@ -137,7 +137,12 @@ class EnvRollout:
         if self.observations is not None:
             self.observations.update(self._raw)  # here, not at the reset: an observation counts once, when it is acted on
         seen = self._policy_sees(self._raw)
-        output = actor.output(seen)
+        mask = self._envs.action_masks
+        if mask is None:
+            output = actor.output(seen)
+        else:
+            tape.mask.append(mask.copy())  # the environments write the next ones into the same place
+            output = actor.output(seen, mask)
         action = actor.choose(output, noise)
         stepped = self._envs.step(action, range(len(seen)))
         ends = stepped.terminated | stepped.truncated
@@ -178,7 +183,9 @@ class EnvRollout:
         action = np.stack(tape.action, axis=1)
         view = actor.view(np.stack(tape.output, axis=1), action)
         ended, bootstrap = self._ends(actor, tape, column(tape.ended))
-        return self._trajectories(observation, torch.from_numpy(action), reward, ended, bootstrap, view)
+        device = self.policy.device
+        inputs = ControlInputs(observation.to(device), column(tape.mask).to(device) if tape.mask else None)
+        return self._trajectories(inputs, torch.from_numpy(action), reward, ended, bootstrap, view)
 
     def _ends(self, actor: Actor, tape: _Tape, ended: Tensor) -> tuple[Tensor, Tensor]:
         """``ended`` with the pause at its last column, and the values behind cuts and pause."""
@@ -190,7 +197,7 @@ class EnvRollout:
         ended[goes_on, -1] = int(Ended.PAUSED)
         return ended, bootstrap
 
-    def _trajectories(self, observation: Tensor, action: Tensor, reward: Tensor, ended: Tensor, bootstrap: Tensor,
+    def _trajectories(self, inputs: ControlInputs, action: Tensor, reward: Tensor, ended: Tensor, bootstrap: Tensor,
                       view: View) -> Trajectories:  # fmt: skip
         device = self.policy.device
         rows, reward, view = len(reward), reward.to(device), view.map(lambda found: found.contiguous().to(device))
@@ -207,7 +214,7 @@ class EnvRollout:
             ended=ended.to(device),
             bootstrap=bootstrap.to(device),
             horizon=self.horizon,
-            inputs=ControlInputs(observation.to(device)),
+            inputs=inputs,
         )
 
 
@@ -221,6 +228,8 @@ class _Tape(NamedTuple):
     ended: list[np.ndarray]
     cuts: list[tuple[int, np.ndarray, np.ndarray]]
     """Where time limits struck: the position, the environments, and their final observations as the policy sees them."""
+    mask: list[np.ndarray]
+    """The choices that were allowed; nothing where the environment forbids none."""
 
 
 def evaluate_control(task: GymTask, policy: MLPPolicy, normaliser_state: Mapping[str, Any] | None, *, episodes: int, seed: int,
@@ -247,8 +256,9 @@ def evaluate_control(task: GymTask, policy: MLPPolicy, normaliser_state: Mapping
     active, finished, lengths = playing.copy(), 0, np.zeros(len(places))
     longest = np.inf if task.max_episode_steps else MOST_WATCHED
     while len(active):
-        output = actor.output(raw[active] if observations is None else observations(raw[active]))
-        noise = np.empty(0) if greedy else np.stack([_noise(task, (), draws[place]) for place in active])
+        seen = raw[active] if observations is None else observations(raw[active])
+        output = actor.output(seen) if places.action_masks is None else actor.output(seen, places.action_masks[active])
+        noise = np.empty(0) if greedy else np.stack([action_noise(task, (), draws[place]) for place in active])
         stepped = places.step(actor.choose(output, noise, greedy), active.tolist())
         returns[playing[active]] += stepped.reward
         raw[active], lengths[active] = stepped.observation, lengths[active] + 1
@@ -268,10 +278,12 @@ def _episode_seed(seed: int, episode: int) -> int:
     return mix(seed, "episode", episode) >> 32
 
 
-def _noise(task: GymTask, shape: tuple[int, ...], random: torch.Generator) -> np.ndarray:
-    """What turns a policy's output into actions: a uniform for a choice, a normal for each dimension of a vector."""
-    drawn = torch.randn((*shape, task.action_size), generator=random) if task.continuous else torch.rand(shape, generator=random)
-    return drawn.numpy()
+def action_noise(task: GymTask, shape: tuple[int, ...], random: torch.Generator) -> np.ndarray:
+    """What turns a policy's output into actions: a uniform for a choice or each of its components, a normal for each dimension
+    of a vector."""
+    if task.continuous:
+        return torch.randn((*shape, task.action_size), generator=random).numpy()
+    return torch.rand((*shape, len(task.components)) if task.components else shape, generator=random).numpy()
 
 
 def _under(state: Mapping[str, Any], name: str) -> JsonDict:

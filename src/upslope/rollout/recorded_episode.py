@@ -24,7 +24,7 @@ class RecordedEpisode:
     seed: int
     rewards: list[float]
     actions: list[object]
-    """Choices, or vectors as lists, as the policy gave them."""
+    """Choices, or vectors and several choices as lists, as the policy gave them."""
     ended: Literal["terminated", "truncated", "unfinished"]
 
     values: list[float] = field(default_factory=list)
@@ -74,7 +74,7 @@ def play(
             watch(place)
         while len(rewards) < MOST_WATCHED and ended == "unfinished":
             shown = seen if observations is None else observations(seen)
-            output = actor.output(shown)
+            output = actor.output(shown) if place.action_masks is None else actor.output(shown, place.action_masks)
             action = actor.choose(output, np.empty(0), True)
             judged = actor.judged(shown, output, action)
             values += [] if judged is None else [float(judged[0]) * reward_spread]

@@ -103,7 +103,12 @@ class Run:
         return DeployedPolicy(made.task, made.policy, made.rollout.observations, made.settings.seed)
 
     def predict(
-        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: Any = None,
     ) -> tuple[Any, Any]:
         """Actions for an observation or a batch, and the state: what Stable-Baselines3's models answer to `predict`.
 
@@ -111,11 +116,12 @@ class Run:
             observation: As the environment gives it; the run's own normalisation is applied here.
             state, episode_start: For recurrent policies elsewhere; ours have no memory.
             deterministic: The likeliest action, otherwise one is drawn.
+            action_masks: A 1 for each choice that is allowed here and a 0 for each other, as MaskablePPO takes them.
 
         Raises:
             UserError: if the run's task is text, or the observation is not of the environment's shape.
         """
-        return self.controller.predict(observation, state, episode_start, deterministic)
+        return self.controller.predict(observation, state, episode_start, deterministic, action_masks)
 
     def export(
         self, to: str | Path, *, merge: bool = False, checkpoint: str | int = "", dtype: str = "", gguf: bool = False

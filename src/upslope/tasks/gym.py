@@ -1,7 +1,7 @@
 """Gymnasium environments as tasks: spaces made flat, errors made plain, terminations and truncations kept apart.
 
 Neither torch nor gymnasium is imported until a task is made, so that the command line's help stays fast. Left out: images beside
-numbers and multi-part actions (they are refused by name), and gymnasium's own vector environments. A plain loop over single
+numbers and trees of actions (they are refused by name), and gymnasium's own vector environments. A plain loop over single
 environments is about a quarter faster than the synchronous one, and it shows the last observation of an episode and the first of
 the next side by side, so that nobody can bootstrap from the wrong one. Simulators that take long are spread over processes
 (`upslope.tasks.env_workers`).
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from upslope.errors import TaskError
+from upslope.tasks.action_masks import ActionMasks
 from upslope.tasks.env_sources import ById, EnvSource
 from upslope.tasks.gym_make import time_limit
 from upslope.tasks.physics import PARAMS, Physics
 from upslope.tasks.rendering import simplify
-from upslope.tasks.spaces import action_size, actions_taken, observation_layout
+from upslope.tasks.spaces import action_components, action_size, actions_taken, observation_layout, without_mask
 
 if TYPE_CHECKING:
     from upslope.tasks.env_workers import SpreadEnvironments
@@ -59,8 +60,10 @@ class GymTask:
         observation_dtype: float32, or uint8 for images.
         observation_size: Numbers in an observation: a Box flattened, a Discrete one-hot, a Dict or Tuple one after the other.
         action_space: Gymnasium's.
-        continuous: Whether actions are vectors (Box) rather than choices (Discrete).
-        action_size: Choices, or dimensions.
+        continuous: Whether actions are vectors (Box) rather than choices (Discrete, MultiDiscrete, MultiBinary).
+        action_size: Choices, those of all components together, or dimensions.
+        components: Choices of each component of a MultiDiscrete or MultiBinary; of other actions nothing.
+        mask_in_observation: Whether observations say which choices are allowed; the policy is not shown that part.
         max_episode_steps: The time limit, or ``None`` where episodes can go on for ever.
         solved: The mean return at which the environment counts as solved, if it names one.
         remarks: What a user should know of it before a run begins.
@@ -81,10 +84,13 @@ class GymTask:
             self.solved: float | None = getattr(made.spec, "reward_threshold", None)
         finally:
             made.close()
-        self.layout = observation_layout(self.name, self.observation_space)
+        self.continuous, self.action_size = action_size(self.name, self.action_space)
+        self.components = action_components(self.action_space)
+        seen = self.observation_space if self.continuous else without_mask(self.observation_space, self.action_size)
+        self.mask_in_observation = seen is not self.observation_space
+        self.layout = observation_layout(self.name, seen)
         self.observation_shape, self.observation_dtype = self.layout.shape, self.layout.dtype
         self.observation_size = prod(self.observation_shape)
-        self.continuous, self.action_size = action_size(self.name, self.action_space)
         self.remarks: tuple[str, ...] = (*self._without_limit(), *self._without_text())
 
     def _without_limit(self) -> Iterator[str]:
@@ -135,6 +141,8 @@ class Environments:
             raise TaskError(f"{task.name}: asked for {count} environments; at least 1 is needed.")
         self.task = task
         self._envs = [task.make_one() for _ in range(count)]
+        choices = 0 if task.continuous else task.action_size
+        self._masks = ActionMasks(self._envs, choices, task.components, task.mask_in_observation)
         self._steps = [0] * count
         self._write = task.layout.writer()
         self._shape, self._dtype = task.observation_shape, task.observation_dtype
@@ -143,6 +151,11 @@ class Environments:
 
     def __len__(self) -> int:
         return len(self._envs)
+
+    @property
+    def action_masks(self) -> np.ndarray | None:
+        """``[envs, choices]`` booleans, of each environment's last observation; none where it gives none, or before a reset."""
+        return self._masks.allowed
 
     def reset(self, which: int, seed: int | None = None) -> np.ndarray:
         """The first observation of a new episode, ``[D]`` or an image; without a seed the environment goes on with its own."""
@@ -153,20 +166,27 @@ class Environments:
             raise self._raised("reset()", which, error) from error
         flat = np.zeros(self._shape, self._dtype)
         try:
-            observation, _ = returned
+            observation, info = returned
             self._write(flat, observation)
         except (TypeError, ValueError) as error:
             raise self._wrong("reset()", returned, "an observation and a dict", error) from error
         if self._zeros is not None and not np.isfinite(flat).all():
             raise self._not_finite("reset()", "observation", observation)
+        try:
+            self._masks.look(which, observation, info)
+        except ValueError as error:
+            raise self._masked_wrongly("reset()", error) from error
         return flat
 
     def step(self, actions: np.ndarray, which: Sequence[int]) -> Stepped:
-        """Step the environments ``which`` with one action each: ids ``[B]`` or vectors ``[B, D]``. Nothing is reset."""
-        count, write = len(which), self._write
+        """Step the environments ``which`` with one action each: ids ``[B]``, of components ``[B, K]``, or vectors ``[B, D]``.
+
+        Nothing is reset.
+        """
+        count, write, masks = len(which), self._write, self._masks
         seen = np.zeros((count, *self._shape), self._dtype)
         reward: list[object] = [0.0] * count
-        ends, cut = [False] * count, [False] * count
+        ends, cut, masked = [False] * count, [False] * count, masks.allowed is not None
         for row, (action, env) in enumerate(zip(self._as_taken(actions), which, strict=True)):
             self._steps[env] += 1
             try:
@@ -174,11 +194,13 @@ class Environments:
             except (Exception, SystemExit) as error:
                 raise self._raised(f"step({action})", env, error) from error
             try:
-                observation, reward[row], ends[row], cut[row], _ = returned
+                observation, reward[row], ends[row], cut[row], info = returned
                 write(seen[row], observation)
             except (TypeError, ValueError) as error:
                 wanted = "observation, reward, terminated, truncated and a dict"
                 raise self._wrong(f"step({action})", returned, wanted, error, env) from error
+            if masked or (info and masks.came_late(info)):
+                self._take_mask(f"step({action})", env, observation, info, bool(ends[row] or cut[row]))
         terminated = np.array(ends, bool)
         return Stepped(seen, self._checked(seen, reward, which), terminated, np.array(cut, bool) & ~terminated)
 
@@ -198,6 +220,18 @@ class Environments:
             if not np.isfinite(seen[row]).all():
                 raise self._not_finite("step()", "observation", seen[row], env)
         return np.array([float(reward) for reward in rewards])  # arrays of one number each, or a sum that overflowed
+
+    def _take_mask(self, call: str, env: int, observation: Any, info: Any, ended: bool) -> None:
+        try:
+            if self._masks.allowed is None:
+                raise ValueError("here is an action mask, and reset() gave none")
+            self._masks.take(env, observation, info, ended)
+        except ValueError as error:
+            raise self._masked_wrongly(call, error, env) from error
+
+    def _masked_wrongly(self, call: str, error: Exception, env: int | None = None) -> TaskError:
+        return TaskError(f"{self.task.name}: {error}, from {call}{self._when(env)}. Every observation needs a mask, with a 1 for "
+                         f"each choice of {self.task.action_space} that is allowed and a 0 for each other.")  # fmt: skip
 
     def _raised(self, call: str, env: int, error: BaseException) -> TaskError:
         return TaskError(f"{self.task.name} raised {_in_words(error, self._envs[env])} in {call}{self._when(env)}.")
@@ -234,7 +268,7 @@ class Environments:
 
     def _as_taken(self, actions: np.ndarray) -> Any:
         taken = actions_taken(self.task.action_space, actions)
-        return taken if self.task.continuous else taken.tolist()
+        return taken if self.task.continuous or self.task.components else taken.tolist()
 
 
 def _is_finite_number(value: Any) -> bool:

@@ -21,6 +21,7 @@ from upslope.objective.networks.balance import sinusoids
 from upslope.objective.networks.layers import FlatModule, follow
 from upslope.policies.control.actors import LOG_STD, NUMPY_ACTIVATIONS, GaussianActor, numpy_forward, torch_forward
 from upslope.policies.control.greedy import GreedyNetwork, dense_layers
+from upslope.policies.control.network import forbid
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
 from upslope.runtime.seeding import mix
 from upslope.types import ActionSpace, Learned, Solved, Trajectories, View
@@ -149,7 +150,8 @@ class NetworkPolicy(nn.Module):
     def evaluate(self, rows: Trajectories, needs: frozenset[str] = frozenset()) -> View:
         """Log-probabilities ``[N, T]`` of the recorded actions."""
         assert rows.action is not None
-        return View(self.actor.logp(self.shown(rows.inputs.observation), rows.action.unsqueeze(2), frozen=False).squeeze(2))
+        seen, masked = self.shown(rows.inputs.observation), mask_arguments(rows.inputs.action_mask)
+        return View(self.actor.logp(seen, rows.action.unsqueeze(2), frozen=False, **masked).squeeze(2))
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
@@ -233,8 +235,18 @@ class NetworkActor:
             for own, new in zip(flat_modules(here), flat_modules(there), strict=True):
                 own.flat.data.copy_(new.flat.data)
 
-    def output(self, observation: np.ndarray) -> np.ndarray:
-        """What the actor's network puts out, ``[B, O]``; where the policy reads a model, the mean of its members' values."""
+    def output(self, observation: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        """What the actor's network puts out, ``[B, O]``; where the policy reads a model, the mean of its members' values.
+
+        Args:
+            mask: ``[B, A]``, the choices that are allowed; what stands for another is minus infinity.
+        """
+        found = self._output(observation)
+        if mask is not None:
+            forbid(found, mask)
+        return found
+
+    def _output(self, observation: np.ndarray) -> np.ndarray:
         if self._chooser is not None:
             with torch.no_grad():
                 coefficient = self._chooser.certain(torch.from_numpy(observation).unsqueeze(1), True).squeeze(1)
@@ -273,6 +285,11 @@ class NetworkActor:
     def value(self, observation: np.ndarray) -> np.ndarray:
         """Zeros: what a critic thinks depends on the action."""
         return np.zeros(len(observation), np.float32)
+
+
+def mask_arguments(mask: Tensor | None) -> dict[str, Tensor]:
+    """The argument ``mask`` for actors of choices, where some are forbidden; those of vectors have none."""
+    return {} if mask is None else {"mask": mask}
 
 
 def frozen(module: Any) -> Any:

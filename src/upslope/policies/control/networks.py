@@ -168,7 +168,16 @@ class GreedyChoice(Network):
 
 
 def space_of(task: Any) -> ActionSpace:
-    """What networks must know of a task."""
+    """What networks must know of a task.
+
+    Raises:
+        MethodError: if an action consists of several choices.
+    """
+    if getattr(task, "components", ()):
+        raise MethodError(
+            f"{task.name} has the actions {task.action_space}, several choices at once; methods that learn from stored experience "
+            "take one choice or a vector. Take ppo, or another that learns from what it samples."
+        )
     return ActionSpace((task.observation_size,), task.action_size, not task.continuous)
 
 
