@@ -24,7 +24,10 @@ class Behaviour(Protocol):
         """
 
     def act(self, observation: np.ndarray) -> Any:
-        """An id from 0, or a vector ``[A]`` in the environment's units."""
+        """An id from 0, or a vector ``[A]`` in the environment's units.
+
+        Where the environment forbids choices, a second argument says which ``[choices]`` it allows.
+        """
 
 
 class RandomActions:
@@ -49,7 +52,11 @@ class RandomActions:
     def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
         self.rng = rng
 
-    def act(self, observation: np.ndarray) -> Any:
+    def act(self, observation: np.ndarray, mask: np.ndarray | None = None) -> Any:
+        if mask is not None:
+            allowed = np.flatnonzero(mask)
+            inside = allowed[allowed < self.choices]
+            return int(self.rng.choice(inside if len(inside) else allowed))
         return self.rng.uniform(self.low, self.high) if self.task.continuous else int(self.rng.integers(self.choices))
 
 
@@ -62,11 +69,12 @@ class Within:
     def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
         self.inner.begin(simulator, observation, rng)
 
-    def act(self, observation: np.ndarray) -> Any:
-        wanted = self.inner.act(observation)
+    def act(self, observation: np.ndarray, *mask: np.ndarray) -> Any:
+        wanted = self.inner.act(observation, *mask)
         if self.range.task.continuous:
             return np.clip(wanted, self.range.low, self.range.high)
-        return min(int(wanted), self.range.choices - 1)
+        moved = min(int(wanted), self.range.choices - 1)
+        return moved if not mask or mask[0][moved] else self.range.act(observation, *mask)
 
 
 class Sometimes:
@@ -84,17 +92,17 @@ class Sometimes:
         self.usual.begin(simulator, observation, rng)
         self.other.begin(simulator, observation, rng)
 
-    def act(self, observation: np.ndarray) -> Any:
+    def act(self, observation: np.ndarray, *mask: np.ndarray) -> Any:
         # Both are asked, so that one with a memory keeps up.
-        usual = self.usual.act(observation)
-        return self.other.act(observation) if self.when(observation, self.rng) else usual
+        usual = self.usual.act(observation, *mask)
+        return self.other.act(observation, *mask) if self.when(observation, self.rng) else usual
 
 
 class PolicyActor(Protocol):
     """A policy's weights as they stand, made to pick actions: what ``policy.acting()`` gives."""
 
-    def output(self, observation: np.ndarray) -> np.ndarray:
-        """What the network says to observations ``[B, ...]``."""
+    def output(self, observation: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        """What the network says to observations ``[B, ...]``, and to choices that a mask ``[B, A]`` does not allow: nothing."""
 
     def choose(self, output: np.ndarray, noise: np.ndarray, greedy: bool = False) -> np.ndarray:
         """Actions for it: normal noise ``[B, A]`` for vectors, uniform ``[B]`` for choices."""
@@ -113,9 +121,9 @@ class PolicyActions:
     def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
         self.rng = rng
 
-    def act(self, observation: np.ndarray) -> Any:
+    def act(self, observation: np.ndarray, mask: np.ndarray | None = None) -> Any:
         seen = observation[None] if self.observations is None else self.observations(observation[None])
         noise: np.ndarray = self.rng.random(1)
         if self.task.continuous:
             noise = self.rng.standard_normal((1, self.task.action_size)).astype(np.float32)
-        return self.actor.choose(self.actor.output(seen), noise)[0]
+        return self.actor.choose(self.actor.output(seen, None if mask is None else mask[None]), noise)[0]

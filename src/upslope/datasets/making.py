@@ -24,6 +24,7 @@ from upslope.experience.shapes import check_columns
 from upslope.plain_data import JsonDict
 from upslope.tasks import load_task
 from upslope.tasks.gym import GymTask
+from upslope.tasks.levels import LEVELS
 from upslope.tasks.physics import PARAMS
 from upslope.types import Ended
 
@@ -77,10 +78,10 @@ def make_data(
 
 def env_text(task: GymTask) -> str:
     """The task as ``--task`` takes it, with what it was made with."""
-    options = [f"{key}={value}" for key, value in task.options.items() if not key.startswith(PARAMS)]
+    options = [f"{key}={value}" for key, value in task.options.items() if not key.startswith((PARAMS, LEVELS))]
     if not options:
         return task.name
-    return f"{task.name}{',' if task.physics.changes else ':'}{','.join(options)}"
+    return f"{task.name}{',' if task.physics.changes or task.levels else ':'}{','.join(options)}"
 
 
 def _new_folder(name: str, out: str | Path) -> Path:
@@ -132,7 +133,8 @@ class _Bench:
         found = load_task(task) if task else run.task  # type: ignore[union-attr]
         if not isinstance(found, GymTask):
             raise UserError(f"--task {task}: data are made in environments, and this is text.")
-        if run is not None and spaces_of(found) != spaces_of(run.task):
+        space = spaces_of(found)  # refuses those that stored experience cannot hold
+        if run is not None and space != spaces_of(run.task):
             raise UserError(f"--from {from_run} acts in {run.task.name}, whose spaces are not those of {found.name}.")
         bench = cls(recipe, found, run, seed, progress)
         bench.actor  # noqa: B018  (whatever is missing is said here)
@@ -257,5 +259,5 @@ def half(number: int, episode: Episode) -> Episode | None:
     if not middle:
         return None
     if number % 2 == 0:
-        return Episode(episode.observations[: middle + 1], episode.actions[:middle], episode.rewards[:middle], Ended.TRUNCATED)
-    return Episode(episode.observations[middle:], episode.actions[middle:], episode.rewards[middle:], episode.ended)
+        return episode.part(0, middle, Ended.TRUNCATED)
+    return episode.part(middle, len(episode), episode.ended)

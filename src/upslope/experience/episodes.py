@@ -38,6 +38,12 @@ class Episode:
     def return_(self) -> float:
         return float(np.sum(self.rewards, dtype=np.float64))
 
+    def part(self, begin: int, end: int, ended: Ended) -> Episode:
+        """The decisions from ``begin`` to before ``end``, with what was seen before and behind them."""
+        acted, seen = slice(begin, end), slice(begin, end + 1)
+        masks = None if self.action_masks is None else self.action_masks[seen]
+        return Episode(self.observations[seen], self.actions[acted], self.rewards[acted], ended, masks)
+
     def __len__(self) -> int:
         """Decisions."""
         return len(self.rewards)

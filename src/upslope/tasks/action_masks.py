@@ -101,7 +101,7 @@ def as_mask(given: Any, choices: int, rows: int | None = None) -> np.ndarray:
     Raises:
         ValueError: saying what is wrong with it.
     """
-    if isinstance(given, tuple) and rows is None:
+    if isinstance(given, tuple) and rows in (None, 1):
         given = np.concatenate([np.ravel(each) for each in given]) if given else given
     mask = np.asarray(given)
     if mask.dtype.kind not in "biuf" or not ((mask == 0) | (mask == 1)).all():
