@@ -153,7 +153,8 @@ def test_lists_do_as_well_as_arrays():
 
 def with_masks(mask: np.ndarray) -> Dataset:
     space = Space((), "int64", n=2)
-    given = [Episode(np.zeros((5, 3)), np.zeros(4, int), np.zeros(4), Ended.TRUNCATED, each) for each in (mask, np.ones((5, 2)))]
+    plain = Episode(np.zeros((5, 3)), np.zeros(4, int), np.zeros(4), Ended.TRUNCATED)
+    given = [dataclasses.replace(plain, action_masks=each) for each in (mask, np.ones((5, 2)))]
     return Dataset.of(Episodes.of(given), "mine", action=space)
 
 

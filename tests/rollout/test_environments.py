@@ -10,6 +10,7 @@ from choice_environments import Dials, Switches, Traps
 
 from upslope.errors import MethodError, TaskError, UserError
 from upslope.policies.control.mlp import MLPPolicy
+from upslope.policies.control.networks import Recurrent
 from upslope.rollout.deployed import DeployedPolicy
 from upslope.rollout.environments import EnvRollout, _episode_seed, evaluate_control
 from upslope.rollout.recorded_episode import play
@@ -334,6 +335,22 @@ def test_what_is_masked_is_never_done(told, plain):
     (again.logp.sum() + again.entropy.sum()).backward()
     assert policy.flat["policy"].grad.isfinite().all() and policy.flat["policy"].grad.any()
     assert min(play(task, policy, None, 3).rewards) >= 0
+
+
+@pytest.mark.parametrize(("env", "options"), [(Traps, {}), (Dials, {"masked": True})], ids=["traps", "dials"])
+def test_policies_that_remember_keep_to_masks_too(env, options):
+    task = GymTask(FromFactory(env), **options)
+    policy = Recurrent(memory=8).build(task, 3)
+    policy.add_value_head(4)
+    rows = rollout(task, policy, horizon=30).collect(0)
+    assert not (rows.ended == Ended.TERMINATED).any() and rows.inputs.action_mask.shape == (2, 30, task.action_size)
+    again = policy.evaluate(rows, frozenset({"entropy"}))
+    torch.testing.assert_close(again.logp, rows.behavior.logp)
+    torch.testing.assert_close(again.entropy, rows.behavior.entropy)
+    (again.logp.sum() + again.entropy.sum()).backward()
+    found = [weight.grad for weight in policy.parameters() if weight.grad is not None]
+    assert found and all(gradient.isfinite().all() for gradient in found)
+    assert len(evaluate_control(task, policy, None, episodes=3, seed=1)) == 3
 
 
 def test_a_network_for_vectors_refuses_images_by_name():

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from upslope.errors import UserError
+from upslope.policies.control.network import forbid
 from upslope.tasks.gym import GymTask
 
 
@@ -28,6 +29,17 @@ class Behaviour(Protocol):
 
         Where the environment forbids choices, a second argument says which ``[choices]`` it allows.
         """
+
+
+def propensity(who: Any, observation: np.ndarray, action: int) -> float | None:
+    """How likely a behaviour is to choose this action where it sees this; ``None`` where it cannot say.
+
+    Behaviours with a method ``propensity(observation, action)`` can. Of a controller that is certain it is 1 or 0, which its
+    ``act`` tells: it is asked a second time, and must not change by that.
+    """
+    if hasattr(who, "propensity"):
+        return who.propensity(observation, action)
+    return float(int(who.act(observation)) == action) if getattr(who, "certain", False) else None
 
 
 class RandomActions:
@@ -59,6 +71,9 @@ class RandomActions:
             return int(self.rng.choice(inside if len(inside) else allowed))
         return self.rng.uniform(self.low, self.high) if self.task.continuous else int(self.rng.integers(self.choices))
 
+    def propensity(self, observation: np.ndarray, action: int) -> float:
+        return float(action < self.choices) / self.choices
+
 
 class Within:
     """Another's actions, moved into what `RandomActions` with this share would draw from."""
@@ -81,11 +96,11 @@ class Sometimes:
     """One of two, chosen anew at every step.
 
     Args:
-        other: Acts where ``when(observation, rng)`` says so.
+        other: Acts with the chance that ``chance(observation)`` says; where it says true or false nothing is drawn.
     """
 
-    def __init__(self, usual: Behaviour, other: Behaviour, when: Callable[[np.ndarray, np.random.Generator], bool]) -> None:
-        self.usual, self.other, self.when = usual, other, when
+    def __init__(self, usual: Behaviour, other: Behaviour, chance: Callable[[np.ndarray], float | bool]) -> None:
+        self.usual, self.other, self.chance = usual, other, chance
 
     def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -95,14 +110,21 @@ class Sometimes:
     def act(self, observation: np.ndarray, *mask: np.ndarray) -> Any:
         # Both are asked, so that one with a memory keeps up.
         usual = self.usual.act(observation, *mask)
-        return self.other.act(observation, *mask) if self.when(observation, self.rng) else usual
+        chance = self.chance(observation)
+        turn = chance if isinstance(chance, bool) else self.rng.random() < chance
+        return self.other.act(observation, *mask) if turn else usual
+
+    def propensity(self, observation: np.ndarray, action: int) -> float | None:
+        sides = [propensity(who, observation, action) for who in (self.usual, self.other)]
+        chance = self.chance(observation)
+        return None if sides[0] is None or sides[1] is None else (1 - chance) * sides[0] + chance * sides[1]
 
 
 class PolicyActor(Protocol):
     """A policy's weights as they stand, made to pick actions: what ``policy.acting()`` gives."""
 
-    def output(self, observation: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        """What the network says to observations ``[B, ...]``, and to choices that a mask ``[B, A]`` does not allow: nothing."""
+    def output(self, observation: np.ndarray) -> np.ndarray:
+        """What the network says to observations ``[B, ...]``."""
 
     def choose(self, output: np.ndarray, noise: np.ndarray, greedy: bool = False) -> np.ndarray:
         """Actions for it: normal noise ``[B, A]`` for vectors, uniform ``[B]`` for choices."""
@@ -126,4 +148,4 @@ class PolicyActions:
         noise: np.ndarray = self.rng.random(1)
         if self.task.continuous:
             noise = self.rng.standard_normal((1, self.task.action_size)).astype(np.float32)
-        return self.actor.choose(self.actor.output(seen, None if mask is None else mask[None]), noise)[0]
+        return self.actor.choose(forbid(self.actor.output(seen), None if mask is None else mask[None]), noise)[0]

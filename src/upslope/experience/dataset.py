@@ -26,6 +26,8 @@ CARD, COLUMNS = "dataset.json", "columns.safetensors"
 HOME = "data"
 """The folder, below the current one, in which a bare name is looked for."""
 FIELDS = ("observation", "action", "reward", "ended")
+PROPENSITY = "propensity"
+"""A column that not every dataset has."""
 WAYS = "the name of a folder in data/, a folder, FILE.npz, FILE.hdf5 or minari:ID"
 
 
@@ -71,6 +73,8 @@ def digest_of(episodes: Episodes) -> str:
     """SHA-256 of the columns with their types and shapes, whatever file they came from."""
     digest = hashlib.sha256()
     for name, column in episodes.by_name.items():
+        if name == PROPENSITY:
+            continue
         # What stands beside the last observation of an episode is nobody's action or reward, and other files do not have it.
         column = np.ascontiguousarray(column[episodes.decisions] if name in ("action", "reward") else column)
         digest.update(f"{name} {column.dtype.str} {column.shape}\n".encode())
@@ -148,7 +152,7 @@ def _from_folder(folder: Path) -> Dataset:
     tensors = files.read_tensors(COLUMNS)
     if missing := [name for name in FIELDS if name not in tensors]:
         raise Damaged(f"{folder / COLUMNS} is damaged: it has no column {missing[0]!r}.")
-    episodes = Episodes(**{name: tensors[name].numpy() for name in (*FIELDS, *({MASK} & set(tensors)))})
+    episodes = Episodes(**{name: tensors[name].numpy() for name in (*FIELDS, PROPENSITY, MASK) if name in tensors})
     if (found := digest_of(episodes)) != card.digest:
         raise Damaged(f"{folder / COLUMNS} has the digest {found[:12]}, and {CARD} says {card.digest[:12]}: one was replaced.")
     return Dataset(episodes, card)

@@ -31,6 +31,8 @@ class Episode:
     """``[T]``"""
     ended: Ended
     """Behind the last decision: `Ended.TERMINATED`, or `Ended.TRUNCATED` by a limit (also where a log merely stops)."""
+    propensities: np.ndarray | None = None
+    """``[T]``, how likely each action was when it was chosen; ``None`` where nobody wrote it down."""
     action_masks: np.ndarray | None = None
     """``[T + 1, choices]`` booleans: what each observation allowed; none where nothing was forbidden."""
 
@@ -41,8 +43,9 @@ class Episode:
     def part(self, begin: int, end: int, ended: Ended) -> Episode:
         """The decisions from ``begin`` to before ``end``, with what was seen before and behind them."""
         acted, seen = slice(begin, end), slice(begin, end + 1)
+        chosen = None if self.propensities is None else self.propensities[acted]
         masks = None if self.action_masks is None else self.action_masks[seen]
-        return Episode(self.observations[seen], self.actions[acted], self.rewards[acted], ended, masks)
+        return Episode(self.observations[seen], self.actions[acted], self.rewards[acted], ended, chosen, masks)
 
     def __len__(self) -> int:
         """Decisions."""
@@ -61,6 +64,8 @@ class Episodes:
     """``[R]`` float32; zero at the last row of an episode."""
     ended: np.ndarray
     """``[R]`` int8: `Ended` behind each decision, `NOT_ACTED` at the last row of an episode."""
+    propensity: np.ndarray | None = None
+    """``[R]`` float32, how likely each action was when it was chosen; ``None`` unless all have it. No part of the digest."""
     action_mask: np.ndarray | None = None
     """``[R, choices]`` booleans: what each observation allowed; none where nothing was forbidden."""
 
@@ -76,9 +81,11 @@ class Episodes:
         reward = np.concatenate([_with_last(each.rewards) for each in kept])
         ended = np.concatenate([_endings(each) for each in kept])
         seen = observation if observation.dtype == np.uint8 else observation.astype(np.float32, copy=False)
+        known = [_with_last(each.propensities) for each in kept if each.propensities is not None]
+        propensity = np.concatenate(known).astype(np.float32) if len(known) == len(kept) else None
         masks = [each.action_masks for each in kept if each.action_masks is not None]
         mask = np.concatenate(masks).astype(bool, copy=False) if masks else None
-        return cls(seen, action.astype(np.int64 if discrete else np.float32), reward.astype(np.float32), ended, mask)
+        return cls(seen, action.astype(np.int64 if discrete else np.float32), reward.astype(np.float32), ended, propensity, mask)
 
     @property
     def by_name(self) -> dict[str, np.ndarray]:
@@ -123,8 +130,9 @@ class Episodes:
         first, length = int(self.starts[number]), int(self.lengths[number])
         acted, seen = slice(first, first + length), slice(first, first + length + 1)
         ended = Ended(int(self.ended[first + length - 1]))
+        chosen = None if self.propensity is None else self.propensity[acted]
         mask = None if self.action_mask is None else self.action_mask[seen]
-        return Episode(self.observation[seen], self.action[acted], self.reward[acted], ended, mask)
+        return Episode(self.observation[seen], self.action[acted], self.reward[acted], ended, chosen, mask)
 
     def take(self, numbers: Sequence[int]) -> Episodes:
         """These episodes, in this order."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from upslope.errors import MissingExtra, UserError, did_you_mean, install_extra
+from upslope.errors import MissingExtra, Remark, UserError, did_you_mean, install_extra
 from upslope.experience.card import Card, Space
 from upslope.experience.dataset import Dataset, digest_of
 from upslope.experience.episodes import Episode, Episodes
@@ -108,6 +108,10 @@ def write_minari(dataset: Dataset, spec: str) -> None:
         raise UserError(f"Minari has a dataset {name!r} already. Choose another id, or: minari delete {name}.")
     if dataset.episodes.action_mask is not None:
         raise UserError(f"{card.name!r} has action masks, for which Minari has no place. Convert it to .npz or .hdf5.")
+    if dataset.episodes.propensity is not None:
+        warnings.warn(
+            Remark(f"{spec}: Minari has no place for propensities; they are left out. FILE.npz keeps them."), stacklevel=2
+        )
     about = f"Made by upslope {card.version}: {card.recipe or 'given data'} on {card.env or 'an environment not named'}."
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that nobody gave an author, a link, another environment to judge in

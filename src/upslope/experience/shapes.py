@@ -66,6 +66,9 @@ def check_episodes(given: Sequence[Episode], name: str) -> list[Episode]:
         for column, (found, wanted) in counts.items():
             if found != wanted:
                 raise UserError(f"{name}: episode {number} has {steps} rewards and {found} {column}; it must have {wanted}.")
+        if episode.propensities is not None and episode.propensities.shape != (steps,):
+            told = f"{steps} rewards and propensities of shape {episode.propensities.shape}"
+            raise UserError(f"{name}: episode {number} has {told}; it must be a number a step.")
         for column in ("observations", "actions", "rewards"):
             ours, first = getattr(episode, column).shape[1:], getattr(given[0], column).shape[1:]
             if ours != first:
@@ -91,8 +94,9 @@ def _as_arrays(episode: Episode, name: str) -> Episode:
         columns[column] = found
     if not isinstance(episode.ended, int) or episode.ended not in (Ended.TERMINATED, Ended.TRUNCATED):
         raise UserError(f"{name} has ended={shown(episode.ended)}; it must be 1 (terminated) or 2 (truncated).")
+    chosen = None if episode.propensities is None else np.asarray(episode.propensities, np.float32)
     masks = None if episode.action_masks is None else np.asarray(episode.action_masks)
-    return Episode(**columns, ended=Ended(episode.ended), action_masks=masks)
+    return Episode(**columns, ended=Ended(episode.ended), propensities=chosen, action_masks=masks)
 
 
 def place(episodes: Episodes, rows: np.ndarray) -> str:

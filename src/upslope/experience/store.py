@@ -116,14 +116,14 @@ class Lane:
         kept = self.columns.observation
         if self.frames == 1:
             return kept[self.place(rows)]
-        made = np.empty((len(rows), self.frames, *kept.shape[1:]), kept.dtype)
-        made[:, -1] = kept[self.place(rows)]
+        places = np.empty((len(rows), self.frames), np.int64)
+        places[:, -1] = self.place(rows)
         for back in range(1, self.frames):
             before = rows - 1
             inside = (before >= 0) & (self.columns.ended[self.place(before)] != NOT_ACTED)
             rows = np.where(inside, before, rows)
-            made[:, -1 - back] = kept[self.place(rows)]
-        return made
+            places[:, -1 - back] = self.place(rows)
+        return kept[places]
 
     def begin(self, observation: np.ndarray, mask: np.ndarray | None = None) -> None:
         """A new episode begins; what ran before, if it did not end by itself, is cut.
@@ -175,7 +175,7 @@ class Lane:
             larger = np.zeros((size, *old.shape[1:]), old.dtype)
             larger[kept % size] = column[first:]
             columns.append(larger)
-        self.columns = Episodes(*columns)
+        self.columns = Episodes(**dict(zip(self.columns.by_name, columns, strict=True)))
         remembered = np.arange(self._forgotten, self.acted)
         self._row_of = np.zeros(max(len(self._row_of), min(len(remembered), self.capacity)), np.int64)
         self._row_of[remembered % len(self._row_of)] = acted[self._forgotten :]
@@ -223,7 +223,7 @@ class Lane:
             larger = np.zeros((size, *column.shape[1:]), column.dtype)
             larger[kept % size] = column[kept % len(column)]
             made.append(larger)
-        self.columns = Episodes(*made)
+        self.columns = Episodes(**dict(zip(self.columns.by_name, made, strict=True)))
 
     def _grow_decisions(self) -> None:
         size = len(self._row_of)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from upslope.policies.control.network import ACTIVATIONS, actions_at, forbid
+from upslope.policies.control.network import ACTIVATIONS, actions_at
 from upslope.types import View
 
 if TYPE_CHECKING:
@@ -27,7 +27,24 @@ class Acted(NamedTuple):
     value: Tensor | None
 
 
-class Actor:
+class WithoutMemory:
+    """What acts on an observation alone."""
+
+    memory_size = 0
+    """Numbers that are remembered of an episode."""
+
+    def step(self, observation: np.ndarray, memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The output for observations ``[B, ...]``, and the memories ``[B, memory_size]`` behind them, given those before them.
+
+        A memory begins with zeros, and whoever acts puts zeros where an episode has ended.
+        """
+        return self.output(observation), memory
+
+    def output(self, observation: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+
+class Actor(WithoutMemory):
     """A policy's weights as they stood when it was made: actor and critic fused, on the CPU, where environments are.
 
     The first layers are stacked, later ones stand on the diagonal of one matrix: a step costs one small product per layer
@@ -49,20 +66,13 @@ class Actor:
             bias = torch.cat([layer.bias.float() for layer in layers])
             self._weights.append((joined.t().contiguous().numpy(), bias.numpy()))
 
-    def output(self, observation: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        """Logits or means, then the value if there is a critic: ``[B, A]`` or ``[B, A + 1]``, float32.
-
-        Args:
-            mask: ``[B, A]``, the choices that are allowed; the logit of another is minus infinity.
-        """
+    def output(self, observation: np.ndarray) -> np.ndarray:
+        """Logits or means, then the value if there is a critic: ``[B, A]`` or ``[B, A + 1]``, float32."""
         *inner, (head, head_bias) = self._weights
         hidden = observation
         for weight, bias in inner:
             hidden = self.activation(hidden @ weight + bias)
-        found = hidden @ head + head_bias
-        if mask is not None:
-            forbid(found, mask)
-        return found
+        return hidden @ head + head_bias
 
     def choose(self, output: np.ndarray, noise: np.ndarray, greedy: bool = False) -> np.ndarray:
         """Actions ``[B]``, ``[B, K]`` or ``[B, D]`` for one step's output; the noise is as in `MLPPolicy.act`."""
@@ -84,9 +94,9 @@ class Actor:
         columns = {"logp": thought.logp, "entropy": thought.entropy} | ({"value": output[:, -1]} if self.has_value else {})
         return View.of({name: torch.from_numpy(column.reshape(shape)) for name, column in columns.items()})
 
-    def value(self, observation: np.ndarray) -> np.ndarray:
-        """Values ``[B]``; zeros without a critic, as where nothing is known behind a cut."""
-        return self.output(observation)[:, -1] if self.has_value else np.zeros(len(observation), np.float32)
+    def value(self, observation: np.ndarray, memory: np.ndarray) -> np.ndarray:
+        """Values ``[B]`` under memories as in `step`; zeros without a critic, as where nothing is known behind a cut."""
+        return self.step(observation, memory)[0][:, -1] if self.has_value else np.zeros(len(observation), np.float32)
 
     def judged(self, observation: np.ndarray, output: np.ndarray, action: np.ndarray) -> np.ndarray | None:
         """What the critic expects from here on, ``[B]``, given one step's output; nothing without a critic."""

@@ -43,12 +43,15 @@ class ControlInputs:
     """What a control policy looks at again when it learns."""
 
     observation: Tensor
-    """``[N, T, D]``, as the policy saw it: normalised, if the rollout normalises."""
+    """``[N, T, D]``, as the policy saw it: normalised, if the rollout normalises. Images ``[N, T, ...]`` are bytes."""
+    memory: Tensor | None = None
+    """``[N, S]``: what was remembered in front of each row, of policies that remember."""
     action_mask: Tensor | None = None
     """``[N, T, A]`` booleans: the choices that were allowed; none where the environment forbids nothing."""
 
     def take(self, pick: Callable[[Tensor], Tensor]) -> ControlInputs:
-        return ControlInputs(pick(self.observation), None if self.action_mask is None else pick(self.action_mask))
+        others = (None if column is None else pick(column) for column in (self.memory, self.action_mask))
+        return ControlInputs(pick(self.observation), *others)
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,8 @@ class MLPPolicy(nn.Module):
         """
         if len(getattr(task, "observation_shape", ())) > 1:
             raise MethodError(
-                f"{task.name} has images as observations, {task.observation_space}; the network MLP takes vectors. Use a method "
-                "with a network for images, or an environment that reports its state as numbers."
+                f"{task.name} has images as observations, {task.observation_space}; an MLPPolicy takes vectors. Take what the part "
+                "MLP() builds for a task, or an environment that reports its state as numbers."
             )
         components = getattr(task, "components", ())
         return cls(task.observation_size, task.action_size, task.continuous, components=components, **options)

@@ -118,9 +118,15 @@ def cut_vector(flat: Any, widths: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
         begin = end
 
 
-def forbid(logits: np.ndarray, mask: np.ndarray) -> None:
-    """Gives choices that the mask ``[M, A]`` does not allow a logit of minus infinity, in place: probability and gradient zero."""
-    logits[:, : mask.shape[-1]][~mask] = -np.inf
+def forbid(output: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """Gives choices that a mask ``[M, A]`` does not allow a logit of minus infinity, in place: probability and gradient zero.
+
+    Args:
+        output: ``[M, ...]``: the logits, or values, and whatever else stands behind them.
+    """
+    if mask is not None:
+        output[:, : mask.shape[-1]][~mask] = -np.inf
+    return output
 
 
 class Categorical:
@@ -221,9 +227,7 @@ class NetworkPass:
         for name, stack in stacks.items():
             found[name], self._kept[name] = stack.forward(observation)
         parameters = found.pop("policy")
-        if mask is not None:
-            forbid(parameters, mask)
-        self._distribution = actions_at(parameters, log_std, components, action)
+        self._distribution = actions_at(forbid(parameters, mask), log_std, components, action)
         own = (
             {"logp": self._distribution.logp, "entropy": self._distribution.entropy}
             if want_entropy

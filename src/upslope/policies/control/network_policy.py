@@ -20,9 +20,9 @@ from upslope.errors import UserError
 from upslope.objective.networks.balance import sinusoids
 from upslope.objective.networks.layers import FlatModule, follow
 from upslope.objective.networks.pair import Pair
+from upslope.policies.control.actor import WithoutMemory
 from upslope.policies.control.actors import LOG_STD, NUMPY_ACTIVATIONS, GaussianActor, numpy_forward, torch_forward
 from upslope.policies.control.greedy import GreedyNetwork, dense_layers
-from upslope.policies.control.network import forbid
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
 from upslope.runtime.seeding import mix
 from upslope.types import ActionSpace, Learned, Solved, Trajectories, View
@@ -79,6 +79,7 @@ class NetworkPolicy(nn.Module):
         self.chosen_by = ""
         """The model that chooses the coefficient the actor is asked with, where it stands for a family of policies."""
         self.networks, self.lagged = nn.ModuleDict(), nn.ModuleDict()
+        self._followers: dict[str, list[tuple[FlatModule, FlatModule]]] = {}
         self.lags: dict[str, tuple[float, int]] = {}
         """Of each network with a slowly following copy: how far that moves, and every how many updates."""
         if actor is not None:
@@ -94,6 +95,7 @@ class NetworkPolicy(nn.Module):
         if lag:
             self.lags[name] = (lag, lag_every)
             self.lagged[name] = frozen(copy.deepcopy(network))
+            self._followers[name] = list(zip(flat_modules(self.lagged[name]), flat_modules(network), strict=True))
 
     @property
     def actor(self) -> Any:
@@ -108,8 +110,7 @@ class NetworkPolicy(nn.Module):
         """
         for name, (rate, every) in self.lags.items():
             if update % every == 0 and rarely in (None, every > RARE):
-                pairs = zip(flat_modules(self.lagged[name]), flat_modules(self.networks[name]), strict=True)
-                for lagged, module in pairs:
+                for lagged, module in self._followers[name]:
                     follow(lagged, module, rate)
 
     # -- acting --------------------------------------------------------------------------------------------------------
@@ -217,7 +218,7 @@ class NetworkPolicy(nn.Module):
         self.load_weights(files.read_tensors("policy.safetensors"))
 
 
-class NetworkActor:
+class NetworkActor(WithoutMemory):
     """A `NetworkPolicy` made to act, observation by observation: small networks on the CPU, where environments are, those with an
     encoder where their weights are."""
 
@@ -243,20 +244,11 @@ class NetworkActor:
             for own, new in zip(flat_modules(here), flat_modules(there), strict=True):
                 own.flat.data.copy_(new.flat.data)
 
-    def output(self, observation: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+    def output(self, observation: np.ndarray) -> np.ndarray:
         """What the actor's network puts out, ``[B, O]``; where the policy reads a model, the mean of its members' values.
 
         Of a pair it is what the task's network puts out, and behind it the number of the task.
-
-        Args:
-            mask: ``[B, A]``, the choices that are allowed; what stands for another is minus infinity.
         """
-        found = self._output(observation)
-        if mask is not None:
-            forbid(found, mask)
-        return found
-
-    def _output(self, observation: np.ndarray) -> np.ndarray:
         if self._chooser is not None:
             with torch.no_grad():
                 coefficient = self._chooser.certain(torch.from_numpy(observation).unsqueeze(1), True).squeeze(1)
@@ -303,7 +295,7 @@ class NetworkActor:
             found = model.answer(seen.to(policy.device), unit.to(policy.device)[:, None, None], True)
         return found.amin(0).flatten().cpu().numpy()
 
-    def value(self, observation: np.ndarray) -> np.ndarray:
+    def value(self, observation: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Zeros: what a critic thinks depends on the action."""
         return np.zeros(len(observation), np.float32)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal
 
 from upslope.policies.control.actor import Actor
-from upslope.policies.control.network import cut_vector, forbid
+from upslope.policies.control.network import cut_vector
 from upslope.types import View
 
 if TYPE_CHECKING:
@@ -79,12 +79,9 @@ class PlainActor(Actor):
         self._networks = [(stack.flat.clone(), stack.widths) for stack in (policy.actor, policy.critic) if stack is not None]
         self._activation = policy.sizes.activation
 
-    def output(self, observation: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+    def output(self, observation: np.ndarray) -> np.ndarray:
         seen = torch.from_numpy(observation)
-        found = torch.cat([network_output(*network, self._activation, seen).float() for network in self._networks], -1).numpy()
-        if mask is not None:
-            forbid(found, mask)
-        return found
+        return torch.cat([network_output(*network, self._activation, seen).float() for network in self._networks], -1).numpy()
 
     def view(self, output: np.ndarray, action: np.ndarray) -> View:
         found = torch.from_numpy(output)
