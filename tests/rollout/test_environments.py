@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import json
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from choice_environments import Dials, Switches, Traps
 
+import upslope as up
 from upslope.errors import MethodError, TaskError, UserError
 from upslope.policies.control.mlp import MLPPolicy
 from upslope.policies.control.networks import Recurrent
@@ -335,6 +339,28 @@ def test_what_is_masked_is_never_done(told, plain):
     (again.logp.sum() + again.entropy.sum()).backward()
     assert policy.flat["policy"].grad.isfinite().all() and policy.flat["policy"].grad.any()
     assert min(play(task, policy, None, 3).rewards) >= 0
+
+
+BANDIT = dict(envs=4, horizon=64, passes=4, lr=3e-3, knobs={"advantage.gamma": 0.0}, eval_problems=2, seed=1)
+
+
+@pytest.mark.parametrize("told", ["info", "none"])
+def test_ppo_learns_within_the_mask(told, tmp_path):
+    run = up.train("ppo", functools.partial(Traps, told=told), steps=8, record="none", **BANDIT, out=tmp_path / "run")
+    returns = [record["episode_return"] for record in run.metrics if "episode_return" in record]
+    if told == "info":
+        assert min(returns) >= 0 and returns[-1] > returns[0] + 1, "a trap costs ten"
+    else:
+        assert min(returns) < 0
+
+
+def test_ppo_learns_to_set_all_dials(tmp_path):
+    run = up.train("ppo", Dials, steps=12, **BANDIT, out=tmp_path / "run")
+    returns = [record["episode_return"] for record in run.metrics if "episode_return" in record]
+    by_chance = 10 * (1 / 3 + 1 / 2 + 1 / 4) / 3
+    assert returns[0] < by_chance + 1 and returns[-1] > by_chance + 1.5
+    episode = json.loads(next((tmp_path / "run" / "episodes").glob("*.json")).read_text())
+    assert len(episode["actions"][0]) == 3 and len(episode["actions"]) == episode["length"] == 10
 
 
 @pytest.mark.parametrize(("env", "options"), [(Traps, {}), (Dials, {"masked": True})], ids=["traps", "dials"])
