@@ -59,12 +59,8 @@ def from_flat(columns: Mapping[Any, Any], where: str) -> Episodes:
             raise UserError(f"{where} has action_masks and no next_observations; masks need both, and better next_action_masks.")
         return _without_following(observation, action, reward, ended, where, chosen)
     _cut_at_jumps(ended, observation, following, where)
-    found = _with_masks(_with_following(observation, action, reward, ended, following), columns, where)
-    if chosen is None:
-        return found
-    propensity = np.zeros(len(found.ended), np.float32)
-    propensity[found.decisions] = chosen
-    return dataclasses.replace(found, propensity=propensity)
+    found = _with_propensities(_with_following(observation, action, reward, ended, following), chosen)
+    return _with_masks(found, columns, where)
 
 
 def stops_short(columns: Mapping[Any, Any]) -> bool:
@@ -199,6 +195,14 @@ def _with_following(
     found.observation[places], found.observation[tails] = observation, following[last]
     found.action[places], found.reward[places], found.ended[places] = action, reward, ended
     return found
+
+
+def _with_propensities(episodes: Episodes, chosen: np.ndarray | None) -> Episodes:
+    if chosen is None:
+        return episodes
+    propensity = np.zeros(len(episodes.ended), np.float32)
+    propensity[episodes.decisions] = chosen
+    return dataclasses.replace(episodes, propensity=propensity)
 
 
 def _with_masks(episodes: Episodes, columns: Mapping[Any, Any], where: str) -> Episodes:
