@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from choice_environments import Dials, Traps
 
 from upslope.datasets import making
 from upslope.datasets.collecting import collect
@@ -15,6 +16,8 @@ from upslope.experience import Dataset, Episode, load_dataset
 from upslope.experience.checking import check_dataset
 from upslope.experience.measures import trajectory_quality
 from upslope.tasks import load_task
+from upslope.tasks.env_sources import FromFactory
+from upslope.tasks.gym import GymTask
 from upslope.types import Ended
 
 PENDULUM = "gym:Pendulum-v1:max_episode_steps=50"
@@ -236,3 +239,18 @@ def test_the_task_is_written_as_it_was_made():
     physics = "gym:Pendulum-v1:params.gravity=15"
     for text in ("gym:Pendulum-v1", "gym:FrozenLake-v1:is_slippery=False", physics, f"{physics},max_episode_steps=50"):
         assert env_text(load_task(text)) == text  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("recipe", ["random", "noisy:of=random", "narrow_action:of=random", "segments:of=random"])
+def test_data_keep_to_the_masks_and_keep_them(recipe: str):
+    task = GymTask(FromFactory(Traps))
+    found = make_data("masked", task, recipe, 60, 0, out="")
+    for episodes in (found.episodes, load_dataset("masked").episodes):
+        assert not (episodes.ended == Ended.TERMINATED).any() and episodes.action_mask.shape == (len(episodes.ended), 6)
+        assert episodes.action_mask[np.arange(len(episodes.ended)), episodes.observation.argmax(-1)].all()
+    check_dataset(found, task)
+
+
+def test_several_choices_at_once_are_refused_before_anything_is_played():
+    with pytest.raises(UserError, match=r"MultiDiscrete\(\[3 2 4\].*several choices at once.*ppo learns them"):
+        make_data("dials", GymTask(FromFactory(Dials)), "random", 60, 0, out="")

@@ -1,5 +1,6 @@
 """What is refused before training, with the episode and the step; and what is only remarked on."""
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -148,3 +149,29 @@ def test_lists_do_as_well_as_arrays():
     given = Episode([[0.0], [1.0]], [1], [0.5], 1)  # type: ignore[arg-type]
     found = load_dataset([given, given]).episodes
     assert found.discrete and found.returns.tolist() == [0.5, 0.5]
+
+
+def with_masks(mask: np.ndarray) -> Dataset:
+    space = Space((), "int64", n=2)
+    plain = Episode(np.zeros((5, 3)), np.zeros(4, int), np.zeros(4), Ended.TRUNCATED)
+    given = [dataclasses.replace(plain, action_masks=each) for each in (mask, np.ones((5, 2)))]
+    return Dataset.of(Episodes.of(given), "mine", action=space)
+
+
+def test_an_action_that_its_mask_forbids_is_named_with_its_place():
+    mask = np.ones((5, 2), int)
+    check_dataset(with_masks(mask))
+    mask[2:, 0] = 0
+    refused(with_masks(mask), r"episode 0, step 2 has the action 0, which its mask forbids \(and 1 more\)")
+
+
+def test_masks_of_another_size_or_of_some_episodes_are_refused():
+    episodes = with_masks(np.ones((5, 2), bool)).episodes
+    wider = dataclasses.replace(episodes, action_mask=np.ones((10, 3), bool))
+    refused(Dataset.of(wider, "mine", action=Space((), "int64", n=2)), "masks of 3 entries, and there are 2 choices")
+    numbers = dataclasses.replace(episodes, action_mask=np.ones((10, 2)))
+    with pytest.raises(UserError, match="action_mask as float64 of shape"):
+        load_dataset(numbers)
+    first, second = episodes
+    with pytest.raises(UserError, match="episode 1 has other action_masks than the first"):
+        load_dataset([first, dataclasses.replace(second, action_masks=None)])

@@ -1,6 +1,8 @@
 """Flat logs against tables worked out by hand: where episodes end, what they ended in, and what cannot be read."""
 
+import dataclasses
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from upslope.errors import Remark, UserError
 from upslope.experience.dataset import Dataset, load_dataset
 from upslope.experience.episodes import NOT_ACTED
 from upslope.experience.flat_log import from_flat, to_flat
+from upslope.experience.formats import WRITERS
 from upslope.types import Ended
 
 NO, OVER, CUT = Ended.NO, Ended.TERMINATED, Ended.TRUNCATED
@@ -131,3 +134,32 @@ def test_one_row_shows_no_step():
     with pytest.raises(UserError, match="no episode of two rows or more"):
         from_flat(row, "log")
     assert from_flat({**row, "next_observations": [[5.0]]}, "log").observation[:, 0].tolist() == [0, 5]
+
+
+def test_masks_are_read_and_written():
+    masks, following = np.ones((7, 2), np.int8), np.ones((7, 2), np.int8)
+    masks[:, 1], following[:, 0] = 0, 0
+    ids = {"actions": np.zeros(7, np.int64)}
+    found = from_flat(log(**ids, action_masks=masks, next_action_masks=following), "log")
+    first, last = [True, False], [False, True]
+    assert found.action_mask.tolist() == [first, first, first, last, first, first, last, first, first, last]
+    again = from_flat(to_flat(found), "log")
+    assert again.action_mask.tolist() == found.action_mask.tolist() and again.action_mask.dtype == bool
+    unknown = from_flat(log(**ids, action_masks=masks), "log")
+    assert unknown.action_mask[3].all(), "what nobody wrote down allows everything"
+    assert from_flat(log(), "log").action_mask is None
+    for wrong in ({"action_masks": masks[:5]}, {"action_masks": 3 * masks}, {"action_masks": masks, "next_observations": None}):
+        with pytest.raises(UserError, match="action_masks"):
+            from_flat(log(**ids, **wrong), "log")
+
+
+@pytest.mark.parametrize("suffix", ["npz", "hdf5"])
+def test_files_keep_masks(suffix: str, tmp_path: Path):
+    masks = np.eye(2, dtype=np.int8)[[0, 1, 0, 0, 1, 1, 0]]
+    whole = Dataset.of(from_flat(log(actions=masks.argmax(1), action_masks=masks), "log"), "mine")
+    for path in (whole.save(tmp_path / "folder"), tmp_path / f"log.{suffix}"):
+        if path.suffix:
+            WRITERS[path.suffix](whole, path)
+        found = load_dataset(str(path))
+        assert found.digest == whole.digest and (found.episodes.action_mask == whole.episodes.action_mask).all()
+    assert whole.digest != Dataset.of(dataclasses.replace(whole.episodes, action_mask=None)).digest

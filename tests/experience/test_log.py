@@ -99,3 +99,18 @@ def test_a_file_that_is_too_short_is_named(tmp_path: Path):
         path.write_bytes(kept)
     with pytest.raises(UserError, match="of 1 environments, and there are 2"):
         ExperienceLog(tmp_path, store(2)).restore(lengths)
+
+
+def test_masks_are_a_further_file_and_come_back(tmp_path: Path):
+    made, again = (ReplayStore(((2,), np.float32), (), True, 9000, 1) for _ in range(2))
+    lane, random = made.lanes[0], np.random.default_rng(0)
+    lane.begin(np.zeros(2, np.float32), np.array([True, False, True]))
+    for step in range(5000):  # beyond the room that a lane begins with
+        lane.add(np.int64(0), 0.0, int(Ended.TRUNCATED if step == 4999 else Ended.NO), np.zeros(2, np.float32),
+                 random.random(3) < 0.5)  # fmt: skip
+    log = ExperienceLog(tmp_path, made, 3)
+    lengths = log.flush(settled=True)
+    log.close()
+    assert (tmp_path / "0.action_mask").stat().st_size == 3 * lengths[0]
+    ExperienceLog(tmp_path, again, 3).restore(lengths)
+    assert same(made, again) and again.lanes[0].columns.action_mask[0].tolist() == [True, False, True]

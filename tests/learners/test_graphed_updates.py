@@ -1,5 +1,6 @@
 """Blocks of updates are the same updates: here without a recording; on a GPU the recording is held against these."""
 
+import choice_environments
 import image_environment
 import pytest
 import torch
@@ -30,8 +31,11 @@ def learner(name: str, blocks: bool, updates: int = 50) -> ActorCritic:
     return found
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_blocks_end_in_the_same_weights_and_metrics(name):
+@pytest.mark.parametrize("name", [*TASKS, "dqn with masks"])
+def test_blocks_end_in_the_same_weights_and_metrics(name, monkeypatch):
+    if name.endswith("masks"):
+        name = "dqn"
+        monkeypatch.setitem(TASKS, name, f"{choice_environments.__file__}:Traps")
     plain, blocks = learner(name, False), learner(name, True)
     for step in (1, 2, 3):
         found, expected = blocks.step(step), plain.step(step)

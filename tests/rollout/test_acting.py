@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -45,3 +47,11 @@ def test_the_same_tick_draws_the_same():
     for part in (UniformFirst(), GaussianNoise()):
         one, same, other = (part(np.zeros((200, 2), np.float32), context(0, seed=seed)) for seed in (1, 1, 2))
         assert np.array_equal(one, same) and not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("part", [UniformFirst(steps=50), EpsilonGreedy(start=1.0, end=1.0)], ids=["uniform", "greedy"])
+def test_only_what_is_allowed_is_tried(part):
+    mask = np.array([[True, False, True, False], [False, True, False, False]] * 100)
+    found = part(np.where(mask[:, 1], 1, 0), dataclasses.replace(context(0, discrete=True), action_mask=mask))
+    assert mask[np.arange(200), found].all() and set(found[::2].tolist()) == {0, 2}
+    assert (found[::2] == 0).mean() == pytest.approx(0.5, abs=0.15)

@@ -7,6 +7,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from choice_environments import Dials, Traps
 from fake_runs import fake_run
 
 import upslope as up
@@ -14,6 +15,7 @@ from upslope.errors import UserError
 from upslope.policies.control.mlp import MLPPolicy
 from upslope.rollout.deployed import DeployedPolicy
 from upslope.rollout.environments import EnvRollout, evaluate_control
+from upslope.tasks.env_sources import FromFactory
 from upslope.tasks.gym import GymTask
 
 SMALL = dict(envs=4, horizon=64, eval_problems=2, record="none", threads=1)
@@ -131,3 +133,32 @@ def _noting(made, original):
         original(self, *args, **given)
 
     return init
+
+
+def test_several_choices_at_once_and_masks(tmp_path: Path):
+    run = up.train("ppo", Dials, **SMALL, steps=2, out=tmp_path / "dials")
+    policy, seen = run.controller, np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    action, _ = run.predict(seen[0], deterministic=True)
+    assert action.shape == (3,) and action.dtype == np.int32 and policy.task.action_space.contains(action)
+    mask = np.array([0, 1, 0, 1, 1, 1, 0, 0, 1])
+    drawn, _ = run.predict(seen, action_masks=np.tile(mask, (50, 1)))
+    assert drawn.shape == (50, 3) and set(drawn[:, 0]) == {2} and set(drawn[:, 1]) == {0, 1} and set(drawn[:, 2]) == {-1, 2}
+    alone, _ = run.predict(seen[0], deterministic=True, action_masks=mask)
+    assert alone[0] == 2 and alone[2] in (-1, 2)
+    for wrong, told in (([1, 0], "2 entries"), (0 * mask, "allows no action"), (mask - 1, "not of 0 and 1")):
+        with pytest.raises(UserError, match=f"{told}.*give 9 entries for each observation"):
+            run.predict(seen[0], action_masks=wrong)
+
+
+def test_a_mask_in_the_observation_is_kept_to():
+    task = GymTask(FromFactory(Traps), told="observation")
+    policy = DeployedPolicy(task, MLPPolicy.for_task(task, seed=1), None)
+    seen = {"observation": np.zeros((6, 6), np.float32), "action_mask": np.eye(6, dtype=np.int8)}
+    assert policy.predict(seen)[0].tolist() == list(range(6))
+    assert int(policy.predict({key: value[2] for key, value in seen.items()})[0]) == 2
+    assert policy.predict(seen, action_masks=np.eye(6)[::-1])[0].tolist() == [5, 4, 3, 2, 1, 0]
+
+
+def test_vectors_have_no_masks(runs: dict[str, Path]):
+    with pytest.raises(UserError, match=r"action_masks forbid choices.*are vectors"):
+        up.load(runs["Pendulum-v1"]).predict(np.zeros(3), action_masks=[1])

@@ -274,14 +274,23 @@ def test_discrete_spaces_that_do_not_start_at_zero():
         {"observation": gymnasium.spaces.Box(0, 255, (4, 8, 8, 3), np.uint8)},
         {"observation": gymnasium.spaces.MultiDiscrete([2, 3])},
         {"observation": gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))},
-        {"action": gymnasium.spaces.MultiDiscrete([2, 3])},
+        {"action": gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(3)])},
     ],
-    ids=["stacked colour images", "multi-part observation", "sequence", "multi-part action"],
+    ids=["stacked colour images", "multi-part observation", "sequence", "tree of actions"],
 )
 def test_spaces_that_cannot_be_used_are_refused_by_name(spaces):
     with pytest.raises(TaskError) as caught:
         clock_task(**spaces)
     assert str(next(iter(spaces.values()))) in str(caught.value)
+
+
+def test_a_component_with_one_choice_is_always_taken():
+    task = clock_task(action=gymnasium.spaces.MultiDiscrete([1, 2], start=[4, 0]), max_episode_steps=3)
+    sampler = rollout(task, policy_for(task), envs=1)
+    rows = sampler.collect(0)
+    assert not rows.action[..., 0].any() and rows.action[..., 1].any()
+    assert {tuple(taken) for taken in sampler._envs._envs[0].unwrapped.taken} == {(4, 0), (4, 1)}
+    torch.testing.assert_close(rows.behavior.logp, torch.full((1, 8), 0.5).log(), atol=0.05, rtol=0)
 
 
 def test_a_network_for_vectors_refuses_images_by_name():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -11,6 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from choice_environments import Dials, Switches, Traps
 
 import upslope as up
 from upslope.cli import main
@@ -22,6 +24,7 @@ from upslope.policies.control.networks import Deterministic, GreedyChoice, Stoch
 from upslope.rollout import export_control
 from upslope.rollout.deployed import DeployedPolicy
 from upslope.rollout.normalise import ObservationNormaliser
+from upslope.tasks.env_sources import FromFactory
 from upslope.tasks.gym import GymTask
 
 
@@ -203,3 +206,21 @@ def test_the_command_prints_the_check(tmp_path: Path, capsys):
     assert "on 1,000 observations: the same actions" in said and "onnxruntime" in said
     assert up.load(run.path).export(tmp_path / "policy.pt")["checked_by"] == "torch.jit"
     assert main(["export", str(run.path), "--to", str(tmp_path / "policy.txt")]) != 0
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "pt"])
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [(Dials, {}), (Dials, {"masked": True}), (Switches, {}), (Traps, {})],
+    ids=["dials", "masked dials", "switches", "traps"],
+)
+def test_several_choices_and_masked_ones_are_written_too(tmp_path: Path, env: Any, options: dict, suffix: str):
+    task = GymTask(FromFactory(env), **options)
+    network = MLPPolicy.for_task(task, seed=3)
+    network.actor[-1].weight.mul_(100)
+    policy, file = DeployedPolicy(task, network, None), tmp_path / f"policy.{suffix}"
+    assert export_control.export_control(policy, file)["difference"] < 1e-5
+    seen = np.random.default_rng(1).normal(0, 3, (33, task.observation_size)).astype(np.float32)
+    acted, parameters = answers(file, seen)
+    wanted, _ = policy.predict(seen, deterministic=True)
+    assert acted.shape == wanted.shape and (acted == wanted).all() and parameters.shape == (33, task.action_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from choice_environments import Traps
 
-from upslope.errors import UserError
+import upslope as up
+from upslope.errors import MethodError, UserError
+from upslope.experience import Episode, Episodes
 from upslope.given import task_argument
 from upslope.methods import find
 from upslope.objective.data.augment import RandomCrop
@@ -273,3 +277,80 @@ def test_cropped_images_are_those_of_their_own_update(tmp_path: Path):
 def test_vectors_are_not_cropped():
     with pytest.raises(UserError, match=r"RandomCrop\(padding=4\) changes images.*vectors"):
         rollout("gym:Pendulum-v1", data=UniformReplay(augment=RandomCrop()))
+
+
+# -- masks -------------------------------------------------------------------------------------------------------------
+
+
+def masked(tmp_path: Path | None = None, ticks: int = 40, **more: Any) -> ReplayRollout:
+    made = rollout(Traps, envs=2, acting=(UniformFirst(steps=30),), data=UniformReplay(capacity=400), **more)
+    if tmp_path is not None:
+        made.keep_in(tmp_path)
+    return acted(made, ticks)
+
+
+def test_masks_are_kept_beside_observations_and_drawn_with_them(tmp_path: Path):
+    made = masked(tmp_path)
+    for lane in made.store.lanes:
+        columns, rows = lane.columns, np.flatnonzero(lane.columns.ended[: lane.rows] != -1)
+        assert columns.action_mask.shape[1] == 6 and columns.action_mask[rows, columns.action[rows]].all()
+        assert not (columns.ended == Ended.TERMINATED).any(), "no trap was ever stepped into"
+        prize = columns.observation[: lane.rows].argmax(-1)
+        assert columns.action_mask[np.arange(lane.rows), prize].all(), "the mask of that very observation"
+    rows = made.draw(64, 1, [1], made.data)
+    for seen, mask in ((rows.inputs.observation, rows.inputs.action_mask), (rows.inputs.following, rows.inputs.following_mask)):
+        assert mask.shape == (64, 1, 6) and mask.dtype == torch.bool and not mask.all()
+        assert mask.gather(-1, seen.argmax(-1, keepdim=True)).all()
+    made.settle()
+    state = made.state()
+    again = rollout(Traps, envs=2, data=made.data)
+    again.keep_in(tmp_path)
+    again.load_state(state)
+    assert torch.equal(again.draw(64, 1, [1], made.data).inputs.following_mask, rows.inputs.following_mask)
+    for each in (made, again):
+        each.close()
+
+
+def test_without_masks_none_are_written(tmp_path: Path):
+    made = rollout()
+    made.keep_in(tmp_path)
+    acted(made, 6).settle()
+    assert {path.name for path in tmp_path.iterdir()} == {"0.observation", "0.action", "0.reward", "0.ended"}
+    assert made.draw(8, 1, [1], made.data).inputs.action_mask is None
+    made.close()
+
+
+@pytest.mark.parametrize("in_data", [True, False])
+def test_masks_of_environment_and_dataset_go_together(in_data: bool):
+    mask = np.ones((3, 6), bool) if in_data else None
+    episodes = Episodes.of([Episode(np.zeros((3, 6)), np.zeros(2, int), np.zeros(2), Ended.TRUNCATED, action_masks=mask)])
+    made = rollout(functools.partial(Traps, told="none" if in_data else "info"), episodes=episodes, data=MixedReplay())
+    with pytest.raises(UserError, match=r"gives (no )?action masks, and the dataset has (no )?action masks"):
+        made.act()
+    same = rollout(functools.partial(Traps, told="info" if in_data else "none"), episodes=episodes, data=MixedReplay())
+    rows = acted(same, 5).draw(10, 1, [1], same.data)
+    assert (rows.inputs.action_mask is not None) == in_data
+
+
+def test_a_part_that_acts_against_the_mask_is_named():
+    class Stubborn(UniformFirst):
+        def __call__(self, action: np.ndarray, context: Any) -> np.ndarray:
+            return context.action_mask.argmin(-1)
+
+    with pytest.raises(MethodError, match=r"Stubborn\(steps=100\) of acting took a choice that .*Traps forbids"):
+        acted(rollout(Traps, acting=(Stubborn(),)), 3)
+
+
+@pytest.mark.parametrize("name", ["dqn", "double-dqn", "sac"])
+def test_methods_with_a_store_never_do_what_is_masked(name: str, tmp_path: Path):
+    sizes = dict(steps=3, envs=2, horizon=40, updates_per_step=20, minibatch=16, eval_problems=3, seed=1)
+    knobs = {"acting.0.steps": 20, "models.q.network.hidden": (8,)}
+    run = up.train(name, Traps, **sizes, knobs=knobs, out=tmp_path / "run")
+    lanes = [np.fromfile(path, np.int8) for path in (tmp_path / "run" / "experience").glob("*.ended")]
+    assert len(lanes) == 2 and not any((lane == Ended.TERMINATED).any() for lane in lanes)
+    assert np.isfinite([record["q_value"] for record in run.metrics if "q_value" in record]).all()
+    masks = np.eye(6, dtype=np.int8)
+    action, _ = run.predict(np.zeros((6, 6), np.float32), deterministic=True, action_masks=masks)
+    assert action.tolist() == list(range(6))
+    free = up.train(name, functools.partial(Traps, told="none"), **sizes, knobs=knobs, out=tmp_path / "free")
+    assert any((np.fromfile(path, np.int8) == Ended.TERMINATED).any() for path in (free.path / "experience").glob("*.ended"))

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from upslope.errors import UserError
+from upslope.policies.control.network import forbid
 from upslope.tasks.gym import GymTask
 
 
@@ -24,7 +25,10 @@ class Behaviour(Protocol):
         """
 
     def act(self, observation: np.ndarray) -> Any:
-        """An id from 0, or a vector ``[A]`` in the environment's units."""
+        """An id from 0, or a vector ``[A]`` in the environment's units.
+
+        Where the environment forbids choices, a second argument says which ``[choices]`` it allows.
+        """
 
 
 def propensity(who: Any, observation: np.ndarray, action: int) -> float | None:
@@ -60,7 +64,11 @@ class RandomActions:
     def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
         self.rng = rng
 
-    def act(self, observation: np.ndarray) -> Any:
+    def act(self, observation: np.ndarray, mask: np.ndarray | None = None) -> Any:
+        if mask is not None:
+            allowed = np.flatnonzero(mask)
+            inside = allowed[allowed < self.choices]
+            return int(self.rng.choice(inside if len(inside) else allowed))
         return self.rng.uniform(self.low, self.high) if self.task.continuous else int(self.rng.integers(self.choices))
 
     def propensity(self, observation: np.ndarray, action: int) -> float:
@@ -76,11 +84,12 @@ class Within:
     def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
         self.inner.begin(simulator, observation, rng)
 
-    def act(self, observation: np.ndarray) -> Any:
-        wanted = self.inner.act(observation)
+    def act(self, observation: np.ndarray, *mask: np.ndarray) -> Any:
+        wanted = self.inner.act(observation, *mask)
         if self.range.task.continuous:
             return np.clip(wanted, self.range.low, self.range.high)
-        return min(int(wanted), self.range.choices - 1)
+        moved = min(int(wanted), self.range.choices - 1)
+        return moved if not mask or mask[0][moved] else self.range.act(observation, *mask)
 
 
 class Sometimes:
@@ -98,12 +107,12 @@ class Sometimes:
         self.usual.begin(simulator, observation, rng)
         self.other.begin(simulator, observation, rng)
 
-    def act(self, observation: np.ndarray) -> Any:
+    def act(self, observation: np.ndarray, *mask: np.ndarray) -> Any:
         # Both are asked, so that one with a memory keeps up.
-        usual = self.usual.act(observation)
+        usual = self.usual.act(observation, *mask)
         chance = self.chance(observation)
         turn = chance if isinstance(chance, bool) else self.rng.random() < chance
-        return self.other.act(observation) if turn else usual
+        return self.other.act(observation, *mask) if turn else usual
 
     def propensity(self, observation: np.ndarray, action: int) -> float | None:
         sides = [propensity(who, observation, action) for who in (self.usual, self.other)]
@@ -137,10 +146,10 @@ class PolicyActions:
     def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
         self.rng, self.memory = rng, np.zeros((1, self.actor.memory_size), np.float32)
 
-    def act(self, observation: np.ndarray) -> Any:
+    def act(self, observation: np.ndarray, mask: np.ndarray | None = None) -> Any:
         seen = observation[None] if self.observations is None else self.observations(observation[None])
         noise: np.ndarray = self.rng.random(1)
         if self.task.continuous:
             noise = self.rng.standard_normal((1, self.task.action_size)).astype(np.float32)
         output, self.memory = self.actor.step(seen, self.memory)
-        return self.actor.choose(output, noise)[0]
+        return self.actor.choose(forbid(output, None if mask is None else mask[None]), noise)[0]

@@ -103,21 +103,24 @@ def _play(task: GymTask, place: Environments, who: Behaviour, seed: int, number:
     keeps = getattr(place.simulator(0), "keeps_propensities", False)
     actions: list[np.ndarray] = []
     rewards: list[float] = []
+    masks = [] if place.action_masks is None else [place.action_masks[0].copy()]
     chances: list[float | None] = []
     longest = steps if task.max_episode_steps else min(steps, MOST_WATCHED)
     ended = Ended.NO
     while ended == Ended.NO and len(rewards) < longest:
-        chosen = np.asarray(who.act(seen[-1]))[None]
+        chosen = np.asarray(who.act(seen[-1], *masks[-1:]))[None]
         stepped = place.step(chosen, [0])
         # As the environment took it, which clips; choices are counted from 0 all the same.
         actions.append(actions_taken(task.action_space, chosen)[0].reshape(-1) if task.continuous else chosen[0])
         chances.append(propensity(who, seen[-1], int(chosen[0])) if keeps else None)
         rewards.append(float(stepped.reward[0]))
         seen.append(stepped.observation[0])
+        masks += [] if place.action_masks is None else [place.action_masks[0].copy()]
         ended = Ended.TERMINATED if stepped.terminated[0] else Ended.TRUNCATED if stepped.truncated[0] else Ended.NO
     left = ended == Ended.NO and not (len(rewards) >= MOST_WATCHED and not task.max_episode_steps)
+    ended, allowed = ended if ended else Ended.TRUNCATED, np.stack(masks) if masks else None
     known = np.array(chances, np.float32) if None not in chances else None
-    episode = Episode(np.stack(seen), np.stack(actions), np.array(rewards), ended if ended else Ended.TRUNCATED, known)
+    episode = Episode(np.stack(seen), np.stack(actions), np.array(rewards), ended, known, allowed)
     return Played(episode, left)
 
 
@@ -136,4 +139,4 @@ def _at_most(episode: Episode, steps: int) -> Episode:
     """The beginning of an episode."""
     if len(episode) <= steps:
         return episode
-    return Episode(episode.observations[: steps + 1], episode.actions[:steps], episode.rewards[:steps], Ended.TRUNCATED)
+    return episode.part(0, steps, Ended.TRUNCATED)

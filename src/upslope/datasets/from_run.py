@@ -14,7 +14,7 @@ from upslope.datasets.collecting import Progress, first_decisions, quiet, return
 from upslope.errors import UserError
 from upslope.experience import Episodes, Space
 from upslope.experience.card import spaces_of
-from upslope.experience.log import COLUMNS
+from upslope.experience.log import MASK
 from upslope.run import Run, load_components
 from upslope.runtime.checkpoint_files import DIGESTS
 from upslope.runtime.files import load_state
@@ -111,12 +111,14 @@ class ActingRun:
         if steps is not None:
             shares = np.diff([steps * part // len(lanes) for part in range(len(lanes) + 1)])
             lanes = [first_decisions(lane, int(share)) for lane, share in zip(lanes, shares, strict=True) if share]
-        return Episodes(*(np.concatenate([getattr(lane, name) for lane in lanes]) for name in COLUMNS))
+        return Episodes(**{name: np.concatenate([lane.by_name[name] for lane in lanes]) for name in lanes[0].by_name})
 
     def _lane(self, folder: Path, number: int, rows: int) -> Episodes:
         """What one environment of the run has shown."""
         observation, action = spaces_of(self.task)
         kinds = {"observation": observation, "action": action, "reward": Space((), "float32"), "ended": Space((), "int8")}
+        if (folder / f"{number}.{MASK}").is_file() and action.n is not None:
+            kinds[MASK] = Space((action.n,), "bool")
         found = {}
         for name, kind in kinds.items():
             file, shape = folder / f"{number}.{name}", (rows, *kind.shape)

@@ -134,7 +134,8 @@ class _Bench:
         found = load_task(task) if task else run.task  # type: ignore[union-attr]
         if not isinstance(found, GymTask):
             raise UserError(f"--task {task}: data are made in environments, and this is text.")
-        if run is not None and spaces_of(found) != spaces_of(run.task):
+        space = spaces_of(found)  # refuses those that stored experience cannot hold
+        if run is not None and space != spaces_of(run.task):
             raise UserError(f"--from {from_run} acts in {run.task.name}, whose spaces are not those of {found.name}.")
         bench = cls(recipe, found, run, seed, progress)
         bench.actor  # noqa: B018  (whatever is missing is said here)
@@ -261,5 +262,5 @@ def half(number: int, episode: Episode) -> Episode | None:
     if not middle:
         return None
     if number % 2 == 0:
-        return Episode(episode.observations[: middle + 1], episode.actions[:middle], episode.rewards[:middle], Ended.TRUNCATED)
-    return Episode(episode.observations[middle:], episode.actions[middle:], episode.rewards[middle:], episode.ended)
+        return episode.part(0, middle, Ended.TRUNCATED)
+    return episode.part(middle, len(episode), episode.ended)

@@ -13,6 +13,7 @@ import numpy as np
 from upslope import __version__
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
+from upslope.tasks.spaces import action_components
 
 if TYPE_CHECKING:
     from upslope.experience.episodes import Episodes
@@ -60,7 +61,14 @@ class Space:
 
     @classmethod
     def of_actions(cls, space: Any) -> Space:
-        """Of a space of gymnasium from which actions come."""
+        """Of a space of gymnasium from which actions come.
+
+        Raises:
+            UserError: if they consist of several choices.
+        """
+        if action_components(space):
+            raise UserError(f"actions {space} are several choices at once, and stored experience holds one choice or a vector. "
+                            "ppo learns them from what it samples.")  # fmt: skip
         if hasattr(space, "n"):
             return cls((), "int64", n=int(space.n))
         return cls((int(np.prod(space.shape)),), "float32", low=_bound(space.low), high=_bound(space.high))

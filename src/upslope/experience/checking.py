@@ -62,6 +62,7 @@ def _check_finite(episodes: Episodes, name: str) -> None:
 def _check_actions(episodes: Episodes, space: Space, name: str) -> None:
     rows, taken = episodes.decisions, episodes.action[episodes.decisions]
     if space.n is not None:
+        _check_masks(episodes, space.n, name)
         outside, allowed = (taken < 0) | (taken >= space.n), f"choices are 0 to {space.n - 1}"
     else:
         low, high = space.bounds
@@ -74,6 +75,20 @@ def _check_actions(episodes: Episodes, space: Space, name: str) -> None:
         value = np.array2string(episodes.action[wrong[0]], precision=4, threshold=8)
         told = f"{name}: {place(episodes, wrong)} has the action {value}, and {allowed}{rest(wrong)}"
         raise UserError(f"{told}. Actions are stored in the environment's own units; scale or clip them so.")
+
+
+def _check_masks(episodes: Episodes, choices: int, name: str) -> None:
+    mask, rows = episodes.action_mask, episodes.decisions
+    if mask is None:
+        return
+    if mask.shape[1] != choices:
+        raise UserError(f"{name} has action masks of {mask.shape[1]} entries, and there are {choices} choices.")
+    taken = episodes.action[rows]
+    inside = (taken >= 0) & (taken < choices)  # others are named by whoever looks at actions
+    wrong = rows[inside][~mask[rows[inside], taken[inside]]]
+    if len(wrong):
+        told = f"{name}: {place(episodes, wrong)} has the action {episodes.action[wrong[0]]}, which its mask forbids{rest(wrong)}"
+        raise UserError(f"{told}. Mend the masks, or leave the column out.")
 
 
 def _ends(bound: np.ndarray) -> str:

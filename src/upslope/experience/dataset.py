@@ -16,6 +16,7 @@ from upslope.errors import UserError, did_you_mean
 from upslope.experience.card import Card
 from upslope.experience.episodes import Episode, Episodes
 from upslope.experience.flat_log import from_flat, stops_short
+from upslope.experience.log import MASK
 from upslope.experience.shapes import check_columns, check_episodes
 from upslope.fields import shown
 from upslope.runtime.checkpoint_files import CheckpointReader, Damaged
@@ -54,8 +55,7 @@ class Dataset:
     def save(self, folder: str | Path) -> Path:
         """Writes the folder, which is not there before all of it is. What was there under its name goes."""
         path = Path(folder)
-        names = FIELDS if self.episodes.propensity is None else (*FIELDS, PROPENSITY)
-        columns = {name: torch.from_numpy(np.ascontiguousarray(getattr(self.episodes, name))) for name in names}
+        columns = {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in self.episodes.by_name.items()}
         with whole_folder(path) as files:
             files.write_json(CARD, self.card.record())
             files.write_tensors(COLUMNS, columns)
@@ -72,8 +72,9 @@ class Dataset:
 def digest_of(episodes: Episodes) -> str:
     """SHA-256 of the columns with their types and shapes, whatever file they came from."""
     digest = hashlib.sha256()
-    for name in FIELDS:
-        column = getattr(episodes, name)
+    for name, column in episodes.by_name.items():
+        if name == PROPENSITY:
+            continue
         # What stands beside the last observation of an episode is nobody's action or reward, and other files do not have it.
         column = np.ascontiguousarray(column[episodes.decisions] if name in ("action", "reward") else column)
         digest.update(f"{name} {column.dtype.str} {column.shape}\n".encode())
@@ -151,7 +152,7 @@ def _from_folder(folder: Path) -> Dataset:
     tensors = files.read_tensors(COLUMNS)
     if missing := [name for name in FIELDS if name not in tensors]:
         raise Damaged(f"{folder / COLUMNS} is damaged: it has no column {missing[0]!r}.")
-    episodes = Episodes(**{name: tensors[name].numpy() for name in (*FIELDS, PROPENSITY) if name in tensors})
+    episodes = Episodes(**{name: tensors[name].numpy() for name in (*FIELDS, PROPENSITY, MASK) if name in tensors})
     if (found := digest_of(episodes)) != card.digest:
         raise Damaged(f"{folder / COLUMNS} has the digest {found[:12]}, and {CARD} says {card.digest[:12]}: one was replaced.")
     return Dataset(episodes, card)

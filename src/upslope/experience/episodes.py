@@ -8,7 +8,7 @@ episodes end. Observations and actions are as the environment gave and took them
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -33,10 +33,19 @@ class Episode:
     """Behind the last decision: `Ended.TERMINATED`, or `Ended.TRUNCATED` by a limit (also where a log merely stops)."""
     propensities: np.ndarray | None = None
     """``[T]``, how likely each action was when it was chosen; ``None`` where nobody wrote it down."""
+    action_masks: np.ndarray | None = None
+    """``[T + 1, choices]`` booleans: what each observation allowed; none where nothing was forbidden."""
 
     @property
     def return_(self) -> float:
         return float(np.sum(self.rewards, dtype=np.float64))
+
+    def part(self, begin: int, end: int, ended: Ended) -> Episode:
+        """The decisions from ``begin`` to before ``end``, with what was seen before and behind them."""
+        acted, seen = slice(begin, end), slice(begin, end + 1)
+        chosen = None if self.propensities is None else self.propensities[acted]
+        masks = None if self.action_masks is None else self.action_masks[seen]
+        return Episode(self.observations[seen], self.actions[acted], self.rewards[acted], ended, chosen, masks)
 
     def __len__(self) -> int:
         """Decisions."""
@@ -57,6 +66,8 @@ class Episodes:
     """``[R]`` int8: `Ended` behind each decision, `NOT_ACTED` at the last row of an episode."""
     propensity: np.ndarray | None = None
     """``[R]`` float32, how likely each action was when it was chosen; ``None`` unless all have it. No part of the digest."""
+    action_mask: np.ndarray | None = None
+    """``[R, choices]`` booleans: what each observation allowed; none where nothing was forbidden."""
 
     @classmethod
     def of(cls, episodes: Iterable[Episode]) -> Episodes:
@@ -72,7 +83,15 @@ class Episodes:
         seen = observation if observation.dtype == np.uint8 else observation.astype(np.float32, copy=False)
         known = [_with_last(each.propensities) for each in kept if each.propensities is not None]
         propensity = np.concatenate(known).astype(np.float32) if len(known) == len(kept) else None
-        return cls(seen, action.astype(np.int64 if discrete else np.float32), reward.astype(np.float32), ended, propensity)
+        masks = [each.action_masks for each in kept if each.action_masks is not None]
+        mask = np.concatenate(masks).astype(bool, copy=False) if masks else None
+        return cls(seen, action.astype(np.int64 if discrete else np.float32), reward.astype(np.float32), ended, propensity, mask)
+
+    @property
+    def by_name(self) -> dict[str, np.ndarray]:
+        """The columns that there are."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: column for name, column in found.items() if column is not None}
 
     @property
     def discrete(self) -> bool:
@@ -109,10 +128,11 @@ class Episodes:
     def episode(self, number: int) -> Episode:
         """One of them, as views."""
         first, length = int(self.starts[number]), int(self.lengths[number])
-        acted = slice(first, first + length)
+        acted, seen = slice(first, first + length), slice(first, first + length + 1)
         ended = Ended(int(self.ended[first + length - 1]))
         chosen = None if self.propensity is None else self.propensity[acted]
-        return Episode(self.observation[first : first + length + 1], self.action[acted], self.reward[acted], ended, chosen)
+        mask = None if self.action_mask is None else self.action_mask[seen]
+        return Episode(self.observation[seen], self.action[acted], self.reward[acted], ended, chosen, mask)
 
     def take(self, numbers: Sequence[int]) -> Episodes:
         """These episodes, in this order."""
@@ -120,7 +140,7 @@ class Episodes:
 
     @property
     def bytes(self) -> int:
-        return sum(column.nbytes for column in (self.observation, self.action, self.reward, self.ended))
+        return sum(column.nbytes for column in self.by_name.values())
 
 
 def _with_last(column: np.ndarray) -> np.ndarray:

@@ -14,6 +14,8 @@ from upslope.experience.episodes import NOT_ACTED, Episode, Episodes
 from upslope.types import Ended
 
 OBSERVATIONS, ACTIONS, REWARDS, NEXT = "observations", "actions", "rewards", "next_observations"
+MASKS, NEXT_MASKS = "action_masks", "next_action_masks"
+"""Optional: which choices each observation allowed."""
 PROPENSITIES = "propensities"
 ENDS = {"terminations": ("terminations", "terminals"), "truncations": ("truncations", "timeouts")}
 """The columns that say where episodes end, each with the name that D4RL has for it."""
@@ -53,14 +55,12 @@ def from_flat(columns: Mapping[Any, Any], where: str) -> Episodes:
     action = as_actions(action, rows, where)
     chosen = _propensities(columns, rows, where)
     if following is None:
+        if MASKS in columns:
+            raise UserError(f"{where} has action_masks and no next_observations; masks need both, and better next_action_masks.")
         return _without_following(observation, action, reward, ended, where, chosen)
     _cut_at_jumps(ended, observation, following, where)
-    found = _with_following(observation, action, reward, ended, following)
-    if chosen is None:
-        return found
-    propensity = np.zeros(len(found.ended), np.float32)
-    propensity[found.decisions] = chosen
-    return dataclasses.replace(found, propensity=propensity)
+    found = _with_propensities(_with_following(observation, action, reward, ended, following), chosen)
+    return _with_masks(found, columns, where)
 
 
 def stops_short(columns: Mapping[Any, Any]) -> bool:
@@ -73,7 +73,8 @@ def stops_short(columns: Mapping[Any, Any]) -> bool:
 
 def to_flat(episodes: Episodes) -> dict[str, np.ndarray]:
     """The columns that `from_flat` reads back to the same episodes."""
-    rows = episodes.decisions
+    rows, mask = episodes.decisions, episodes.action_mask
+    masks = {} if mask is None else {MASKS: mask[rows], NEXT_MASKS: mask[rows + 1]}
     return {
         OBSERVATIONS: episodes.observation[rows],
         ACTIONS: episodes.action[rows],
@@ -81,6 +82,7 @@ def to_flat(episodes: Episodes) -> dict[str, np.ndarray]:
         "terminations": episodes.ended[rows] == Ended.TERMINATED,
         "truncations": episodes.ended[rows] == Ended.TRUNCATED,
         NEXT: episodes.observation[rows + 1],
+        **masks,
     } | ({} if episodes.propensity is None else {PROPENSITIES: episodes.propensity[rows]})
 
 
@@ -193,6 +195,30 @@ def _with_following(
     found.observation[places], found.observation[tails] = observation, following[last]
     found.action[places], found.reward[places], found.ended[places] = action, reward, ended
     return found
+
+
+def _with_propensities(episodes: Episodes, chosen: np.ndarray | None) -> Episodes:
+    if chosen is None:
+        return episodes
+    propensity = np.zeros(len(episodes.ended), np.float32)
+    propensity[episodes.decisions] = chosen
+    return dataclasses.replace(episodes, propensity=propensity)
+
+
+def _with_masks(episodes: Episodes, columns: Mapping[Any, Any], where: str) -> Episodes:
+    """The same with the log's action masks, if it has any; what nobody wrote of the last observations allows everything."""
+    if MASKS not in columns:
+        return episodes
+    rows = episodes.decisions
+    found = {name: _column(columns, name, where) for name in (MASKS, NEXT_MASKS) if name in columns}
+    for name, column in found.items():
+        if column.ndim != 2 or column.shape != found[MASKS].shape or len(column) != len(rows) or set(np.unique(column)) - {0, 1}:
+            raise UserError(f"{where} has {name} of shape {column.shape}; there must be a row of 0 and 1 for every step.")
+    mask = np.ones((len(episodes.ended), found[MASKS].shape[1]), bool)
+    if NEXT_MASKS in found:
+        mask[rows + 1] = found[NEXT_MASKS]
+    mask[rows] = found[MASKS]
+    return dataclasses.replace(episodes, action_mask=mask)
 
 
 def _without_following(

@@ -15,6 +15,8 @@ from upslope.errors import UserError
 from upslope.experience.store import Lane, ReplayStore
 
 COLUMNS = ("observation", "action", "reward", "ended")
+MASK = "action_mask"
+"""A further column, of environments that forbid choices."""
 
 
 class ExperienceLog:
@@ -22,10 +24,11 @@ class ExperienceLog:
 
     Args:
         folder: Where the files are; it is made when the first row is written.
+        choices: Entries of an action mask, if there should be any.
     """
 
-    def __init__(self, folder: Path, store: ReplayStore):
-        self.folder, self.store = folder, store
+    def __init__(self, folder: Path, store: ReplayStore, choices: int = 0):
+        self.folder, self.store, self.choices = folder, store, choices
         self.written = [0] * len(store.lanes)
         """Rows of each lane that are in the files."""
         self._files: dict[tuple[int, str], BinaryIO] = {}
@@ -43,8 +46,8 @@ class ExperienceLog:
             rows = np.arange(self.written[number], lane.rows if settled else max(lane.rows - 2, self.written[number]))
             if len(rows):
                 place = lane.place(rows)
-                for column in COLUMNS:
-                    self._file(number, column).write(getattr(lane.columns, column)[place].tobytes())
+                for name, column in lane.columns.by_name.items():
+                    self._file(number, name).write(column[place].tobytes())
                 self.written[number] += len(rows)
         for file in self._files.values():
             file.flush()
@@ -66,8 +69,9 @@ class ExperienceLog:
 
     def _restore_lane(self, number: int, lane: Lane, rows: int) -> None:
         found = {}
-        for column in COLUMNS:
-            like = getattr(lane.columns, column)
+        if self.choices and self.path(number, MASK).exists():
+            lane.keep_masks(self.choices)
+        for column, like in lane.columns.by_name.items():
             width, path = like[:1].nbytes, self.path(number, column)
             size = path.stat().st_size if path.exists() else 0
             if size < rows * width:
@@ -78,7 +82,7 @@ class ExperienceLog:
                     file.truncate(rows * width)
             shape = (rows, *like.shape[1:])
             found[column] = np.memmap(path, like.dtype, "r", shape=shape) if rows else np.zeros(shape, like.dtype)
-        lane.refill(found["observation"], found["action"], found["reward"], found["ended"])
+        lane.refill(**found)
 
     def _file(self, lane: int, column: str) -> BinaryIO:
         if (lane, column) not in self._files:

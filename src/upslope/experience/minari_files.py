@@ -61,6 +61,7 @@ def read_minari(spec: str) -> Dataset:
     found = minari.load_dataset(name)
     layout, start = observation_layout(spec, found.observation_space), int(getattr(found.action_space, "start", 0))
     action_size(spec, found.action_space)  # refuses those that cannot be used
+    Space.of_actions(found.action_space)
     episodes = Episodes.of(_from_minari(each, layout, start) for each in found.iterate_episodes())
     metadata = found.storage.metadata
     if told := metadata.get(CARD_KEY):
@@ -105,6 +106,8 @@ def write_minari(dataset: Dataset, spec: str) -> None:
         raise UserError(f"{spec!r}: an id of Minari's ends in its version, as in minari:me/{name or 'hopper'}-v0.")
     if name in minari.list_local_datasets():
         raise UserError(f"Minari has a dataset {name!r} already. Choose another id, or: minari delete {name}.")
+    if dataset.episodes.action_mask is not None:
+        raise UserError(f"{card.name!r} has action masks, for which Minari has no place. Convert it to .npz or .hdf5.")
     if dataset.episodes.propensity is not None:
         warnings.warn(
             Remark(f"{spec}: Minari has no place for propensities; they are left out. FILE.npz keeps them."), stacklevel=2

@@ -31,6 +31,14 @@ class DrawnRows(NamedTuple):
     """`Ended` behind its last step."""
     rows: np.ndarray
     """Their numbers in the store."""
+    action_mask: np.ndarray | None = None
+    """What the observation allowed; none where nothing was forbidden."""
+    following_mask: np.ndarray | None = None
+    """What the observation behind the row allowed."""
+
+    def take(self, places: np.ndarray) -> DrawnRows:
+        """Those at these places, in this order."""
+        return DrawnRows(*(None if column is None else column[places] for column in self))  # type: ignore[arg-type]
 
 
 class Chunk(NamedTuple):
@@ -72,6 +80,7 @@ def draw(store: Rows, numbers: np.ndarray, gamma: float, n_steps: int = 1) -> Dr
         behind, steps = behind + going, steps + going
         going &= ended == Ended.NO
     discount = np.where(ended == Ended.TERMINATED, 0.0, gamma ** steps.astype(np.float64))
+    mask, after = columns.action_mask, store.place(behind)
     return DrawnRows(
         store.observations(rows),
         columns.action[place],
@@ -80,6 +89,8 @@ def draw(store: Rows, numbers: np.ndarray, gamma: float, n_steps: int = 1) -> Dr
         store.observations(behind),
         ended,
         rows,
+        None if mask is None else mask[place],
+        None if mask is None else mask[after],
     )
 
 
@@ -141,4 +152,5 @@ def joined(parts: Sequence[DrawnRows]) -> DrawnRows:
     """Rows of several stores as one."""
     if len(parts) == 1:
         return parts[0]
-    return DrawnRows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    columns = zip(*parts, strict=True)
+    return DrawnRows(*(None if column[0] is None else np.concatenate(column) for column in columns))  # type: ignore[arg-type]

@@ -33,8 +33,11 @@ def check_columns(episodes: Episodes, name: str) -> None:
         if type(found) is not np.ndarray or not fits(found):
             kind = f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else shown(found)
             raise UserError(f"{name} has the column {column} as {kind}; it must be {wanted}. Episodes.of makes it so.")
-    rows = {column: len(getattr(episodes, column)) for column in COLUMNS}
-    rows |= {} if episodes.propensity is None else {"propensity": len(episodes.propensity)}
+    mask = episodes.action_mask
+    if mask is not None and (type(mask) is not np.ndarray or mask.dtype != bool or mask.ndim != 2 or not mask[:1].size):
+        kind = f"{mask.dtype} of shape {mask.shape}" if isinstance(mask, np.ndarray) else shown(mask)
+        raise UserError(f"{name} has the column action_mask as {kind}; it must be bool [R, choices]. Episodes.of makes it so.")
+    rows = {column: len(each) for column, each in episodes.by_name.items()}
     if len(set(rows.values())) > 1:
         raise UserError(f"{name} has columns of different lengths: {', '.join(f'{key} {count:,}' for key, count in rows.items())}.")
     ended = episodes.ended
@@ -70,6 +73,10 @@ def check_episodes(given: Sequence[Episode], name: str) -> list[Episode]:
             ours, first = getattr(episode, column).shape[1:], getattr(given[0], column).shape[1:]
             if ours != first:
                 raise UserError(f"{name}: episode {number} has {column} of shape {ours}, and the first one of shape {first}.")
+        masks = (None if each.action_masks is None else np.shape(each.action_masks)[1:] for each in (episode, given[0]))
+        if len(set(masks)) > 1 or (episode.action_masks is not None and len(episode.action_masks) != steps + 1):
+            raise UserError(f"{name}: episode {number} has other action_masks than the first one, or not one for each observation; "
+                            "give them to every episode, or to none.")  # fmt: skip
         if episode.rewards.ndim != 1:
             raise UserError(f"{name}: episode {number} has rewards of shape {episode.rewards.shape}; it must be a number a step.")
     return given
@@ -88,7 +95,8 @@ def _as_arrays(episode: Episode, name: str) -> Episode:
     if not isinstance(episode.ended, int) or episode.ended not in (Ended.TERMINATED, Ended.TRUNCATED):
         raise UserError(f"{name} has ended={shown(episode.ended)}; it must be 1 (terminated) or 2 (truncated).")
     chosen = None if episode.propensities is None else np.asarray(episode.propensities, np.float32)
-    return Episode(**columns, ended=Ended(episode.ended), propensities=chosen)
+    masks = None if episode.action_masks is None else np.asarray(episode.action_masks)
+    return Episode(**columns, ended=Ended(episode.ended), propensities=chosen, action_masks=masks)
 
 
 def place(episodes: Episodes, rows: np.ndarray) -> str:

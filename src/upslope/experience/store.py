@@ -7,6 +7,7 @@ once somebody acted there. Rows are numbered for good, so a number stays valid u
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -124,13 +125,24 @@ class Lane:
             places[:, -1 - back] = self.place(rows)
         return kept[places]
 
-    def begin(self, observation: np.ndarray) -> None:
-        """A new episode begins; what ran before, if it did not end by itself, is cut."""
-        self.settle()
-        self._append(observation)
+    def begin(self, observation: np.ndarray, mask: np.ndarray | None = None) -> None:
+        """A new episode begins; what ran before, if it did not end by itself, is cut.
 
-    def add(self, action: np.ndarray, reward: float, ended: int, following: np.ndarray) -> None:
-        """Somebody acted on the last observation, and this came of it."""
+        Args:
+            mask: ``[choices]``, what the observation allows; with none, nothing is ever forbidden here.
+        """
+        if mask is not None:
+            self.keep_masks(len(mask))
+        self.settle()
+        self._append(observation, mask)
+
+    def keep_masks(self, choices: int) -> None:
+        """There will be an action mask of so many entries beside every observation; there is none yet."""
+        if self.columns.action_mask is None:
+            self.columns = replace(self.columns, action_mask=np.ones((self._size, choices), bool))
+
+    def add(self, action: np.ndarray, reward: float, ended: int, following: np.ndarray, mask: np.ndarray | None = None) -> None:
+        """Somebody acted on the last observation, and this came of it; ``mask`` is what the following one allows."""
         last = (self.rows - 1) % self._size
         columns = self.columns
         columns.action[last], columns.reward[last], columns.ended[last] = action, reward, ended
@@ -139,21 +151,31 @@ class Lane:
         self._grow_decisions()
         self._row_of[self.acted % len(self._row_of)] = self.rows - 1
         self.acted += 1
-        self._append(following)
+        self._append(following, mask)
 
-    def refill(self, observation: np.ndarray, action: np.ndarray, reward: np.ndarray, ended: np.ndarray) -> None:
+    def refill(
+        self,
+        observation: np.ndarray,
+        action: np.ndarray,
+        reward: np.ndarray,
+        ended: np.ndarray,
+        action_mask: np.ndarray | None = None,
+    ) -> None:
         """Takes rows that were written before, in place of all it has; the running episode is over."""
+        if action_mask is not None:
+            self.keep_masks(action_mask.shape[1])
         acted = np.flatnonzero(ended != NOT_ACTED)
         self._forgotten = max(len(acted) - self.capacity, 0)
         first = self._with_frames(int(acted[self._forgotten])) if len(acted) else len(reward)
         self.rows, self.acted, kept = len(reward), len(acted), np.arange(first, len(reward))
         size = max(self._size, len(kept) + 1)
         columns = []
-        for column, old in zip((observation, action, reward, ended), self._all_columns(), strict=True):
+        given = [column for column in (observation, action, reward, ended, action_mask) if column is not None]
+        for column, old in zip(given, self._all_columns(), strict=True):
             larger = np.zeros((size, *old.shape[1:]), old.dtype)
             larger[kept % size] = column[first:]
             columns.append(larger)
-        self.columns = Episodes(*columns)
+        self.columns = Episodes(**dict(zip(self.columns.by_name, columns, strict=True)))
         remembered = np.arange(self._forgotten, self.acted)
         self._row_of = np.zeros(max(len(self._row_of), min(len(remembered), self.capacity)), np.int64)
         self._row_of[remembered % len(self._row_of)] = acted[self._forgotten :]
@@ -170,7 +192,7 @@ class Lane:
         return self.rows == 1 or self.columns.ended[(self.rows - 2) % self._size] == NOT_ACTED
 
     def _all_columns(self) -> tuple[np.ndarray, ...]:
-        return self.columns.observation, self.columns.action, self.columns.reward, self.columns.ended
+        return tuple(self.columns.by_name.values())
 
     @property
     def _size(self) -> int:
@@ -180,13 +202,15 @@ class Lane:
         """The first row that an observation is put together of."""
         return max(row - self.frames + 1, 0)
 
-    def _append(self, observation: np.ndarray) -> None:
+    def _append(self, observation: np.ndarray, mask: np.ndarray | None) -> None:
         if self.rows - self._with_frames(self.first_row) >= self._size:
             self._grow()
         place = self.rows % self._size
         self.columns.observation[place] = observation if self.frames == 1 else observation[-1]
         self.columns.ended[place] = NOT_ACTED
         self.columns.action[place], self.columns.reward[place] = 0, 0
+        if self.columns.action_mask is not None:
+            self.columns.action_mask[place] = mask
         self.rows += 1
 
     def _grow(self) -> None:
@@ -199,7 +223,7 @@ class Lane:
             larger = np.zeros((size, *column.shape[1:]), column.dtype)
             larger[kept % size] = column[kept % len(column)]
             made.append(larger)
-        self.columns = Episodes(*made)
+        self.columns = Episodes(**dict(zip(self.columns.by_name, made, strict=True)))
 
     def _grow_decisions(self) -> None:
         size = len(self._row_of)

@@ -26,7 +26,7 @@ class UniformFirst(Acting):
         if context.env_steps >= self.steps:
             return action
         if context.discrete:
-            return context.random.integers(0, context.action_size, len(action))
+            return context.uniform_choices()
         return context.random.uniform(-1.0, 1.0, action.shape).astype(np.float32)
 
     def warm_up(self) -> int:
@@ -74,4 +74,4 @@ class EpsilonGreedy(Acting):
     def __call__(self, action: np.ndarray, context: ActingContext) -> np.ndarray:
         random = context.random
         explores = random.random(len(action)) < self.epsilon(context.env_steps, context.planned_steps)
-        return np.where(explores, random.integers(0, context.action_size, len(action)), action)
+        return np.where(explores, context.uniform_choices(), action)

@@ -12,10 +12,13 @@ import numpy as np
 
 from upslope.errors import UserError
 from upslope.policies.control.mlp import MLPPolicy
+from upslope.policies.control.network import forbid
 from upslope.policies.control.network_policy import NetworkPolicy
 from upslope.policies.control.torch_policy import TorchPolicy
+from upslope.rollout.environments import action_noise
 from upslope.rollout.normalise import ObservationNormaliser
 from upslope.runtime.seeding import generator
+from upslope.tasks.action_masks import MASK, as_mask, leaves_a_choice
 from upslope.tasks.gym import GymTask
 from upslope.tasks.spaces import actions_taken
 
@@ -40,7 +43,12 @@ class DeployedPolicy:
         self._actor, self._random = policy.acting(), generator(seed, "predict")
 
     def predict(
-        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: Any = None,
     ) -> tuple[np.ndarray, Any]:
         """Actions for one observation or a batch of them, and the state behind them.
 
@@ -49,14 +57,20 @@ class DeployedPolicy:
             state: What the last call gave back, of policies that remember; ``None`` begins. Of others it is given back as it is.
             episode_start: Whether an episode begins with each of them: what was remembered is then forgotten.
             deterministic: The likeliest action; otherwise one is drawn, as in training.
+            action_masks: A 1 for each choice that is allowed, a 0 for each other, for every observation; those of several
+                components stand one behind the other. Left out, everything is allowed, or what the observation itself says.
 
         Raises:
-            UserError: if it is not of the environment's shape, or not finite, or the state is of other episodes.
+            UserError: if it is not of the environment's shape, or not finite, or a mask is none, or the state is of other episodes.
         """
         seen, single = self.seen(observation)
+        if action_masks is None and self.task.mask_in_observation:
+            action_masks = observation[MASK]
+        mask = None if action_masks is None else self._mask(action_masks, len(seen))
         output, behind = self._actor.step(seen, self._memory(state, episode_start, len(seen)))
         state = behind if self._actor.memory_size else state
-        action = self._actor.choose(output, np.empty(0) if deterministic else self._noise(len(seen)), deterministic)
+        noise = np.empty(0) if deterministic else action_noise(self.task, (len(seen),), self._random)
+        action = self._actor.choose(forbid(output, mask), noise, deterministic)
         taken = actions_taken(self.action_space, action)
         return (taken[0] if single and self.task.continuous else np.asarray(taken[0]) if single else taken), state
 
@@ -124,12 +138,18 @@ class DeployedPolicy:
     def _wanted(self) -> str:
         return f"one of that shape, or several as {('N', *self.observation_space.shape)}".replace("'", "")
 
-    def _noise(self, rows: int) -> np.ndarray:
-        import torch
-
-        if self.task.continuous:
-            return torch.randn((rows, self.task.action_size), generator=self._random).numpy()
-        return torch.rand(rows, generator=self._random).numpy()
+    def _mask(self, given: Any, rows: int) -> np.ndarray:
+        task = self.task
+        if task.continuous:
+            raise UserError(f"action_masks forbid choices, and the actions of {task.name} are vectors, {task.action_space}.")
+        try:
+            mask = as_mask(given, task.action_size, rows)
+            if not leaves_a_choice(mask, task.components):
+                raise ValueError("an action mask allows no action")
+            return mask
+        except ValueError as error:
+            raise UserError(f"{error}; {task.name} has the actions {task.action_space}, so give {task.action_size} entries for "
+                            "each observation: 1 where a choice is allowed, else 0.") from error  # fmt: skip
 
 
 def shown_ids(rows: np.ndarray) -> str:

@@ -17,6 +17,7 @@ from torch import Tensor
 from upslope.errors import TaskError
 from upslope.plain_data import JsonDict
 from upslope.policies.control.mlp import Actor, ControlInputs, MLPPolicy
+from upslope.policies.control.network import forbid
 from upslope.policies.control.torch_policy import TorchPolicy
 from upslope.rollout.level_draws import LevelDraws
 from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser
@@ -99,8 +100,8 @@ class EnvRollout:
         if self._memory is None:
             self._memory = np.zeros((len(self._envs), actor.memory_size), np.float32)
         before = self._memory.copy()
-        noise = _noise(self.task, (self.horizon, len(self._envs)), generator(self.seed, "act", step))
-        tape = _Tape([], [], [], [], [], [], before)
+        noise = action_noise(self.task, (self.horizon, len(self._envs)), generator(self.seed, "act", step))
+        tape = _Tape([], [], [], [], [], [], before, [])
         for position in range(self.horizon):
             self._step(actor, noise[position], tape)
         rows = self._rows(actor, tape, tasks)
@@ -165,6 +166,10 @@ class EnvRollout:
         seen = self._policy_sees(self._raw)
         assert self._memory is not None
         output, memory = actor.step(seen, self._memory)
+        mask = self._envs.action_masks
+        if mask is not None:
+            tape.mask.append(mask.copy())  # the environments write the next ones into the same place
+            forbid(output, mask)
         action = actor.choose(output, noise)
         stepped = self._envs.step(action, range(len(seen)))
         ends = stepped.terminated | stepped.truncated
@@ -209,7 +214,8 @@ class EnvRollout:
         action = np.stack(tape.action, axis=1)
         view = actor.view(np.stack(tape.output, axis=1), action)
         ended, bootstrap = self._ends(actor, tape, column(tape.ended))
-        inputs = ControlInputs(observation, torch.from_numpy(tape.memory) if actor.memory_size else None)
+        mask = column(tape.mask) if tape.mask else None
+        inputs = ControlInputs(observation, torch.from_numpy(tape.memory) if actor.memory_size else None, mask)
         return self._trajectories(inputs, torch.from_numpy(action), reward, ended, bootstrap, view, tasks)
 
     def _ends(self, actor: Actor, tape: _Tape, ended: Tensor) -> tuple[Tensor, Tensor]:
@@ -256,6 +262,8 @@ class _Tape(NamedTuple):
     remembered then."""
     memory: np.ndarray
     """What it remembered before the first step ``[envs, S]``."""
+    mask: list[np.ndarray]
+    """The choices that were allowed; nothing where the environment forbids none."""
 
 
 def evaluate_control(task: GymTask, policy: Any, normaliser_state: Mapping[str, Any] | None, *, episodes: int, seed: int,
@@ -285,7 +293,8 @@ def evaluate_control(task: GymTask, policy: Any, normaliser_state: Mapping[str, 
     longest = np.inf if task.max_episode_steps else MOST_WATCHED
     while len(active):
         output, memory[active] = actor.step(raw[active] if observations is None else observations(raw[active]), memory[active])
-        noise = np.empty(0) if greedy else np.stack([_noise(task, (), draws[place]) for place in active])
+        forbid(output, None if places.action_masks is None else places.action_masks[active])
+        noise = np.empty(0) if greedy else np.stack([action_noise(task, (), draws[place]) for place in active])
         stepped = places.step(actor.choose(output, noise, greedy), active.tolist())
         returns[playing[active]] += stepped.reward
         raw[active], lengths[active] = stepped.observation, lengths[active] + 1
@@ -310,10 +319,12 @@ def _episode_seed(seed: int, episode: int) -> int:
     return mix(seed, "episode", episode) >> 32
 
 
-def _noise(task: GymTask, shape: tuple[int, ...], random: torch.Generator) -> np.ndarray:
-    """What turns a policy's output into actions: a uniform for a choice, a normal for each dimension of a vector."""
-    drawn = torch.randn((*shape, task.action_size), generator=random) if task.continuous else torch.rand(shape, generator=random)
-    return drawn.numpy()
+def action_noise(task: GymTask, shape: tuple[int, ...], random: torch.Generator) -> np.ndarray:
+    """What turns a policy's output into actions: a uniform for a choice or each of its components, a normal for each dimension
+    of a vector."""
+    if task.continuous:
+        return torch.randn((*shape, task.action_size), generator=random).numpy()
+    return torch.rand((*shape, len(task.components)) if task.components else shape, generator=random).numpy()
 
 
 def _under(state: Mapping[str, Any], name: str) -> JsonDict:

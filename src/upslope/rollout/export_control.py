@@ -12,6 +12,7 @@ import io
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -26,6 +27,7 @@ from upslope.policies.control.greedy import DenseLayer, GreedyNetwork
 from upslope.policies.control.network_policy import NetworkPolicy
 from upslope.rollout.deployed import DeployedPolicy
 from upslope.runtime.files import write_bytes
+from upslope.tasks.action_masks import mask_shown
 
 CHECKED = 1000
 """Observations on which a file must agree with the policy: half of them from episodes, half drawn wider around those."""
@@ -95,13 +97,14 @@ def observations_to_check(controller: DeployedPolicy, count: int = CHECKED) -> n
     found: list[np.ndarray] = []
     env, seed = controller.task.make_one(), 0
     try:
-        observation, _ = env.reset(seed=seed)
+        observation, info = env.reset(seed=seed)
         while len(found) < count // 2:
             found.append(np.asarray(observation, np.float32))
-            observation, _, terminated, truncated, _ = env.step(controller.predict(observation)[0])
+            action, _ = controller.predict(observation, action_masks=mask_shown(env, info))
+            observation, _, terminated, truncated, info = env.step(action)
             if terminated or truncated:
                 seed += 1
-                observation, _ = env.reset(seed=seed)
+                observation, info = env.reset(seed=seed)
     finally:
         env.close()
     played = np.stack(found)
@@ -120,9 +123,15 @@ def compare(controller: DeployedPolicy, answer: Answer, observations: np.ndarray
     difference = float(np.abs(parameters - thought).max() / size)
     if controller.task.continuous:
         return Agreement(max(difference, float(np.abs(action - wanted).max() / max(size, np.abs(wanted).max()))), 0)
-    rows, start = np.arange(len(thought)), int(controller.action_space.start)
-    lost = thought[rows, wanted - start] - thought[rows, (action - start).clip(0, thought.shape[1] - 1)]
-    return Agreement(difference, int((lost > TOLERANCE * size).sum()))
+    counts, rows = np.array(controller.task.components or thought.shape[1:]), np.arange(len(thought))[:, None]
+    chosen = ((each - _start(controller)).reshape(len(thought), -1) for each in (wanted, action))
+    mine, its = (thought[rows, counts.cumsum() - counts + ids.clip(0, counts - 1)] for ids in chosen)
+    return Agreement(difference, int((mine - its > TOLERANCE * size).any(1).sum()))
+
+
+def _start(controller: DeployedPolicy) -> np.ndarray:
+    """The id of the first choice, in the shape of an action; nothing for vectors."""
+    return np.array(getattr(controller.action_space, "start", 0), np.int64)
 
 
 # -- TorchScript -----------------------------------------------------------------------------------------------------------
@@ -137,7 +146,8 @@ class _Exported(nn.Module):
         self.network = network = controller.policy.greedy_network()
         self.one_hot = int(controller.observation_space.n) if hasattr(controller.observation_space, "n") else 0
         self.first = int(getattr(controller.observation_space, "start", 0))
-        self.shape, self.start = tuple(space.shape), int(getattr(space, "start", 0))
+        self.shape = tuple(space.shape)
+        self.start = nn.Buffer(torch.from_numpy(_start(controller)))
         self.clip = normaliser.clip if normaliser is not None else 0.0
         mean, spread = _statistics(controller)
         self.mean, self.spread = nn.Buffer(torch.from_numpy(mean)), nn.Buffer(torch.from_numpy(spread))
@@ -161,7 +171,8 @@ class _Exported(nn.Module):
         output = torch.stack([self._member(layers, hidden, pieces) for layers in self.network.members]).mean(0)
         parameters = output[:, : self.network.actions]
         if self.network.last == "best":
-            return parameters.argmax(-1) + self.start, parameters
+            each = parameters.split(self.network.components or self.network.actions, -1)
+            return torch.stack([logits.argmax(-1) for logits in each], -1).reshape(-1, *self.shape) + self.start, parameters
         stretched = self.least + 0.5 * (parameters.tanh() + 1.0) * self.range if self.network.last == "tanh" else parameters
         shaped = stretched.reshape(-1, *self.shape).to(self.low.dtype)
         action = torch.maximum(torch.minimum(shaped, self.high), self.low)
@@ -268,13 +279,11 @@ def _onnx(controller: DeployedPolicy) -> tuple[bytes, Answer, str]:
     kind = TensorProto.INT64 if hasattr(space, "n") else TensorProto.FLOAT
     inputs = [helper.make_tensor_value_info("observation", kind, ["N", *space.shape])]
     made = helper.make_graph(graph.nodes, "policy", inputs, outputs, graph.constants)
-    opset = [helper.make_opsetid("", OPSET)]
-    model = helper.make_model(made, opset_imports=opset, producer_name="upslope", doc_string=f"the policy of {task.name}")
-    model.ir_version = 9
+    told, opset = f"the policy of {task.name}", [helper.make_opsetid("", OPSET)]
+    model = helper.make_model(made, opset_imports=opset, producer_name="upslope", doc_string=told, ir_version=9)
     onnx.checker.check_model(model)
     data = model.SerializeToString()
-    answer, by = _onnx_answer(data)
-    return data, answer, by
+    return data, *_onnx_answer(data)
 
 
 def _input(graph: _Graph, controller: DeployedPolicy) -> str:
@@ -328,7 +337,8 @@ def _activated(graph: _Graph, activation: str, taken: str) -> str:
 
 
 def _columns(graph: _Graph, output: str, first: int, end: int, name: str = "") -> str:
-    ends = [graph.constant(f"{kind}{first}", np.array([at])) for kind, at in (("from", first), ("to", end), ("along", 1))]
+    place = len(graph.constants)
+    ends = [graph.constant(f"{kind}{place}", np.array([at])) for kind, at in (("from", first), ("to", end), ("along", 1))]
     return graph.add("Slice", output, *ends, name=name)
 
 
@@ -336,8 +346,7 @@ def _log_std(graph: _Graph, network: GreedyNetwork, output: str) -> Any:
     from onnx import TensorProto, helper
 
     if network.log_std is not None:
-        value = graph.constant("log_std_value", network.log_std.numpy())
-        graph.add("Identity", value, name="log_std")
+        graph.add("Identity", graph.constant("log_std_value", network.log_std.numpy()), name="log_std")
         return helper.make_tensor_value_info("log_std", TensorProto.FLOAT, [network.actions])
     ends = [graph.number(end) for end in network.log_std_bounds]
     graph.add("Clip", _columns(graph, output, network.actions, 2 * network.actions), *ends, name="log_std")
@@ -349,8 +358,9 @@ def _action(graph: _Graph, controller: DeployedPolicy, network: GreedyNetwork, p
 
     space = controller.action_space
     if network.last == "best":
-        best = graph.add("ArgMax", parameters, axis=-1, keepdims=0)
-        return graph.add("Add", best, graph.constant("start", np.array(int(space.start))), name="action")
+        best, shape = _best(graph, network.components or (network.actions,), parameters), np.array([-1, *space.shape])
+        shaped = graph.add("Reshape", best, graph.constant("shape", shape))
+        return graph.add("Add", shaped, graph.constant("start", _start(controller)), name="action")
     taken = parameters
     if network.last == "tanh":
         least, width = _stretch(controller)
@@ -360,6 +370,12 @@ def _action(graph: _Graph, controller: DeployedPolicy, network: GreedyNetwork, p
     typed = graph.add("Cast", shaped, to=helper.np_dtype_to_tensor_dtype(np.dtype(space.dtype)))
     below = graph.add("Min", typed, graph.constant("high", np.asarray(space.high)))
     return graph.add("Max", below, graph.constant("low", np.asarray(space.low)), name="action")
+
+
+def _best(graph: _Graph, components: tuple[int, ...], parameters: str) -> str:
+    """The id of the largest logit, of each component the largest."""
+    cut = [_columns(graph, parameters, low, high) for low, high in pairwise([0, *accumulate(components)])]
+    return graph.add("Concat", *(graph.add("ArgMax", logits, axis=-1, keepdims=1) for logits in cut), axis=1)
 
 
 def _onnx_answer(data: bytes) -> tuple[Answer, str]:

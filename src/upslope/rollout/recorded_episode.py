@@ -10,6 +10,7 @@ import numpy as np
 
 from upslope.plain_data import JsonDict
 from upslope.policies.control.mlp import MLPPolicy
+from upslope.policies.control.network import forbid
 from upslope.policies.control.network_policy import NetworkPolicy
 from upslope.policies.control.torch_policy import TorchPolicy
 from upslope.rollout.normalise import ObservationNormaliser
@@ -25,7 +26,7 @@ class RecordedEpisode:
     seed: int
     rewards: list[float]
     actions: list[object]
-    """Choices, or vectors as lists, as the policy gave them."""
+    """Choices, or vectors and several choices as lists, as the policy gave them."""
     ended: Literal["terminated", "truncated", "unfinished"]
 
     values: list[float] = field(default_factory=list)
@@ -78,6 +79,7 @@ def play(
         while len(rewards) < MOST_WATCHED and ended == "unfinished":
             shown = seen if observations is None else observations(seen)
             output, memory = actor.step(shown, memory)
+            forbid(output, place.action_masks)
             action = actor.choose(output, np.empty(0), True)
             judged = actor.judged(shown, output, action)
             values += [] if judged is None else [float(judged[0]) * reward_spread]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from upslope.errors import UserError
+from upslope.errors import MethodError, UserError
 from upslope.experience.episodes import Episodes
 from upslope.experience.log import ExperienceLog
 from upslope.experience.sampler import DrawnRows, draw, joined, returns_to_go
@@ -22,6 +22,7 @@ from upslope.experience.store import DatasetRows, ReplayStore
 from upslope.objective.data.stored import DEMONSTRATED, REPLAYED
 from upslope.plain_data import JsonDict
 from upslope.policies.control.bound_networks import ExperienceInputs
+from upslope.policies.control.network import forbid
 from upslope.policies.control.network_policy import NetworkPolicy
 from upslope.rollout.environments import EpisodeStats
 from upslope.rollout.level_draws import LevelDraws
@@ -101,9 +102,24 @@ class ReplayRollout:
         self._levels.restart(self._restart)
         seeds = [mix(self.seed, "reset", self._restart, env) >> 32 for env in range(self._count)]
         self._raw = np.stack([self._envs.reset(env, seed, self._levels.next(env)) for env, seed in enumerate(seeds)])
-        for lane, raw in zip(self.store.lanes, self._raw, strict=True):
-            lane.begin(raw)
+        self._check_masks()
+        for env, lane in enumerate(self.store.lanes):
+            lane.begin(self._raw[env], self._mask(env))
         self._return[:], self._length[:] = 0.0, 0
+
+    def _mask(self, env: int) -> np.ndarray | None:
+        """What the environment's last observation allows."""
+        masks = self._envs.action_masks
+        return None if masks is None else masks[env]
+
+    def _check_masks(self) -> None:
+        """The environment and the dataset must both have masks or neither: a target must know what is forbidden."""
+        masks, dataset = self._envs.action_masks, self.dataset
+        if dataset is not None and (dataset.columns.action_mask is None) != (masks is None):
+            kinds = ("no action masks", "action masks")
+            ours, theirs = kinds[masks is not None], kinds[dataset.columns.action_mask is not None]
+            raise UserError(f"{self.task.name} gives {ours}, and the dataset has {theirs}. Give data with action_masks where the "
+                            "environment forbids choices, and without where it does not.")  # fmt: skip
 
     def act(self) -> None:
         """One step in every environment."""
@@ -112,7 +128,7 @@ class ReplayRollout:
         if self.observations is not None and self.dataset is None:
             self.observations.update(self._raw)
         seen = self._seen(self._raw)
-        taken = self._actions(seen)
+        taken = self._actions(seen, self._envs.action_masks)
         stepped = self._envs.step(taken, range(self._count))
         self.env_steps += self._count
         self._return += stepped.reward
@@ -121,16 +137,16 @@ class ReplayRollout:
         self.largest_reward = max(self.largest_reward, float(np.abs(stepped.reward).max()))
         self._raw = stepped.observation
         for env, lane in enumerate(self.store.lanes):
-            lane.add(taken[env], float(stepped.reward[env]), int(ended[env]), stepped.observation[env])
+            lane.add(taken[env], float(stepped.reward[env]), int(ended[env]), stepped.observation[env], self._mask(env))
             if ended[env]:
                 self._finished.append(EpisodeStats(float(self._return[env]), int(self._length[env])))
                 self._return[env], self._length[env] = 0.0, 0
                 self._raw[env] = self._envs.reset(env, None, self._levels.next(env))
-                lane.begin(self._raw[env])
+                lane.begin(self._raw[env], self._mask(env))
         if self.log is not None and self.store.lanes[0].rows - self.log.written[0] > FLUSH:
             self.log.flush()
 
-    def _actions(self, seen: np.ndarray) -> np.ndarray:
+    def _actions(self, seen: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         """What is done, as the environment takes it: what the policy draws, as the acting parts change it."""
         random = numpy_generator(self.seed, "act", self.env_steps)
         noise: np.ndarray
@@ -139,13 +155,15 @@ class ReplayRollout:
         else:
             noise = random.random(self._count)
         self._actor.refresh()
-        action = self._actor.unit(self._actor.output(seen), noise)
+        action = self._actor.unit(forbid(self._actor.output(seen), mask), noise)
         for number, part in enumerate(self.acting):
             own = numpy_generator(self.seed, "acting", number, self.env_steps)
             context = ActingContext(
-                seen, self.env_steps, self.planned_steps, own, not self.task.continuous, self.task.action_size
+                seen, self.env_steps, self.planned_steps, own, not self.task.continuous, self.task.action_size, mask
             )  # fmt: skip
             action = part(action, context)
+            if mask is not None and not mask[np.arange(len(action)), action].all():
+                raise MethodError(f"{part} of acting took a choice that {self.task.name} forbids. Let it keep to action_mask.")
         return action if self.policy.box is None else self.policy.box.from_unit(action)
 
     def warmed_up(self) -> bool:
@@ -214,7 +232,7 @@ class ReplayRollout:
             wanted = np.concatenate(order)
             by_store = np.concatenate([wanted[wanted % 2 == parity] for parity in (0, 1)])
             place = np.argsort(by_store, kind="stable")
-            rows, source, to_go = DrawnRows(*(column[place] for column in rows)), source[place], to_go[place]
+            rows, source, to_go = rows.take(place), source[place], to_go[place]
         return self._trajectories(rows, source, to_go)
 
     def world(self) -> World:
@@ -240,7 +258,9 @@ class ReplayRollout:
             if len(place)
         ]
         # Lane by lane so far; the rows of several updates are told apart by their order.
-        return DrawnRows(*(_placed(columns, [each for each in places if len(each)]) for columns in zip(*found, strict=True)))
+        wanted = [each for each in places if len(each)]
+        columns = zip(*found, strict=True)
+        return DrawnRows(*(None if column[0] is None else _placed(column, wanted) for column in columns))  # type: ignore[arg-type]
 
     def _trajectories(self, found: DrawnRows, source: np.ndarray, returns: np.ndarray) -> Trajectories:
         def column(values: np.ndarray) -> torch.Tensor:
@@ -258,7 +278,12 @@ class ReplayRollout:
                 "online": torch.full_like(same.sampled, float(self.env_steps > 0)),
             },
             label={"source": torch.from_numpy(source)},
-            inputs=ExperienceInputs(column(self._seen(found.observation)), column(self._seen(found.following))),
+            inputs=ExperienceInputs(
+                column(self._seen(found.observation)),
+                column(self._seen(found.following)),
+                None if found.action_mask is None else column(found.action_mask),
+                None if found.following_mask is None else column(found.following_mask),
+            ),
         )
 
     def _same(self, rows: int) -> Trajectories:
@@ -291,7 +316,7 @@ class ReplayRollout:
 
     def keep_in(self, folder: Path) -> None:
         """Write what happens to files in this folder from now on."""
-        self.log = ExperienceLog(folder, self.store)
+        self.log = ExperienceLog(folder, self.store, 0 if self.task.continuous else self.task.action_size)
 
     def settle(self) -> None:
         """A checkpoint comes: running episodes end here, and all that happened is in the files."""

@@ -104,7 +104,12 @@ class Run:
         return DeployedPolicy(made.task, made.policy, made.rollout.observations, made.settings.seed)
 
     def predict(
-        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: Any = None,
     ) -> tuple[Any, Any]:
         """Actions for an observation or a batch, and the state: what Stable-Baselines3's models answer to `predict`.
 
@@ -113,11 +118,12 @@ class Run:
             state: What the last call gave back, of a policy that remembers; ``None`` begins.
             episode_start: Whether an episode begins with each of them.
             deterministic: The likeliest action, otherwise one is drawn.
+            action_masks: A 1 for each choice that is allowed here and a 0 for each other, as MaskablePPO takes them.
 
         Raises:
             UserError: if the run's task is text, or the observation is not of the environment's shape.
         """
-        return self.controller.predict(observation, state, episode_start, deterministic)
+        return self.controller.predict(observation, state, episode_start, deterministic, action_masks)
 
     def export(
         self, to: str | Path, *, merge: bool = False, checkpoint: str | int = "", dtype: str = "", gguf: bool = False

@@ -56,6 +56,12 @@ class SpreadEnvironments:
     def __len__(self) -> int:
         return self._bounds[-1][1]
 
+    @property
+    def action_masks(self) -> np.ndarray | None:
+        """As `Environments.action_masks`."""
+        found = [self._own.action_masks, *(worker.action_masks for worker in self._workers)]
+        return None if any(each is None for each in found) else np.concatenate(found)  # type: ignore[arg-type]
+
     def reset(self, which: int, seed: int | None = None, level: Level | None = None) -> np.ndarray:
         """As `Environments.reset`."""
         return self._ask_one("reset", which, seed, level)
@@ -104,6 +110,8 @@ class _Worker:
 
     def __init__(self, task: GymTask, count: int) -> None:
         self.task = task
+        self.action_masks: np.ndarray | None = None
+        """Of its environments, as of the last answer."""
         surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         command = [sys.executable, "-c", "from upslope.tasks.env_workers import serve; serve()"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=surroundings)
@@ -125,7 +133,7 @@ class _Worker:
     def answer(self) -> Any:
         """What came of the last question."""
         try:
-            fine, found = pickle.loads(_receive(self.process.stdout))  # type: ignore[arg-type]
+            fine, found, self.action_masks = pickle.loads(_receive(self.process.stdout))  # type: ignore[arg-type]
         except EOFError:
             raise self._gone() from None
         if not fine:
@@ -175,11 +183,11 @@ def serve() -> None:
                 else:
                     action, *arguments = pickle.loads(message)
                     found = getattr(envs, action)(*arguments)
-                answer = (True, tuple(found) if isinstance(found, Stepped) else found)
+                answer = (True, tuple(found) if isinstance(found, Stepped) else found, envs.action_masks)
             except UserError as error:
-                answer = (False, str(error))
+                answer = (False, str(error), None)
             except Exception:  # not the environment's: those are told in words
-                answer = (False, f"\n{traceback.format_exc()}")
+                answer = (False, f"\n{traceback.format_exc()}", None)
             _send(answers, pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
 
 

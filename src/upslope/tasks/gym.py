@@ -1,7 +1,7 @@
 """Gymnasium environments as tasks: spaces made flat, errors made plain, terminations and truncations kept apart.
 
 Neither torch nor gymnasium is imported until a task is made, so that the command line's help stays fast. Left out: images beside
-numbers and multi-part actions (they are refused by name), and gymnasium's own vector environments. A plain loop over single
+numbers and trees of actions (they are refused by name), and gymnasium's own vector environments. A plain loop over single
 environments is about a quarter faster than the synchronous one, and it shows the last observation of an episode and the first of
 the next side by side, so that nobody can bootstrap from the wrong one. Simulators that take long are spread over processes
 (`upslope.tasks.env_workers`).
@@ -20,12 +20,13 @@ import numpy as np
 
 from upslope.errors import TaskError
 from upslope.plain_data import JsonDict
+from upslope.tasks.action_masks import ActionMasks
 from upslope.tasks.env_sources import ById, EnvSource
 from upslope.tasks.gym_make import stacked_frames, time_limit
 from upslope.tasks.levels import LEVELS, Level, LevelPhysics, Levels
 from upslope.tasks.physics import PARAMS, Physics
 from upslope.tasks.rendering import simplify
-from upslope.tasks.spaces import action_size, actions_taken, observation_layout
+from upslope.tasks.spaces import action_components, action_size, actions_taken, observation_layout, without_mask
 
 if TYPE_CHECKING:
     from upslope.tasks.env_workers import SpreadEnvironments
@@ -64,8 +65,10 @@ class GymTask:
         frames: Of an image: how many frames are stacked in it, all but the newest of them known from the last one; else 1.
         observation_size: Numbers in an observation: a Box flattened, a Discrete one-hot, a Dict or Tuple one after the other.
         action_space: Gymnasium's.
-        continuous: Whether actions are vectors (Box) rather than choices (Discrete).
-        action_size: Choices, or dimensions.
+        continuous: Whether actions are vectors (Box) rather than choices (Discrete, MultiDiscrete, MultiBinary).
+        action_size: Choices, those of all components together, or dimensions.
+        components: Choices of each component of a MultiDiscrete or MultiBinary; of other actions nothing.
+        mask_in_observation: Whether observations say which choices are allowed; the policy is not shown that part.
         max_episode_steps: The time limit, or ``None`` where episodes can go on for ever.
         solved: The mean return at which the environment counts as solved, if it names one.
         is_pair: Whether the last number of an observation says which of two tasks is to be done (`upslope.tasks.reset_free`).
@@ -93,11 +96,14 @@ class GymTask:
             frames = stacked_frames(made)
         finally:
             made.close()
-        self.layout = observation_layout(self.name, self.observation_space)
+        self.continuous, self.action_size = action_size(self.name, self.action_space)
+        self.components = action_components(self.action_space)
+        seen = self.observation_space if self.continuous else without_mask(self.observation_space, self.action_size)
+        self.mask_in_observation = seen is not self.observation_space
+        self.layout = observation_layout(self.name, seen)
         self.observation_shape, self.observation_dtype = self.layout.shape, self.layout.dtype
         self.observation_size = prod(self.observation_shape)
         self.frames = frames if self.layout.is_image and not self.layout.is_tree else 1
-        self.continuous, self.action_size = action_size(self.name, self.action_space)
         self.remarks: tuple[str, ...] = (*self._without_limit(), *self._without_text(), *self._without_state())
 
     def _without_limit(self) -> Iterator[str]:
@@ -155,6 +161,8 @@ class Environments:
             raise TaskError(f"{task.name}: asked for {count} environments; at least 1 is needed.")
         self.task = task
         self._envs = [task.make_one() for _ in range(count)]
+        choices = 0 if task.continuous else task.action_size
+        self._masks = ActionMasks(self._envs, choices, task.components, task.mask_in_observation)
         self._physics = [LevelPhysics(env, task.levels) for env in self._envs] if task.levels else []
         self._levels: list[Level | None] = [None] * count
         self._steps = [0] * count
@@ -165,6 +173,11 @@ class Environments:
 
     def __len__(self) -> int:
         return len(self._envs)
+
+    @property
+    def action_masks(self) -> np.ndarray | None:
+        """``[envs, choices]`` booleans, of each environment's last observation; none where it gives none, or before a reset."""
+        return self._masks.allowed
 
     def reset(self, which: int, seed: int | None = None, level: Level | None = None) -> np.ndarray:
         """The first observation of a new episode, ``[D]`` or an image; without a seed the environment goes on with its own.
@@ -181,12 +194,16 @@ class Environments:
             raise self._raised("reset()", which, error) from error
         flat = np.zeros(self._shape, self._dtype)
         try:
-            observation, _ = returned
+            observation, info = returned
             self._write(flat, observation)
         except (TypeError, ValueError) as error:
             raise self._wrong("reset()", returned, "an observation and a dict", error) from error
         if self._zeros is not None and not np.isfinite(flat).all():
             raise self._not_finite("reset()", "observation", observation)
+        try:
+            self._masks.look(which, observation, info)
+        except ValueError as error:
+            raise self._masked_wrongly("reset()", error) from error
         return flat
 
     def _enter(self, which: int, seed: int | None, level: Level | None) -> int | None:
@@ -204,11 +221,14 @@ class Environments:
         return self._levels[which]
 
     def step(self, actions: np.ndarray, which: Sequence[int]) -> Stepped:
-        """Step the environments ``which`` with one action each: ids ``[B]`` or vectors ``[B, D]``. Nothing is reset."""
-        count, write = len(which), self._write
+        """Step the environments ``which`` with one action each: ids ``[B]``, of components ``[B, K]``, or vectors ``[B, D]``.
+
+        Nothing is reset.
+        """
+        count, write, masks = len(which), self._write, self._masks
         seen = np.zeros((count, *self._shape), self._dtype)
         reward: list[object] = [0.0] * count
-        ends, cut = [False] * count, [False] * count
+        ends, cut, masked = [False] * count, [False] * count, masks.allowed is not None
         for row, (action, env) in enumerate(zip(self._as_taken(actions), which, strict=True)):
             self._steps[env] += 1
             try:
@@ -216,11 +236,13 @@ class Environments:
             except (Exception, SystemExit) as error:
                 raise self._raised(f"step({action})", env, error) from error
             try:
-                observation, reward[row], ends[row], cut[row], _ = returned
+                observation, reward[row], ends[row], cut[row], info = returned
                 write(seen[row], observation)
             except (TypeError, ValueError) as error:
                 wanted = "observation, reward, terminated, truncated and a dict"
                 raise self._wrong(f"step({action})", returned, wanted, error, env) from error
+            if masked or (info and masks.came_late(info)):
+                self._take_mask(f"step({action})", env, observation, info, bool(ends[row] or cut[row]))
         terminated = np.array(ends, bool)
         return Stepped(seen, self._checked(seen, reward, which), terminated, np.array(cut, bool) & ~terminated)
 
@@ -240,6 +262,18 @@ class Environments:
             if not np.isfinite(seen[row]).all():
                 raise self._not_finite("step()", "observation", seen[row], env)
         return np.array([float(reward) for reward in rewards])  # arrays of one number each, or a sum that overflowed
+
+    def _take_mask(self, call: str, env: int, observation: Any, info: Any, ended: bool) -> None:
+        try:
+            if self._masks.allowed is None:
+                raise ValueError("here is an action mask, and reset() gave none")
+            self._masks.take(env, observation, info, ended)
+        except ValueError as error:
+            raise self._masked_wrongly(call, error, env) from error
+
+    def _masked_wrongly(self, call: str, error: Exception, env: int | None = None) -> TaskError:
+        return TaskError(f"{self.task.name}: {error}, from {call}{self._when(env)}. Every observation needs a mask, with a 1 for "
+                         f"each choice of {self.task.action_space} that is allowed and a 0 for each other.")  # fmt: skip
 
     def _raised(self, call: str, env: int, error: BaseException) -> TaskError:
         return TaskError(f"{self.task.name} raised {_in_words(error, self._envs[env])} in {call}{self._when(env)}.")
@@ -288,7 +322,7 @@ class Environments:
 
     def _as_taken(self, actions: np.ndarray) -> Any:
         taken = actions_taken(self.task.action_space, actions)
-        return taken if self.task.continuous else taken.tolist()
+        return taken if self.task.continuous or self.task.components else taken.tolist()
 
 
 def _is_finite_number(value: Any) -> bool:

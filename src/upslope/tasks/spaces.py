@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from upslope.errors import TaskError
+from upslope.tasks.action_masks import MASK
 
 Path = tuple[str | int, ...]
 """Keys from the whole observation to a part of it."""
@@ -140,6 +141,14 @@ def observation_layout(name: str, space: Any) -> ObservationLayout:
     return ObservationLayout((begin,), np.dtype(np.float32), tuple(parts), tuple(left_out))
 
 
+def without_mask(space: Any, choices: int) -> Any:
+    """A Dict of observations without its part ``action_mask``, if that has an entry for each choice; any other space as it is."""
+    from gymnasium import spaces
+
+    masked = isinstance(space, spaces.Dict) and MASK in space.spaces and prod(space[MASK].shape or (0,)) == choices
+    return spaces.Dict({key: each for key, each in space.spaces.items() if key != MASK}) if masked else space
+
+
 def _leaves(name: str, space: Any, path: Path, left_out: list[str]) -> Iterator[tuple[Path, Any]]:
     """The parts of a tree in gymnasium's order; texts inside of one are left out."""
     from gymnasium import spaces
@@ -201,18 +210,41 @@ def _write_image(out: np.ndarray, observation: Any) -> None:
 
 
 def action_size(name: str, space: object) -> tuple[bool, int]:
-    """Whether actions are vectors rather than choices, and how many numbers or choices there are."""
+    """Whether actions are vectors rather than choices, and how many numbers or choices there are, those of all components."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):
         return False, int(space.n)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return True, int(np.prod(space.shape))
-    raise TaskError(f"{name} has actions {space}; only Discrete and a Box of floats can be used.")
+    if components := action_components(space):
+        return False, sum(components)
+    raise TaskError(f"{name} has actions {space}; only Discrete, MultiDiscrete, MultiBinary and a Box of floats can be used. "
+                    "Give a function that makes it with gymnasium's TransformAction around it.")  # fmt: skip
+
+
+def action_components(space: object) -> tuple[int, ...]:
+    """Choices of each component of an action that consists of several: of a MultiDiscrete, or of a MultiBinary, which has two
+    each. Of any other space nothing."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.MultiDiscrete):
+        return tuple(int(count) for count in np.ravel(space.nvec))
+    if isinstance(space, spaces.MultiBinary):
+        return (2,) * prod(space.shape)
+    return ()
 
 
 def actions_taken(space: Any, actions: np.ndarray) -> np.ndarray:
-    """Actions as a policy gives them, ids ``[B]`` or vectors ``[B, D]``, as the environment takes them: clipped, from its start."""
-    if hasattr(space, "n"):
-        return actions + int(space.start)
+    """Actions as a policy gives them, as the environment takes them: clipped, from its start.
+
+    Args:
+        actions: Ids ``[B]``, ids of components ``[B, K]``, or vectors ``[B, D]``.
+    """
+    if not hasattr(space, "low"):
+        return actions + int(space.start) if not space.shape else _components_taken(space, actions)
     return np.clip(actions.reshape(-1, *space.shape), space.low, space.high).astype(space.dtype, copy=False)
+
+
+def _components_taken(space: Any, actions: np.ndarray) -> np.ndarray:
+    return (actions.reshape(-1, *space.shape) + getattr(space, "start", 0)).astype(space.dtype, copy=False)

@@ -130,6 +130,9 @@ class TableNets:
         with torch.set_grad_enabled(live):
             return self._actor(whose).log_probabilities(self._seen(POLICY, at, live), not live)
 
+    def action_mask(self, at: At) -> None:
+        """Nothing is forbidden."""
+
     # -- what models say -----------------------------------------------------------------------------------------------
 
     def value(self, model: str, at: At, action: Tensor | None = None, lagged: bool = False, members: int = 0) -> Tensor:

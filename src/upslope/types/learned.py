@@ -151,6 +151,16 @@ class ActingContext:
     """Of this tick and this part."""
     discrete: bool
     action_size: int
+    action_mask: np.ndarray | None = None
+    """``[B, action_size]`` booleans: the choices that are allowed; none where all are."""
+
+    def uniform_choices(self) -> np.ndarray:
+        """A choice for each observation ``[B]``, drawn uniformly among those that are allowed."""
+        rows, mask = len(self.observation), self.action_mask
+        if mask is None:
+            return self.random.integers(0, self.action_size, rows)
+        wanted = (self.random.random(rows) * mask.sum(-1)).astype(np.int64)  # which of the allowed ones, counted from 0
+        return (mask.cumsum(-1) <= wanted[:, None]).sum(-1)
 
 
 class Acting(Part):
@@ -159,7 +169,7 @@ class Acting(Part):
     scope = "step"
 
     def __call__(self, action: np.ndarray, context: ActingContext) -> np.ndarray:
-        """Actions ``[B]`` or ``[B, A]`` in [-1, 1]."""
+        """Actions ``[B]`` or ``[B, A]`` in [-1, 1]. Choices must be among those that ``context.action_mask`` allows."""
         raise NotImplementedError
 
     def warm_up(self) -> int:

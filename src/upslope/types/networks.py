@@ -45,6 +45,12 @@ class Networks(Protocol):
     def log_probabilities(self, at: At, whose: Whose = "policy") -> Tensor:
         """Of every choice, ``[N, T, A]``, where actions are choices."""
 
+    def action_mask(self, at: At) -> Tensor | None:
+        """The choices that are allowed, ``[N, T, A]`` booleans; none where nothing is forbidden.
+
+        All answers keep to it: a forbidden choice has probability zero, and a value below that of any other.
+        """
+
     def value(self, model: str, at: At, action: Tensor | None = None, lagged: bool = False, members: int = 0) -> Tensor:
         """What a model says: ``[E, N, T, J]`` of its E members (of the first ``members`` of them, if not 0) for J actions.
 

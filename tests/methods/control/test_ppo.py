@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from batches import at_proximal, gradient
+from choice_environments import Dials
 from oracles import control_batch, loss_and_gradient, one_answer, torchrl_gae
 from torch import Tensor
 
@@ -126,6 +128,34 @@ def test_whole_steps_equal_those_of_stable_baselines(
         for name, weight in wanted.weights.items():
             assert_near(found.weights[name], weight, name, atol=1e-5)
     assert (own[-1].weights["critic.2.bias"] - first["critic.2.bias"]).abs() > 1e-3
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.checks("oracle", "ppo", by="whole steps equal those of Stable-Baselines3")
+@pytest.mark.oracle("stable-baselines3")
+def test_steps_with_several_choices_at_once_are_those_of_stable_baselines3(monkeypatch: pytest.MonkeyPatch):
+    """One ratio for all components of an action: their probabilities are multiplied."""
+    from beside_stable_baselines import our_steps, their_steps
+
+    # Stable-Baselines3 gives ids from 0 on, in 64 bits.
+    gymnasium.register("Dials-v0", entry_point=Dials, kwargs={"first": (0, 0, 0), "kind": np.int64})
+    zoo = preset_for("rl-zoo", "gym:CartPole-v1")
+    preset = dataclasses.replace(
+        zoo, n_envs=2, n_steps=60, batch_size=48, n_epochs=3, ent_coef=0.01, linear_lr=False, linear_clip=False
+    )
+    try:
+        first, own, rows = our_steps(preset, "Dials-v0", monkeypatch)
+        theirs = their_steps(preset, "Dials-v0", first, rows, monkeypatch)
+    finally:
+        gymnasium.registry.pop("Dials-v0")
+    assert rows[0].action.shape == (2, 60, 3) and rows[0].proximal.logp.shape == (2, 60)
+    for found, wanted in zip(own, theirs, strict=True):
+        for name, column in wanted.columns.items():
+            assert_near(found.columns[name], column, name, atol=1e-4)
+        assert found.norms == pytest.approx(wanted.norms, rel=1e-4)
+        for name, weight in wanted.weights.items():
+            assert_near(found.weights[name], weight, name, atol=1e-5)
+    assert (own[-1].weights["actor.2.bias"] - first["actor.2.bias"]).abs().max() > 1e-3
 
 
 @pytest.mark.checks("oracle", "ppo", by="GAE and the dual clip worked out by hand")

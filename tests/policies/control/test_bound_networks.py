@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from stored_rows import Small, drawn_rows
 
 from upslope.errors import MethodError
 from upslope.methods import find
+from upslope.objective.critics.members import SmallestMember
+from upslope.objective.critics.targets import BestChoice, SoftValue
+from upslope.objective.critics.temperature import Temperature
 from upslope.policies.control.network_policy import flat_modules
 from upslope.testing.table_nets import small
-from upslope.types import ActionSpace
+from upslope.types import ActionSpace, Trajectories
 
 ROWS = drawn_rows(0)
 
@@ -103,3 +108,85 @@ def test_other_rows_have_draws_of_their_own_and_a_given_number_is_one_more_input
     assert some.actions("now").action.shape == (5, 1, 1, 3)
     with pytest.raises(RuntimeError):  # this policy was not built for it
         made.nets(ROWS).actions("now", given={"beta": torch.ones(24, 1)})
+
+
+def masked_rows(space: ActionSpace) -> tuple[Trajectories, torch.Tensor, torch.Tensor]:
+    """Drawn rows that forbid choices, never the recorded one; in the first row one choice is left behind the row."""
+    rows, random = drawn_rows(0, space=space), torch.Generator().manual_seed(3)
+    now, after = (torch.rand(24, 1, space.actions, generator=random) < 0.5 for _ in range(2))
+    now = now.scatter(-1, rows.action.unsqueeze(-1), True)
+    after[..., 0] |= ~after.any(-1)
+    after[0, 0] = torch.arange(space.actions) == 2
+    inputs = dataclasses.replace(rows.inputs, action_mask=now, following_mask=after)
+    return rows.replace(inputs=inputs), now, after
+
+
+CHOICES = ActionSpace((5,), 4, True)
+
+
+def test_what_is_masked_has_no_probability_and_no_value():
+    rows, now, after = masked_rows(CHOICES)
+    made = Small(small(find("sac")), space=CHOICES)
+    nets, plain = made.nets(rows), made.nets(drawn_rows(0, space=CHOICES))
+    for at, mask in (("now", now), ("next", after)):
+        assert torch.equal(nets.action_mask(at), mask) and plain.action_mask(at) is None
+        logits = plain.log_probabilities(at).masked_fill(~mask, -torch.inf)
+        wanted = torch.distributions.Categorical(logits=logits).probs
+        torch.testing.assert_close(nets.log_probabilities(at).exp(), wanted)
+        for whose in ("policy", "uniform"):
+            drawn = nets.actions(at, whose, draws=50)
+            assert mask.unsqueeze(2).expand(-1, -1, 50, -1).gather(-1, drawn.action.unsqueeze(-1)).all()
+            assert drawn.logp.isfinite().all()
+        uniform = nets.actions(at, "uniform", draws=400)
+        counts = torch.nn.functional.one_hot(uniform.action, 4).sum(2) / 400
+        torch.testing.assert_close(counts, mask / mask.sum(-1, keepdim=True), atol=0.12, rtol=0)
+        torch.testing.assert_close(uniform.logp[..., 0], -mask.sum(-1).log())
+        values = nets.value("q", at, lagged=True)
+        assert torch.equal(values[:, mask], plain.value("q", at, lagged=True)[:, mask]) and (values[:, ~mask] < -1e8).all()
+    recorded = rows.action.unsqueeze(2)
+    assert torch.equal(nets.value("q", "now", recorded), plain.value("q", "now", recorded))
+
+
+def test_the_best_choice_is_the_best_that_is_allowed():
+    rows, _, after = masked_rows(CHOICES)
+    made = Small(small(find("sac")).derive(), space=CHOICES)
+    with torch.no_grad():
+        made.policy.lagged["q"].stack.flat.add_(0.05)  # the copy does not agree with the critic
+    nets = made.nets(rows).scoped("q")
+    batch = rows.replace(nets=nets)
+    own, lagged = (made.policy.networks["q"], made.policy.lagged["q"])
+    values = lagged.answer(rows.inputs.following, None, True).amin(0).masked_fill(~after, -torch.inf)
+    assert torch.equal(BestChoice()(batch, SmallestMember()), values.amax(-1))
+    chosen = own.answer(rows.inputs.following, None, True).amin(0).masked_fill(~after, -torch.inf).argmax(-1, keepdim=True)
+    found = BestChoice(double=True)(batch, SmallestMember())
+    assert torch.equal(found, values.gather(-1, chosen).squeeze(-1)) and found[0] == values[0, 0, 2]
+
+
+def test_the_soft_value_is_an_expectation_over_what_is_allowed():
+    """With one choice left there is no entropy; a forbidden one adds nothing, whatever it is worth."""
+    rows, now, after = masked_rows(CHOICES)
+    made = Small(small(find("sac")), space=CHOICES)
+    batch = rows.replace(nets=made.nets(rows).scoped("q"))
+    found = SoftValue(temperature=0.3)(batch, SmallestMember())
+    plain = made.nets(drawn_rows(0, space=CHOICES))
+    one = torch.distributions.Categorical(logits=plain.log_probabilities("next").masked_fill(~after, -torch.inf))
+    values = plain.value("q", "next", lagged=True).amin(0)
+    torch.testing.assert_close(found, (one.probs * values).sum(-1) + 0.3 * one.entropy())
+    torch.testing.assert_close(found[0, 0], values[0, 0, 2])
+    loss, notes = Temperature().loss(rows.replace(nets=made.nets(rows).scoped("temperature")))
+    logp = plain.log_probabilities("now").masked_fill(~now, -torch.inf)
+    entropy = torch.distributions.Categorical(logits=logp).entropy()
+    torch.testing.assert_close(notes["entropy"], entropy)  # wanted is a share of the most that is allowed; log alpha is 0 at first
+    assert loss.isfinite().all() and loss.eq(0).all()
+    (module,) = flat_modules(made.policy.networks["temperature"])
+    module.zero_gradient()
+    loss.sum().backward()
+    torch.testing.assert_close(module.flat.grad.sum(), -(0.98 * now.sum(-1).log() - entropy).sum())
+
+
+@pytest.mark.parametrize("name", ["sac", "iql", "cql", "cal-ql", "awac"])
+def test_updates_on_masked_choices_are_finite(name: str):
+    rows, _, _ = masked_rows(CHOICES)
+    made = Small(small(find(name)), space=CHOICES)
+    made.update(rows)
+    assert all(weight.isfinite().all() for weight in made.policy.weights().values())

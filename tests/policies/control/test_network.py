@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch
 from upslope.errors import UserError
 from upslope.learners.adam import Adam
 from upslope.policies.control.mlp import ControlInputs, MLPPolicy
+from upslope.policies.control.network import Categorical, actions_at, forbid
 from upslope.types import Head, Trajectories, View
 
 ALL = frozenset({"entropy", "value", "median"})
@@ -123,3 +126,87 @@ def test_the_lean_adam_is_torchs_to_the_last_bit_and_shares_its_state():
         made.append((one.detach(), two.detach()))
     assert torch.equal(made[0][0], made[1][0]) and torch.equal(made[0][1], made[1][1])
     assert not torch.equal(made[0][0], start)
+
+
+# -- what is forbidden, and several choices at once ------------------------------------------------------------------------
+
+
+def test_a_masked_softmax_by_hand():
+    """Logits (0, ln 3, 5) with the last forbidden: p = (1/4, 3/4, 0), H = 2 ln 2 - 3/4 ln 3; the gradient of log p of the second
+    is (-1/4, 1/4, 0), that of H is -p (ln p + H) = (-1/4 (H - ln 4), -3/4 (H + ln 3/4), 0)."""
+    logits = np.array([[0.0, math.log(3), 5.0]])
+    forbid(logits, np.array([[True, True, False]]))
+    found = Categorical(logits, np.array([1]))
+    entropy = 2 * math.log(2) - 0.75 * math.log(3)
+    np.testing.assert_allclose(found.chances, [[0.25, 0.75, 0.0]], atol=1e-12)
+    assert found.logp[0] == pytest.approx(math.log(0.75)) and found.entropy[0] == pytest.approx(entropy)
+    np.testing.assert_allclose(found.grad(np.ones(1), None), [[-0.25, 0.25, 0.0]], atol=1e-12)
+    by_hand = [-0.25 * (entropy - math.log(4)), -0.75 * (entropy + math.log(0.75)), 0.0]
+    np.testing.assert_allclose(found.grad(None, np.ones(1)), [by_hand], atol=1e-12)
+
+
+def random_choices(components: tuple[int, ...], rows: int = 50) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logits, masks that leave something in every component, and ids that they allow."""
+    random = torch.Generator().manual_seed(4)
+    logits = 3 * torch.randn(rows, sum(components), generator=random, dtype=torch.float64)
+    mask = torch.rand(rows, sum(components), generator=random) < 0.6
+    ids = torch.stack([torch.randint(0, count, (rows,), generator=random) for count in components], -1)
+    starts = torch.tensor([0, *components[:-1]]).cumsum(0)
+    return logits, mask.scatter(1, ids + starts, True), ids
+
+
+@pytest.mark.parametrize("components", [(5,), (3, 2, 4), (1, 2)], ids=str)
+def test_masked_choices_are_those_of_torch_with_minus_infinity(components: tuple[int, ...]):
+    logits, mask, ids = random_choices(components)
+    mine = logits.numpy().copy()
+    forbid(mine, mask.numpy())
+    found = actions_at(mine, None, components if len(components) > 1 else (), (ids if len(components) > 1 else ids[:, 0]).numpy())
+    logits.requires_grad_(True)
+    each = [torch.distributions.Categorical(logits=part) for part in logits.masked_fill(~mask, -torch.inf).split(components, -1)]
+    logp = torch.stack([one.log_prob(taken) for one, taken in zip(each, ids.unbind(-1), strict=True)]).sum(0)
+    entropy = torch.stack([one.entropy() for one in each]).sum(0)
+    np.testing.assert_allclose(found.logp, logp.detach(), atol=1e-12)
+    np.testing.assert_allclose(found.entropy, entropy.detach(), atol=1e-12)
+    weights = torch.linspace(-1, 1, len(logp), dtype=torch.float64)
+    (weights * logp + weights.flip(0) * entropy).sum().backward()
+    mine_grad = found.grad(weights.numpy(), weights.flip(0).numpy())
+    np.testing.assert_allclose(mine_grad, logits.grad, atol=1e-12)
+    assert not mine_grad[~mask.numpy()].any()
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_policies_of_masked_components_learn_with_the_gradients_of_the_function(plain: bool):
+    policy = MLPPolicy(3, 9, False, hidden=(5,), components=(3, 2, 4), seed=1).double()
+    policy.plain = plain
+    _, mask, ids = random_choices((3, 2, 4), 6)
+    seen = torch.randn(3, 2, 3, generator=torch.Generator().manual_seed(0))
+    ones = torch.ones(3, 2)
+    rows = Trajectories(sampled=ones, reward=torch.zeros(3), group=torch.arange(3), task=torch.arange(3), behavior=View(ones),
+                        action=ids.view(3, 2, 3), inputs=ControlInputs(seen, mask.view(3, 2, 9)))  # fmt: skip
+    look = lambda *flats: tuple(policy.evaluate(rows, frozenset({"entropy"})).columns().values())  # noqa: E731
+    assert torch.autograd.gradcheck(look, tuple(policy.flat.values()))
+    assert look()[0].isfinite().all()
+
+
+def test_an_action_of_components_is_drawn_as_often_as_its_parts_allow():
+    policy = MLPPolicy(1, 5, False, components=(2, 3))
+    policy.actor[-1].weight.zero_()
+    policy.actor[-1].bias.copy_(torch.tensor([0.2, 0.8, 0.5, 0.3, 0.2]).log())
+    noise = torch.rand(20_000, 2, generator=torch.Generator().manual_seed(0))
+    acted = policy.act(torch.zeros(20_000, 1), noise)
+    share = torch.bincount(3 * acted.action[:, 0] + acted.action[:, 1], minlength=6) / 20_000
+    torch.testing.assert_close(share, torch.tensor([0.1, 0.06, 0.04, 0.4, 0.24, 0.16]), atol=0.015, rtol=0)
+    torch.testing.assert_close(acted.logp, share.new_tensor([0.1, 0.06, 0.04, 0.4, 0.24, 0.16]).log()[
+        3 * acted.action[:, 0] + acted.action[:, 1]], atol=1e-5, rtol=0)  # fmt: skip
+    assert policy.act(torch.zeros(1, 1), noise[:1], greedy=True).action.tolist() == [[1, 0]]
+
+
+def test_components_survive_a_file(tmp_path: Path):
+    policy = MLPPolicy(3, 9, False, components=(3, 2, 4), seed=1)
+    policy.save(tmp_path)
+    found = MLPPolicy.from_folder(tmp_path)
+    assert found.sizes == policy.sizes and found.sizes.components == (3, 2, 4)
+    MLPPolicy(3, 9, False).save(tmp_path)
+    assert "components" not in (tmp_path / "policy.json").read_text()
+    with pytest.raises(UserError, match="must be the same"):
+        policy.load(tmp_path)

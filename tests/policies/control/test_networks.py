@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+from choice_environments import Dials
 
 import upslope as up
 from upslope.errors import MethodError, UserError
@@ -16,6 +17,8 @@ from upslope.report.describe import show_text
 from upslope.runtime.method_file import method_from_table, method_table
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
+from upslope.tasks.env_sources import FromFactory
+from upslope.tasks.gym import GymTask
 
 QUICK = dict(steps=1, envs=2, horizon=8, eval_problems=2, record="none", threads=1)
 
@@ -94,3 +97,10 @@ def test_text_has_no_such_network_and_control_no_view():
 def test_show_says_what_acts():
     assert "policy = MLP(hidden=(64, 64), activation='tanh', log_std=0, encoder=DefaultEncoder())" in show_text(find("ppo"))
     assert "MLP" not in show_text(find("grpo"))
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac", "td3", "iql"])
+def test_methods_with_a_store_refuse_several_choices_at_once_and_name_ppo(name: str):
+    task = GymTask(FromFactory(Dials))
+    with pytest.raises(MethodError, match=r"Dials has the actions MultiDiscrete\(\[3 2 4\].*Take ppo"):
+        find(name).policy.build(task, 0)

@@ -67,7 +67,8 @@ class Conservative(Penalty):
         if nets.discrete:
             judged = nets.value(critic, "now")
             recorded = judged.gather(-1, batch.action.unsqueeze(-1).expand(len(judged), -1, -1, -1)).squeeze(-1)
-            judged = self._at_least_the_return(judged, batch)
+            judged, mask = self._at_least_the_return(judged, batch), nets.action_mask("now")
+            judged = judged if mask is None else judged.masked_fill(~mask, -torch.inf)  # a return raises no forbidden choice
         else:
             judged, recorded = self._drawn(batch, critic)
         return self.temperature * (judged / self.temperature).logsumexp(-1) - recorded

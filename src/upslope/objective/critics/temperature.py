@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from upslope.objective.base import Learned, ModelNetwork, Notes
+from upslope.objective.base import Learned, ModelNetwork, Networks, Notes
 from upslope.objective.critics.targets import networks
 from upslope.objective.networks import Scalar
 from upslope.types import Batch
@@ -41,9 +41,9 @@ class Temperature(Learned):
 
     def loss(self, batch: Batch) -> tuple[Tensor, Notes]:
         nets = networks(batch)
-        wanted = self.target_entropy
+        wanted: float | Tensor | str = self.target_entropy
         if isinstance(wanted, str):
-            wanted = CHOICES_SHARE * math.log(nets.action_size) if nets.discrete else -float(nets.action_size)
+            wanted = _wanted(nets)
         if nets.discrete:
             choices = nets.log_probabilities("now").detach()
             surprise = (choices.exp() * choices).sum(-1)
@@ -51,3 +51,11 @@ class Temperature(Learned):
             surprise = nets.actions("now").logp.detach().squeeze(-1)
         logarithm = nets.column(nets.scope, "logarithm")
         return -logarithm * (surprise + wanted), {"temperature": logarithm.detach().exp(), "entropy": -surprise}
+
+
+def _wanted(nets: Networks) -> float | Tensor:
+    """The entropy that is aimed for where none is named; where choices are masked, of those that are allowed ``[N, T]``."""
+    if not nets.discrete:
+        return -float(nets.action_size)
+    mask = nets.action_mask("now")
+    return CHOICES_SHARE * (math.log(nets.action_size) if mask is None else mask.sum(-1).log())

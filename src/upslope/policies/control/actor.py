@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from upslope.policies.control.network import ACTIVATIONS, Categorical, Gaussian
+from upslope.policies.control.network import ACTIVATIONS, actions_at
 from upslope.types import View
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ class Acted(NamedTuple):
     """An action and what the policy thought of it, ``[B]`` each; ``value`` is absent without a critic."""
 
     action: Tensor
-    """Ids ``[B]`` or vectors ``[B, D]``. Gaussian actions are as drawn: the environment's side clips them to its box."""
+    """Ids ``[B]``, ids of components ``[B, K]`` or vectors ``[B, D]``. Gaussian actions are as drawn: the environment's side clips
+    them to its box."""
     logp: Tensor
     entropy: Tensor | None
     value: Tensor | None
@@ -54,6 +56,7 @@ class Actor(WithoutMemory):
         stacks = [policy.actor] + ([policy.critic] if policy.critic is not None else [])
         self.has_value = len(stacks) == 2
         self.activation = ACTIVATIONS[policy.sizes.activation].call
+        self.components = policy.sizes.components
         self.log_std = policy.log_std.float().numpy().copy() if policy.log_std is not None else None
         self._std = np.exp(self.log_std) if self.log_std is not None else None
         self._weights: list[tuple[np.ndarray, np.ndarray]] = []
@@ -72,23 +75,22 @@ class Actor(WithoutMemory):
         return hidden @ head + head_bias
 
     def choose(self, output: np.ndarray, noise: np.ndarray, greedy: bool = False) -> np.ndarray:
-        """Actions ``[B]`` or ``[B, D]`` for one step's output; the noise is as in `MLPPolicy.act`."""
+        """Actions ``[B]``, ``[B, K]`` or ``[B, D]`` for one step's output; the noise is as in `MLPPolicy.act`."""
         parameters = output[:, :-1] if self.has_value else output
         if self._std is not None:
             return parameters.copy() if greedy else parameters + self._std * noise
-        if greedy:
-            return parameters.argmax(-1)
-        # Inverse CDF without normalising. A uniform below one times the total stays below the total in floating point, so the
-        # index stays inside, and an action of probability zero is never the first to pass the threshold.
-        cumulative = np.exp(parameters - parameters.max(-1, keepdims=True)).cumsum(-1)
-        return (cumulative <= noise[:, None] * cumulative[:, -1:]).sum(-1)
+        if not self.components:
+            return picked(parameters, noise, greedy)
+        ends = [0, *accumulate(self.components)]
+        own = [noise if greedy else noise[:, k] for k in range(len(self.components))]
+        return np.stack([picked(parameters[:, low:high], own[k], greedy) for k, (low, high) in enumerate(pairwise(ends))], -1)
 
     def view(self, output: np.ndarray, action: np.ndarray) -> View:
         """What was thought of the actions, for outputs with any leading axes: a whole rollout in one call."""
         shape, output = output.shape[:-1], output.reshape(-1, output.shape[-1])
         parameters = output[:, :-1] if self.has_value else output
         action = action.reshape(len(output), *action.shape[len(shape) :])
-        thought = Categorical(parameters, action) if self.log_std is None else Gaussian(parameters, self.log_std, action)
+        thought = actions_at(parameters, self.log_std, self.components, action)
         columns = {"logp": thought.logp, "entropy": thought.entropy} | ({"value": output[:, -1]} if self.has_value else {})
         return View.of({name: torch.from_numpy(column.reshape(shape)) for name, column in columns.items()})
 
@@ -99,3 +101,13 @@ class Actor(WithoutMemory):
     def judged(self, observation: np.ndarray, output: np.ndarray, action: np.ndarray) -> np.ndarray | None:
         """What the critic expects from here on, ``[B]``, given one step's output; nothing without a critic."""
         return output[:, -1] if self.has_value else None
+
+
+def picked(logits: np.ndarray, noise: np.ndarray, greedy: bool) -> np.ndarray:
+    """A choice ``[B]`` from logits ``[B, A]``: the likeliest, or the one that uniforms ``[B]`` draw."""
+    if greedy:
+        return logits.argmax(-1)
+    # Inverse CDF without normalising. A uniform below one times the total stays below the total in floating point, so the
+    # index stays inside, and an action of probability zero is never the first to pass the threshold.
+    cumulative = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
+    return (cumulative <= noise[:, None] * cumulative[:, -1:]).sum(-1)

@@ -21,6 +21,8 @@ from upslope.types import Drawn
 
 LOG_STD = (-20.0, 2.0)
 """Bounds of the logarithm of a standard deviation."""
+FORBIDDEN = -1e9
+"""Logit and value of a choice that is not allowed. Its probability is exactly zero, and zero times this is a number."""
 EDGE = 1e-6
 """How near a recorded action may come to the ends of [-1, 1] before tanh is undone."""
 NUMPY_ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -135,25 +137,35 @@ class CertainActor(_Actor):
 
 
 class SoftmaxActor(_Actor):
-    """A softmax over choices."""
+    """A softmax over choices, or over those that a mask ``[N, T, A]`` allows."""
 
-    def log_probabilities(self, observation: Tensor, frozen: bool) -> Tensor:
-        return self.output(observation, frozen).log_softmax(-1)
+    def log_probabilities(self, observation: Tensor, frozen: bool, mask: Tensor | None = None) -> Tensor:
+        return allowed(self.output(observation, frozen), mask).log_softmax(-1)
 
-    def sample(self, observation: Tensor, noise: Tensor, frozen: bool) -> Drawn:
-        logp = self.log_probabilities(observation, frozen)
-        last = self.actions - 1
+    def sample(self, observation: Tensor, noise: Tensor, frozen: bool, mask: Tensor | None = None) -> Drawn:
+        logp = self.log_probabilities(observation, frozen, mask)
+        last = self.actions - 1 if mask is None else _last_of(mask)
         action = torch.searchsorted(logp.exp().cumsum(-1).contiguous(), noise.contiguous(), right=True).clamp_max(last)
         return Drawn(action, logp.gather(-1, action))
 
-    def logp(self, observation: Tensor, action: Tensor, frozen: bool) -> Tensor:
-        return self.log_probabilities(observation, frozen).gather(-1, action)
+    def logp(self, observation: Tensor, action: Tensor, frozen: bool, mask: Tensor | None = None) -> Tensor:
+        return self.log_probabilities(observation, frozen, mask).gather(-1, action)
 
     def choose(self, output: np.ndarray, noise: np.ndarray, greedy: bool) -> np.ndarray:
         if greedy:
             return output.argmax(-1)
         cumulative = np.exp(output - output.max(-1, keepdims=True)).cumsum(-1)
         return (cumulative <= noise[:, None] * cumulative[:, -1:]).sum(-1)
+
+
+def allowed(numbers: Tensor, mask: Tensor | None) -> Tensor:
+    """Logits or values of choices ``[..., A]``, with `FORBIDDEN` in place of those that a mask does not allow."""
+    return numbers if mask is None else numbers.masked_fill(~mask, FORBIDDEN)
+
+
+def _last_of(mask: Tensor) -> Tensor:
+    """The last choice that is allowed ``[N, T, 1]``: rounding may end a cumulative sum below one."""
+    return mask.shape[-1] - 1 - mask.flip(-1).int().argmax(-1, keepdim=True)
 
 
 def _squash_logarithm(drawn: Tensor) -> Tensor:

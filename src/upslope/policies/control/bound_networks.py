@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
-from upslope.policies.control.network_policy import POLICY, NetworkPolicy
+from upslope.policies.control.actors import allowed
+from upslope.policies.control.network_policy import POLICY, NetworkPolicy, mask_arguments
 from upslope.types import At, Drawn, Whose
 
 LAGGED, UNIFORM = "lagged", "uniform"
@@ -30,9 +31,14 @@ class ExperienceInputs:
     """``[N, T, ...]``, as networks see it."""
     following: Tensor
     """The observation behind each row."""
+    action_mask: Tensor | None = None
+    """``[N, T, A]`` booleans: the choices that were allowed; none where nothing was forbidden."""
+    following_mask: Tensor | None = None
+    """The same for the observation behind each row."""
 
     def take(self, pick: Callable[[Tensor], Tensor]) -> ExperienceInputs:
-        return ExperienceInputs(pick(self.observation), pick(self.following))
+        columns = (self.observation, self.following, self.action_mask, self.following_mask)
+        return ExperienceInputs(*(None if column is None else pick(column) for column in columns))  # type: ignore[arg-type]
 
 
 class BoundNetworks:
@@ -90,11 +96,13 @@ class BoundNetworks:
             noise = observation.new_zeros(()).expand(wide)
         else:
             noise = self.noise(UNIFORM if self.discrete else "normal", f"{at}/{whose}/{draws}", wide)
-        return network.sample(observation, noise, frozen)
+        return network.sample(observation, noise, frozen, **self._masked(at))
 
     def _uniform(self, at: At, shape: tuple[int, ...]) -> Drawn:
         wide = shape if self.discrete else (*shape, self.action_size)
         drawn = self.noise(UNIFORM, f"{at}/uniform/{shape[-1]}", wide)
+        if (mask := self.action_mask(at)) is not None:
+            return _uniform_among(mask, drawn)
         if self.discrete:
             logp = drawn.new_full(shape, -torch.tensor(float(self.action_size)).log().item())
             return Drawn((drawn * self.action_size).long().clamp_max(self.action_size - 1), logp)
@@ -103,11 +111,19 @@ class BoundNetworks:
     def logp(self, at: At, action: Tensor, whose: Whose = POLICY, given: Mapping[str, Tensor] | None = None) -> Tensor:
         live = whose == self.scope == POLICY
         with torch.set_grad_enabled(live or action.requires_grad):
-            return self._network(whose).logp(self._shown(at, given), action, not live)
+            return self._network(whose).logp(self._shown(at, given), action, not live, **self._masked(at))
 
     def log_probabilities(self, at: At, whose: Whose = POLICY) -> Tensor:
-        network, key = self._network(whose), ("log_probabilities", at, whose)
-        return self._answer(key, whose == self.scope == POLICY, lambda frozen: network.log_probabilities(self._seen(at), frozen))
+        network, key, mask = self._network(whose), ("log_probabilities", at, whose), self._masked(at)
+        return self._answer(
+            key, whose == self.scope == POLICY, lambda frozen: network.log_probabilities(self._seen(at), frozen, **mask)
+        )
+
+    def action_mask(self, at: At) -> Tensor | None:
+        return self.inputs.action_mask if at == "now" else self.inputs.following_mask
+
+    def _masked(self, at: At) -> dict[str, Tensor]:
+        return mask_arguments(self.action_mask(at))
 
     # -- what models say -----------------------------------------------------------------------------------------------
 
@@ -116,7 +132,13 @@ class BoundNetworks:
         own = model == self.scope and not lagged
         through = own or (action is not None and action.requires_grad)
         key = ("value", model, lagged, at, _place(action), members)
-        return self._answer(key, through, lambda frozen: network.answer(self._seen(at), action, not own, members), action)
+        mask = self.action_mask(at) if action is None else None
+
+        def answer(frozen: bool) -> Tensor:
+            found = network.answer(self._seen(at), action, not own, members)
+            return found if mask is None or found.shape[-1] != self.action_size else allowed(found, mask)
+
+        return self._answer(key, through, answer, action)
 
     def column(self, model: str, name: str, at: At = "now", **inputs: Tensor) -> Tensor:
         own = model == self.scope
@@ -174,6 +196,14 @@ class BoundNetworks:
             knob = "policy.lag" if name == POLICY else f"models.{name}.lag"
             raise MethodError(f"a part asks the slowly following copy of {name!r}, which has none. Set {knob}, as in 0.005.")
         return self.policy.lagged[name]
+
+
+def _uniform_among(mask: Tensor, drawn: Tensor) -> Drawn:
+    """Choices among those that a mask ``[N, T, A]`` allows, from uniforms ``[N, T, J]``."""
+    count = mask.sum(-1, keepdim=True)
+    wanted = (drawn * count).long().clamp_max(count - 1)  # which of the allowed ones, counted from 0
+    action = (mask.cumsum(-1).unsqueeze(2) <= wanted.unsqueeze(-1)).sum(-1)
+    return Drawn(action, -count.to(drawn.dtype).log().expand_as(drawn))
 
 
 def _place(action: Tensor | None) -> Any:

@@ -29,7 +29,8 @@ class GreedyNetwork:
     """The layers of each network. Where there are several, their outputs are averaged."""
     activation: str
     last: Literal["best", "clipped", "tanh"]
-    """From outputs to actions: the id of the largest; the means clipped to the box; tanh of the means, stretched to the box."""
+    """From outputs to actions: the id of the largest, in each component; the means clipped to the box; tanh of the means, stretched
+    to the box."""
     actions: int
     """Outputs that are logits, values of choices or means."""
     std: Literal["none", "shared", "state"] = "none"
@@ -37,6 +38,8 @@ class GreedyNetwork:
     log_std: Tensor | None = None
     """The shared vector."""
     log_std_bounds: tuple[float, float] = (-float("inf"), float("inf"))
+    components: tuple[int, ...] = ()
+    """Choices of each component of an action that consists of several; they add up to ``actions``."""
 
 
 def dense_layers(stack: MLPStack) -> tuple[tuple[DenseLayer, ...], ...]:

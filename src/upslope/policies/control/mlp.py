@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -46,9 +46,12 @@ class ControlInputs:
     """``[N, T, D]``, as the policy saw it: normalised, if the rollout normalises. Images ``[N, T, ...]`` are bytes."""
     memory: Tensor | None = None
     """``[N, S]``: what was remembered in front of each row, of policies that remember."""
+    action_mask: Tensor | None = None
+    """``[N, T, A]`` booleans: the choices that were allowed; none where the environment forbids nothing."""
 
-    def take(self, pick) -> ControlInputs:
-        return ControlInputs(pick(self.observation), None if self.memory is None else pick(self.memory))
+    def take(self, pick: Callable[[Tensor], Tensor]) -> ControlInputs:
+        others = (None if column is None else pick(column) for column in (self.memory, self.action_mask))
+        return ControlInputs(pick(self.observation), *others)
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class MLPSizes:
         continuous: Gaussian rather than categorical.
         hidden: Widths of the hidden layers, of actor and critic alike. Wider fits more and acts slower.
         activation: ``tanh``, ``relu`` or ``silu``. Bounded tanh is the safer one for on-policy control.
+        components: Choices of each component, where a discrete action has several; they add up to ``actions``.
     """
 
     observation: int
@@ -68,9 +72,11 @@ class MLPSizes:
     continuous: bool
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
+    components: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(int(width) for width in self.hidden))
+        object.__setattr__(self, "components", tuple(int(choices) for choices in self.components))
         if self.activation not in ACTIVATIONS:
             raise UserError(f"no activation named {self.activation!r}.{did_you_mean(self.activation, ACTIVATIONS)} "
                             f"There are {', '.join(ACTIVATIONS)}.")  # fmt: skip
@@ -89,6 +95,7 @@ class MLPPolicy(nn.Module):
         observation_size: Numbers in an observation.
         actions: Choices, or dimensions if ``continuous``.
         log_std: Of a Gaussian policy, where it starts; later it is learned.
+        components: Choices of each component of an action, where it has several. They are drawn independently of each other.
         seed: Of the initial weights. The global generator is not touched.
     """
 
@@ -97,9 +104,10 @@ class MLPPolicy(nn.Module):
     pads = True
 
     def __init__(self, observation_size: int, actions: int, continuous: bool, *, hidden: Sequence[int] = (64, 64),
-                 activation: str = "tanh", log_std: float = 0.0, seed: int = 0) -> None:  # fmt: skip
+                 activation: str = "tanh", log_std: float = 0.0, components: Sequence[int] = (),
+                 seed: int = 0) -> None:  # fmt: skip
         super().__init__()
-        self.sizes = MLPSizes(observation_size, actions, continuous, tuple(hidden), activation)
+        self.sizes = MLPSizes(observation_size, actions, continuous, tuple(hidden), activation, tuple(components))
         self.plain = False
         """Compute with torch's own operations: slower, and what the fast way is held against."""
         self.flat = nn.ParameterDict()
@@ -120,7 +128,8 @@ class MLPPolicy(nn.Module):
                 f"{task.name} has images as observations, {task.observation_space}; an MLPPolicy takes vectors. Take what the part "
                 "MLP() builds for a task, or an environment that reports its state as numbers."
             )
-        return cls(task.observation_size, task.action_size, task.continuous, **options)
+        components = getattr(task, "components", ())
+        return cls(task.observation_size, task.action_size, task.continuous, components=components, **options)
 
     # -- the critic ----------------------------------------------------------------------------------------------------
 
@@ -165,7 +174,7 @@ class MLPPolicy(nn.Module):
         """Act once on observations ``[B, D]``. A loop takes one `acting` and uses that instead.
 
         Args:
-            noise: Uniforms ``[B]`` for discrete actions, normals ``[B, D]`` for continuous ones.
+            noise: Uniforms ``[B]`` for discrete actions (``[B, K]`` of K components), normals ``[B, D]`` for continuous ones.
             greedy: Take the likeliest action; the noise is not looked at.
         """
         actor = self.acting()
@@ -178,7 +187,7 @@ class MLPPolicy(nn.Module):
         """How the likeliest action comes from an observation."""
         layers = tuple(DenseLayer(layer.weight.float().clone(), layer.bias.float().clone()) for layer in self.actor)
         if self.log_std is None:
-            return GreedyNetwork((layers,), self.sizes.activation, "best", self.sizes.actions)
+            return GreedyNetwork((layers,), self.sizes.activation, "best", self.sizes.actions, components=self.sizes.components)
         spread = self.log_std.detach().float().clone()
         return GreedyNetwork((layers,), self.sizes.activation, "clipped", self.sizes.actions, "shared", spread)
 
@@ -201,8 +210,8 @@ class MLPPolicy(nn.Module):
         stacks = {name: stack for name, stack in self._stacks.items() if name == "policy" or name in needs}
         if self.plain:
             vectors = {name: (self.flat[name], stack.widths) for name, stack in stacks.items()}
-            return PlainPass(vectors, self.sizes, rows.inputs.observation, rows.action, "entropy" in needs)
-        action = rows.action.numpy()
+            return PlainPass(vectors, self.sizes, rows.inputs.observation, rows.action, "entropy" in needs, rows.inputs.action_mask)
+        action, mask = rows.action.numpy(), rows.inputs.action_mask
         return NetworkPass(
             stacks,
             self._log_std,
@@ -210,6 +219,8 @@ class MLPPolicy(nn.Module):
             action.reshape(-1, *action.shape[2:]),
             "entropy" in needs,
             action.shape[:2],
+            self.sizes.components,
+            None if mask is None else mask.numpy().reshape(-1, self.sizes.actions),
         )
 
     def backward_pass(self, done: NetworkPass | PlainPass, grads: Mapping[str, np.ndarray]) -> float:
@@ -268,7 +279,8 @@ class MLPPolicy(nn.Module):
 
     def save(self, folder: Path | str | CheckpointWriter) -> None:
         """Write ``policy.safetensors`` and ``policy.json``, each whole or not at all."""
-        description = {"kind": "mlp", **asdict(self.sizes), "value_head": self.critic is not None, "heads": self.heads}
+        sizes = {name: value for name, value in asdict(self.sizes).items() if name != "components" or value}
+        description = {"kind": "mlp", **sizes, "value_head": self.critic is not None, "heads": self.heads}
         with saving(folder) as files:
             files.write_tensors("policy.safetensors", self.weights())
             files.write("policy.json", (json.dumps(description, indent=2) + "\n").encode())
@@ -295,7 +307,10 @@ class MLPPolicy(nn.Module):
     def from_folder(cls, folder: Path | str) -> MLPPolicy:
         """The policy that was saved there."""
         sizes, _, _ = _read_description(as_reader(folder))
-        policy = cls(sizes.observation, sizes.actions, sizes.continuous, hidden=sizes.hidden, activation=sizes.activation)
+        policy = cls(
+            sizes.observation, sizes.actions, sizes.continuous, hidden=sizes.hidden, activation=sizes.activation,
+            components=sizes.components,
+        )  # fmt: skip
         policy.load(folder)
         return policy
 
@@ -344,7 +359,8 @@ def _read_description(files: CheckpointReader) -> tuple[MLPSizes, bool, list[str
         raise UserError(f"no policy.json in {files.folder}. Give the folder of a saved policy.")
     described = files.read_json("policy.json")
     try:
-        sizes = MLPSizes(**{name: described[name] for name in MLPSizes.__dataclass_fields__})
+        known = {"components": (), **described}  # only policies of several components name them
+        sizes = MLPSizes(**{name: known[name] for name in MLPSizes.__dataclass_fields__})
         return sizes, bool(described["value_head"]), list(described.get("heads", []))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} does not describe a control policy: {error!r}.") from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,6 +118,17 @@ def cut_vector(flat: Any, widths: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
         begin = end
 
 
+def forbid(output: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """Gives choices that a mask ``[M, A]`` does not allow a logit of minus infinity, in place: probability and gradient zero.
+
+    Args:
+        output: ``[M, ...]``: the logits, or values, and whatever else stands behind them.
+    """
+    if mask is not None:
+        output[:, : mask.shape[-1]][~mask] = -np.inf
+    return output
+
+
 class Categorical:
     """A categorical distribution in logits ``[M, A]``, with log-probability and entropy at the actions ``[M]`` taken."""
 
@@ -141,6 +152,23 @@ class Categorical:
         if entropy is not None:
             found -= entropy[:, None] * self.chances * (self.logs + self.entropy[:, None])
         return found
+
+
+class MultiCategorical:
+    """Independent categorical distributions side by side, in logits ``[M, sum of components]``, at ids ``[M, K]``.
+
+    An action is all components together: its log-probability and its entropy are the sums of theirs.
+    """
+
+    def __init__(self, logits: np.ndarray, action: np.ndarray, components: tuple[int, ...]) -> None:
+        ends = [0, *accumulate(components)]
+        self._each = [Categorical(logits[:, low:high], action[:, k]) for k, (low, high) in enumerate(pairwise(ends))]
+        self.logp = np.add.reduce([each.logp for each in self._each])
+        self.entropy = np.add.reduce([each.entropy for each in self._each])
+
+    def grad(self, logp: np.ndarray | None, entropy: np.ndarray | None) -> np.ndarray:
+        """Gradient in the logits, given those of log-probability and entropy."""
+        return np.concatenate([each.grad(logp, entropy) for each in self._each], -1)
 
 
 class Gaussian:
@@ -169,6 +197,16 @@ class Gaussian:
         return found
 
 
+Actions = Categorical | MultiCategorical | Gaussian
+
+
+def actions_at(parameters: np.ndarray, log_std: np.ndarray | None, components: tuple[int, ...], action: np.ndarray) -> Actions:
+    """The distribution of actions in a network's output ``[M, A]``, at the actions taken."""
+    if log_std is not None:
+        return Gaussian(parameters, log_std, action)
+    return MultiCategorical(parameters, action, components) if components else Categorical(parameters, action)
+
+
 class NetworkPass:
     """A forward pass of a policy: the columns of the actions taken on some observations, and the backward pass to its weights.
 
@@ -176,17 +214,20 @@ class NetworkPass:
         stacks: By name; ``policy`` gives the distribution, every other a column of its own name.
         log_std: Of a Gaussian policy, as a view of the end of its vector.
         observation: ``[M, D]``.
-        action: ``[M]`` choices or ``[M, A]``.
+        action: ``[M]`` choices, ``[M, K]`` choices of components, or ``[M, A]``.
         shape: Of each column: any that has M numbers.
+        components: Choices of each component; none where an action is one choice or a vector.
+        mask: ``[M, A]``, the choices that were allowed; none where all were.
     """
 
     def __init__(self, stacks: dict[str, LayerStack], log_std: np.ndarray | None, observation: np.ndarray, action: np.ndarray,
-                 want_entropy: bool, shape: tuple[int, ...]) -> None:  # fmt: skip
+                 want_entropy: bool, shape: tuple[int, ...], components: tuple[int, ...] = (),
+                 mask: np.ndarray | None = None) -> None:  # fmt: skip
         self.stacks, self._observation, self._kept, found = stacks, observation, {}, {}
         for name, stack in stacks.items():
             found[name], self._kept[name] = stack.forward(observation)
         parameters = found.pop("policy")
-        self._distribution = Categorical(parameters, action) if log_std is None else Gaussian(parameters, log_std, action)
+        self._distribution = actions_at(forbid(parameters, mask), log_std, components, action)
         own = (
             {"logp": self._distribution.logp, "entropy": self._distribution.entropy}
             if want_entropy

@@ -157,7 +157,8 @@ class NetworkPolicy(nn.Module):
     def evaluate(self, rows: Trajectories, needs: frozenset[str] = frozenset()) -> View:
         """Log-probabilities ``[N, T]`` of the recorded actions."""
         assert rows.action is not None
-        return View(self.actor.logp(self.shown(rows.inputs.observation), rows.action.unsqueeze(2), frozen=False).squeeze(2))
+        seen, masked = self.shown(rows.inputs.observation), mask_arguments(rows.inputs.action_mask)
+        return View(self.actor.logp(seen, rows.action.unsqueeze(2), frozen=False, **masked).squeeze(2))
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
@@ -297,6 +298,11 @@ class NetworkActor(WithoutMemory):
     def value(self, observation: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Zeros: what a critic thinks depends on the action."""
         return np.zeros(len(observation), np.float32)
+
+
+def mask_arguments(mask: Tensor | None) -> dict[str, Tensor]:
+    """The argument ``mask`` for actors of choices, where some are forbidden; those of vectors have none."""
+    return {} if mask is None else {"mask": mask}
 
 
 def frozen(module: Any) -> Any:

@@ -63,7 +63,8 @@ class MLP(Network):
         options: JsonDict = dict(hidden=self.hidden, activation=self.activation, log_std=self.log_std, seed=seed)
         if encoder is None:
             return MLPPolicy.for_task(task, **options)
-        return TorchPolicy(task.observation_shape, task.action_size, task.continuous, encoder=encoder, **options)
+        options |= {"encoder": encoder, "components": task.components}
+        return TorchPolicy(task.observation_shape, task.action_size, task.continuous, **options)
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Recurrent(HiddenLayers, Network):
         memory = RecurrentMemory(inputs, self.memory, self.cell, seed)
         return TorchPolicy(
             task.observation_shape, task.action_size, task.continuous, hidden=self.hidden, activation=self.activation,
-            encoder=encoder, memory=memory, log_std=self.log_std, seed=seed,
+            encoder=encoder, memory=memory, log_std=self.log_std, components=task.components, seed=seed,
         )  # fmt: skip
 
 
@@ -253,7 +254,16 @@ class GreedyChoice(Network):
 
 
 def space_of(task: Any) -> ActionSpace:
-    """What networks must know of a task."""
+    """What networks must know of a task.
+
+    Raises:
+        MethodError: if an action consists of several choices.
+    """
+    if getattr(task, "components", ()):
+        raise MethodError(
+            f"{task.name} has the actions {task.action_space}, several choices at once; methods that learn from stored experience "
+            "take one choice or a vector. Take ppo, or another that learns from what it samples."
+        )
     shape = getattr(task, "observation_shape", (task.observation_size,))
     axis = task.layout.channel_axis if len(shape) > 1 else None
     return ActionSpace(shape, task.action_size, not task.continuous, axis)

@@ -23,19 +23,19 @@ class PairActor(Pair):
         """Whether nothing is drawn."""
         return self.first.certain
 
-    def sample(self, observation: Tensor, noise: Tensor, frozen: bool) -> Drawn:
+    def sample(self, observation: Tensor, noise: Tensor, frozen: bool, **mask: Tensor) -> Drawn:
         own, second = observation[..., :-1], observation[..., -1] > 0
-        one, other = (actor.sample(own, noise, frozen) for actor in (self.second, self.first))
+        one, other = (actor.sample(own, noise, frozen, **mask) for actor in (self.second, self.first))
         wide = second[..., None, None] if one.action.dim() == 4 else second[..., None]
         return Drawn(torch.where(wide, one.action, other.action), torch.where(second[..., None], one.logp, other.logp))
 
-    def logp(self, observation: Tensor, action: Tensor, frozen: bool) -> Tensor:
+    def logp(self, observation: Tensor, action: Tensor, frozen: bool, **mask: Tensor) -> Tensor:
         """``[N, T, J]``."""
-        return self.chosen(observation, lambda actor, own: actor.logp(own, action, frozen), trailing=1)
+        return self.chosen(observation, lambda actor, own: actor.logp(own, action, frozen, **mask), trailing=1)
 
-    def log_probabilities(self, observation: Tensor, frozen: bool) -> Tensor:
+    def log_probabilities(self, observation: Tensor, frozen: bool, **mask: Tensor) -> Tensor:
         """``[N, T, A]``."""
-        return self.chosen(observation, lambda actor, own: actor.log_probabilities(own, frozen), trailing=1)
+        return self.chosen(observation, lambda actor, own: actor.log_probabilities(own, frozen, **mask), trailing=1)
 
     def choose(self, output: np.ndarray, noise: np.ndarray, greedy: bool) -> np.ndarray:
         """Actions for outputs ``[B, O + 1]``, behind which the number of the task stands."""

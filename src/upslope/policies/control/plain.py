@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, Independent, Normal
+from torch.distributions import Categorical, Independent, Normal
 
 from upslope.policies.control.actor import Actor
 from upslope.policies.control.network import cut_vector
@@ -30,9 +30,17 @@ def network_output(flat: Tensor, widths: tuple[int, ...], activation: str, obser
     return F.linear(hidden, head, head_bias)
 
 
-def distribution(output: Tensor, log_std: Tensor | None) -> Distribution:
-    """Of the actions: categorical in logits, or a Gaussian with independent dimensions."""
-    return Categorical(logits=output) if log_std is None else Independent(Normal(output, log_std.exp()), 1)
+def logp_and_entropy(output: Tensor, log_std: Tensor | None, components: tuple[int, ...], action: Tensor) -> tuple[Tensor, Tensor]:
+    """Of actions: categorical in logits, several of them side by side, or a Gaussian with independent dimensions."""
+    if log_std is not None:
+        vector = Independent(Normal(output, log_std.exp()), 1)
+        return vector.log_prob(action), vector.entropy()
+    if not components:
+        choice = Categorical(logits=output)
+        return choice.log_prob(action), choice.entropy()
+    each = [Categorical(logits=logits) for logits in output.split(components, -1)]
+    logp = torch.stack([one.log_prob(taken) for one, taken in zip(each, action.unbind(-1), strict=True)])
+    return logp.sum(0), torch.stack([one.entropy() for one in each]).sum(0)
 
 
 class PlainPass:
@@ -41,15 +49,18 @@ class PlainPass:
     Args:
         vectors: Weights and widths by name; ``policy`` gives the distribution, every other a column of its own name.
         observation: ``[N, T, D]``.
-        action: ``[N, T]`` choices or ``[N, T, A]``.
+        action: ``[N, T]`` choices, ``[N, T, K]`` choices of components, or ``[N, T, A]``.
+        mask: ``[N, T, A]``, the choices that were allowed; none where all were.
     """
 
     def __init__(self, vectors: Mapping[str, tuple[Tensor, tuple[int, ...]]], sizes: MLPSizes, observation: Tensor,
-                 action: Tensor, want_entropy: bool) -> None:  # fmt: skip
+                 action: Tensor, want_entropy: bool, mask: Tensor | None = None) -> None:  # fmt: skip
         outputs = {name: network_output(*vector, sizes.activation, observation) for name, vector in vectors.items()}
         log_std = vectors["policy"][0][-sizes.actions :] if sizes.continuous else None
-        actions = distribution(outputs.pop("policy"), log_std)
-        own = {"logp": actions.log_prob(action)} | ({"entropy": actions.entropy()} if want_entropy else {})
+        parameters = outputs.pop("policy")
+        parameters = parameters if mask is None else parameters.masked_fill(~mask, -torch.inf)
+        logp, entropy = logp_and_entropy(parameters, log_std, sizes.components, action)
+        own = {"logp": logp} | ({"entropy": entropy} if want_entropy else {})
         self.tensors: dict[str, Tensor] = own | {name: output.squeeze(-1) for name, output in outputs.items()}
 
     @property
@@ -75,5 +86,5 @@ class PlainActor(Actor):
     def view(self, output: np.ndarray, action: np.ndarray) -> View:
         found = torch.from_numpy(output)
         parameters, value = (found[..., :-1], found[..., -1]) if self.has_value else (found, None)
-        actions = distribution(parameters, None if self.log_std is None else torch.from_numpy(self.log_std))
-        return View(actions.log_prob(torch.from_numpy(action)), actions.entropy(), value)
+        log_std = None if self.log_std is None else torch.from_numpy(self.log_std)
+        return View(*logp_and_entropy(parameters, log_std, self.components, torch.from_numpy(action)), value)

@@ -25,7 +25,7 @@ from upslope.errors import MethodError, UserError
 from upslope.policies.control.actor import Actor
 from upslope.policies.control.greedy import GreedyNetwork
 from upslope.policies.control.memory import RecurrentMemory
-from upslope.policies.control.plain import distribution
+from upslope.policies.control.plain import logp_and_entropy
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
 from upslope.runtime.seeding import generator
 from upslope.types import Ended, Head, Trajectories, View
@@ -50,6 +50,7 @@ class TorchPolicy(nn.Module):
             vector, is the features.
         memory: Of what came before in the episode. With one decisions depend on one another, and rows are learned from whole.
         log_std: Of a Gaussian policy, where it starts.
+        components: Choices of each component of an action, where it has several.
         seed: Of the stacks' weights.
     """
 
@@ -59,8 +60,9 @@ class TorchPolicy(nn.Module):
 
     def __init__(self, observation_shape: Sequence[int], actions: int, continuous: bool, *, hidden: Sequence[int] = (64, 64),
                  activation: str = "tanh", encoder: nn.Module | None = None, memory: RecurrentMemory | None = None,
-                 log_std: float = 0.0, seed: int = 0) -> None:  # fmt: skip
+                 log_std: float = 0.0, components: Sequence[int] = (), seed: int = 0) -> None:  # fmt: skip
         super().__init__()
+        self.components = tuple(components)
         self.observation_shape, self.actions, self.continuous = tuple(observation_shape), actions, continuous
         self.hidden, self.activation = tuple(hidden), activation
         self.plain = False
@@ -162,10 +164,10 @@ class TorchPolicy(nn.Module):
         if "value" in needs and not self.has_value:
             raise MethodError("a value was asked of a policy without a critic. Call add_value_head(seed) before the first rollout.")
         features = self._row_features(rows)
-        actions = distribution(self.stacks["policy"](features), self.log_std)
-        columns = {"logp": actions.log_prob(rows.action.to(self.device))}
-        if "entropy" in needs:
-            columns["entropy"] = actions.entropy()
+        parameters, mask = self.stacks["policy"](features), rows.inputs.action_mask
+        parameters = parameters if mask is None else parameters.masked_fill(~mask.to(self.device), -torch.inf)
+        logp, entropy = logp_and_entropy(parameters, self.log_std, self.components, rows.action.to(self.device))
+        columns = {"logp": logp} | ({"entropy": entropy} if "entropy" in needs else {})
         columns |= {name: stack(features).squeeze(-1) for name, stack in self.stacks.items() if name in needs and name != "policy"}
         return TorchPass({name: column.to(rows.action.device) for name, column in columns.items()})
 
@@ -277,6 +279,7 @@ class TorchActor(Actor):
         here = policy.device if policy.encoder is not None else torch.device("cpu")
         self._policy = policy.frozen_copy().to(here)
         self.has_value, self.memory_size, self.device = policy.has_value, policy.memory_size, here
+        self.components = policy.components
         self.log_std = policy.log_std.detach().float().cpu().numpy().copy() if policy.log_std is not None else None
         self._std = np.exp(self.log_std) if self.log_std is not None else None
 
