@@ -60,6 +60,9 @@ from upslope.objective.critics.temperature import Temperature as Temperature
 from upslope.objective.critics.values import CautiousValue as CautiousValue
 from upslope.objective.critics.values import ExpectileValue as ExpectileValue
 from upslope.objective.curriculum.uncertainty import ByUncertainty as ByUncertainty
+from upslope.objective.data.augment import Augmentation as Augmentation
+from upslope.objective.data.augment import NoAugmentation as NoAugmentation
+from upslope.objective.data.augment import RandomCrop as RandomCrop
 from upslope.objective.data.ground_truth import GroundTruth as GroundTruth
 from upslope.objective.data.last_response import LastResponse as LastResponse
 from upslope.objective.data.previous import PreviousStep as PreviousStep
@@ -85,6 +88,10 @@ from upslope.objective.models.success import SuccessClassifier as SuccessClassif
 from upslope.objective.models.value import ValueFunction as ValueFunction
 from upslope.objective.networks.balance import BoundedNumber as BoundedNumber
 from upslope.objective.networks.discriminator import DiscriminatorNetwork as DiscriminatorNetwork
+from upslope.objective.networks.encoders import DefaultEncoder as DefaultEncoder
+from upslope.objective.networks.encoders import Encoder as Encoder
+from upslope.objective.networks.encoders import NatureCNN as NatureCNN
+from upslope.objective.networks.encoders import SmallCNN as SmallCNN
 from upslope.objective.networks.mlp import MLPEnsemble as MLPEnsemble
 from upslope.objective.networks.scalar import Scalar as Scalar
 from upslope.objective.networks.vae import ActionVAE as ActionVAE
