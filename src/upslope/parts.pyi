@@ -172,6 +172,7 @@ from upslope.policies.control.networks import Deterministic as Deterministic
 from upslope.policies.control.networks import FamilyOfPolicies as FamilyOfPolicies
 from upslope.policies.control.networks import GreedyChoice as GreedyChoice
 from upslope.policies.control.networks import MLP as MLP
+from upslope.policies.control.networks import Recurrent as Recurrent
 from upslope.policies.control.networks import Stochastic as Stochastic
 from upslope.policies.views.layer import Layer as Layer
 from upslope.policies.views.routing import RoutingReplay as RoutingReplay

@@ -20,9 +20,11 @@ from upslope.experience.sampler import DrawnRows, draw, joined, returns_to_go
 from upslope.experience.search_tree import SearchTree
 from upslope.experience.store import DatasetRows, ReplayStore
 from upslope.objective.data.stored import DEMONSTRATED, REPLAYED
+from upslope.plain_data import JsonDict
 from upslope.policies.control.bound_networks import ExperienceInputs
 from upslope.policies.control.network_policy import NetworkPolicy
 from upslope.rollout.environments import EpisodeStats
+from upslope.rollout.level_draws import LevelDraws
 from upslope.rollout.normalise import ObservationNormaliser, Stored
 from upslope.runtime.seeding import mix, numpy_generator, stable_hash
 from upslope.tasks.gym import GymTask
@@ -36,7 +38,8 @@ class ReplayRollout:
     """Acts, remembers and draws.
 
     Running episodes cannot be saved. They are cut at every checkpoint, and `restart` begins fresh ones from a counter: an
-    interrupted run and one that was not see the same.
+    interrupted run and one that was not see the same. Environments that are never reset go on where they are, and a resumed run
+    puts them there again, if they can be (`Environments.states`).
 
     Args:
         data: How rows are drawn, and how much is remembered.
@@ -72,8 +75,11 @@ class ReplayRollout:
         """Of all rewards that were seen, by size: what values must be explained by."""
         self._count, self._workers = envs, workers
         self._envs: Any = None
+        self._levels = LevelDraws(task.levels, seed, envs)
         self._raw: Any = None
         self._restart = 1
+        self._carried: list[JsonDict] | None = None
+        """Where environments that are never reset were when the run was saved, until somebody acts."""
         self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
         self._finished: list[EpisodeStats] = []
         self._actor = policy.acting()
@@ -89,8 +95,12 @@ class ReplayRollout:
     def _begin(self) -> None:
         if self._envs is None:
             self._envs = self.task.make(self._count, self._workers)
+        for env, state in enumerate(self._carried or ()):
+            self._envs.restore(env, state)
+        self._carried = None
+        self._levels.restart(self._restart)
         seeds = [mix(self.seed, "reset", self._restart, env) >> 32 for env in range(self._count)]
-        self._raw = np.stack([self._envs.reset(env, seed) for env, seed in enumerate(seeds)])
+        self._raw = np.stack([self._envs.reset(env, seed, self._levels.next(env)) for env, seed in enumerate(seeds)])
         for lane, raw in zip(self.store.lanes, self._raw, strict=True):
             lane.begin(raw)
         self._return[:], self._length[:] = 0.0, 0
@@ -115,7 +125,7 @@ class ReplayRollout:
             if ended[env]:
                 self._finished.append(EpisodeStats(float(self._return[env]), int(self._length[env])))
                 self._return[env], self._length[env] = 0.0, 0
-                self._raw[env] = self._envs.reset(env)
+                self._raw[env] = self._envs.reset(env, None, self._levels.next(env))
                 lane.begin(self._raw[env])
         if self.log is not None and self.store.lanes[0].rows - self.log.written[0] > FLUSH:
             self.log.flush()
@@ -297,7 +307,8 @@ class ReplayRollout:
         state["logged"] = list(self.log.written) if self.log is not None else [0] * self._count
         if self.observations is not None:
             state.update({f"observation.{key}": value for key, value in self.observations.state().items()})
-        return state
+        places = self._carried if self._envs is None else self._envs.states()
+        return state | ({} if places is None else {"environments": places})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; `restart` must follow. Without files to write to, nothing is remembered."""
@@ -308,6 +319,7 @@ class ReplayRollout:
         if self.log is not None:
             self.log.restore([int(length) for length in state["logged"]])
         self._raw, self._finished = None, []
+        self._carried = state.get("environments")
 
     def close(self) -> None:
         if self._envs is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from upslope.errors import MethodError
@@ -12,6 +13,7 @@ from upslope.objective.base import ActionSpace, ModelNetwork
 from upslope.objective.networks.encoders import DefaultEncoder, Encoder, flat_encoder
 from upslope.objective.networks.flat_network import FlatNetwork
 from upslope.objective.networks.layers import MLPStack
+from upslope.objective.networks.pair import PairModel
 
 
 class MLPModel(nn.Module):
@@ -41,6 +43,22 @@ class MLPModel(nn.Module):
             return found.gather(-1, action.expand(found.shape[0], *action.shape))
         return found
 
+    def state(self, observation: Tensor, frozen: bool) -> Tensor:
+        """The state as `of_state` and `slope` take it, ``[N, T, D]``: whoever changes it gives it back."""
+        return observation
+
+    def of_state(self, observation: Tensor, frozen: bool, state: Tensor) -> Tensor:
+        """What a model of states says ``[E, N, T, 1]`` of others than those of the rows."""
+        return self.answer(state, None, frozen)
+
+    def slope(self, observation: Tensor, frozen: bool, state: Tensor) -> Tensor:
+        """The gradient ``[N, T, D]`` of what its first member says, in the state; it can be descended itself."""
+        with torch.enable_grad():
+            state = state.detach().requires_grad_()
+            said = self.answer(state, None, frozen, members=1)
+            (found,) = torch.autograd.grad(said.sum(), state, create_graph=not frozen)
+        return found
+
 
 class HiddenLayers:
     """What parts with the field ``hidden`` share: a list is a tuple, and layers without a width are refused."""
@@ -68,6 +86,8 @@ class MLPEnsemble(HiddenLayers, ModelNetwork):
         hidden: widths of the hidden layers. None at all leaves one linear layer, as the DQN paper has behind its encoder.
         activation: between them.
         layer_norm: normalise what goes into each activation; it keeps values outside the data from growing.
+        pair: all of it twice, each for one of the two tasks of an environment that is never reset; the last number of an
+            observation says which.
         encoder: what makes features of an observation, shared by the members.
     """
 
@@ -78,9 +98,15 @@ class MLPEnsemble(HiddenLayers, ModelNetwork):
     hidden: tuple[int, ...] = (256, 256)
     activation: Literal["relu", "tanh", "silu", "gelu"] = "relu"
     layer_norm: bool = False
+    pair: bool = False
     encoder: Encoder = field(default_factory=DefaultEncoder)
 
     def build(self, space: ActionSpace, takes_action: bool, seed: int) -> nn.Module:
+        if self.pair:
+            return PairModel.build(lambda own, seed: self._one(own, takes_action, seed), space, seed)
+        return self._one(space, takes_action, seed)
+
+    def _one(self, space: ActionSpace, takes_action: bool, seed: int) -> MLPModel:
         judges: Literal["state", "action", "choices"] = "state"
         encoder, inputs = flat_encoder(self.encoder, space, seed ^ 1)  # other draws than those of the layers
         outputs = 1

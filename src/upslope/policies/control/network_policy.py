@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from upslope.errors import UserError
 from upslope.objective.networks.balance import sinusoids
 from upslope.objective.networks.layers import FlatModule, follow
+from upslope.objective.networks.pair import Pair
+from upslope.policies.control.actor import WithoutMemory
 from upslope.policies.control.actors import LOG_STD, NUMPY_ACTIVATIONS, GaussianActor, numpy_forward, torch_forward
 from upslope.policies.control.greedy import GreedyNetwork, dense_layers
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
@@ -77,6 +79,7 @@ class NetworkPolicy(nn.Module):
         self.chosen_by = ""
         """The model that chooses the coefficient the actor is asked with, where it stands for a family of policies."""
         self.networks, self.lagged = nn.ModuleDict(), nn.ModuleDict()
+        self._followers: dict[str, list[tuple[FlatModule, FlatModule]]] = {}
         self.lags: dict[str, tuple[float, int]] = {}
         """Of each network with a slowly following copy: how far that moves, and every how many updates."""
         if actor is not None:
@@ -92,6 +95,7 @@ class NetworkPolicy(nn.Module):
         if lag:
             self.lags[name] = (lag, lag_every)
             self.lagged[name] = frozen(copy.deepcopy(network))
+            self._followers[name] = list(zip(flat_modules(self.lagged[name]), flat_modules(network), strict=True))
 
     @property
     def actor(self) -> Any:
@@ -106,8 +110,7 @@ class NetworkPolicy(nn.Module):
         """
         for name, (rate, every) in self.lags.items():
             if update % every == 0 and rarely in (None, every > RARE):
-                pairs = zip(flat_modules(self.lagged[name]), flat_modules(self.networks[name]), strict=True)
-                for lagged, module in pairs:
+                for lagged, module in self._followers[name]:
                     follow(lagged, module, rate)
 
     # -- acting --------------------------------------------------------------------------------------------------------
@@ -120,7 +123,7 @@ class NetworkPolicy(nn.Module):
         """How the action comes from an observation where nothing is drawn.
 
         Raises:
-            UserError: if a model chooses a coefficient in between.
+            UserError: if a model chooses a coefficient in between, or there are two networks.
         """
         if self.chosen_by:
             raise UserError(
@@ -128,6 +131,11 @@ class NetworkPolicy(nn.Module):
                 "an observation to an action are written as a file. up.load(RUN).predict answers for it."
             )
         network: Any = self.networks[self.reads or POLICY]
+        if isinstance(network, Pair):
+            raise UserError(
+                "this policy is a pair, of which the task's number chooses one, and only a single network is written as a file. "
+                "up.load(RUN).predict answers for it."
+            )
         members, activation, size = dense_layers(network.stack), network.stack.activation, self.space.actions
         if self.space.discrete:
             return GreedyNetwork(members, activation, "best", size)
@@ -209,7 +217,7 @@ class NetworkPolicy(nn.Module):
         self.load_weights(files.read_tensors("policy.safetensors"))
 
 
-class NetworkActor:
+class NetworkActor(WithoutMemory):
     """A `NetworkPolicy` made to act, observation by observation: small networks on the CPU, where environments are, those with an
     encoder where their weights are."""
 
@@ -224,7 +232,7 @@ class NetworkActor:
         self._copies: list[Any] = [copy.deepcopy(source).cpu() for source in self._sources] if elsewhere else self._sources
         """The networks that are asked."""
         self._here, self._chooser = self._copies[0], self._copies[-1] if policy.chosen_by else None
-        stack: Any = self._here.stack
+        stack: Any = self._here.first.stack if isinstance(self._here, Pair) else self._here.stack
         self._stack, self._in_numpy = stack, not policy.plain and stack.activation in NUMPY_ACTIVATIONS
 
     def refresh(self) -> None:
@@ -236,7 +244,10 @@ class NetworkActor:
                 own.flat.data.copy_(new.flat.data)
 
     def output(self, observation: np.ndarray) -> np.ndarray:
-        """What the actor's network puts out, ``[B, O]``; where the policy reads a model, the mean of its members' values."""
+        """What the actor's network puts out, ``[B, O]``; where the policy reads a model, the mean of its members' values.
+
+        Of a pair it is what the task's network puts out, and behind it the number of the task.
+        """
         if self._chooser is not None:
             with torch.no_grad():
                 coefficient = self._chooser.certain(torch.from_numpy(observation).unsqueeze(1), True).squeeze(1)
@@ -245,9 +256,16 @@ class NetworkActor:
             with torch.no_grad():
                 features = self._encoder(torch.from_numpy(observation).to(self.policy.device), True)
                 return self._stack(features, True).mean(0).cpu().numpy()
+        if not isinstance(self._here, Pair):
+            return self._of(self._stack, observation)
+        own, task = np.ascontiguousarray(observation[:, :-1]), observation[:, -1:]
+        found = np.where(task > 0, self._of(self._here.second.stack, own), self._of(self._stack, own))
+        return found if self.policy.reads else np.concatenate([found, task], -1)
+
+    def _of(self, stack: Any, observation: np.ndarray) -> np.ndarray:
         if not self.policy.reads:
-            return numpy_forward(self._stack, observation) if self._in_numpy else torch_forward(self._stack, observation)[0]
-        found = numpy_forward(self._stack, observation, None) if self._in_numpy else torch_forward(self._stack, observation)
+            return numpy_forward(stack, observation) if self._in_numpy else torch_forward(stack, observation)[0]
+        found = numpy_forward(stack, observation, None) if self._in_numpy else torch_forward(stack, observation)
         return found.mean(0)
 
     def unit(self, output: np.ndarray, noise: np.ndarray, greedy: bool = False) -> np.ndarray:
@@ -276,7 +294,7 @@ class NetworkActor:
             found = model.answer(seen.to(policy.device), unit.to(policy.device)[:, None, None], True)
         return found.amin(0).flatten().cpu().numpy()
 
-    def value(self, observation: np.ndarray) -> np.ndarray:
+    def value(self, observation: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Zeros: what a critic thinks depends on the action."""
         return np.zeros(len(observation), np.float32)
 
