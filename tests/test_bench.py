@@ -359,3 +359,17 @@ def test_both_sides_of_the_zoo_take_the_same_preset(tmp_path, monkeypatch, capsy
     assert len(judged) == 4, "only the seeds that were missing"
     for side in ("ours", "stable-baselines3"):
         assert len(more[side]["seeds"]) == 2 and more[side]["seeds"][:1] == found[side]["seeds"]
+
+
+def test_frames_shrink_without_opencv_as_with_it() -> None:
+    import cv2
+    import numpy as np
+
+    spec = importlib.util.spec_from_file_location("shrinking", FOLDER / "no_opencv" / "cv2.py")
+    assert spec is not None and spec.loader is not None
+    ours = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(ours)
+    frame = np.random.default_rng(0).integers(0, 256, (210, 160), np.uint8)
+    theirs = cv2.resize(frame, (84, 84), interpolation=cv2.INTER_AREA)
+    apart = np.abs(ours.resize(frame, (84, 84)).astype(int) - theirs)
+    assert apart.max() <= 1 and (apart > 0).mean() < 0.01, "halves are rounded to either side"

@@ -205,12 +205,11 @@ class ReplayRollout:
         axis, each = self.policy.space.channel_axis, found.rows // len(updates)
 
         def changed(column: torch.Tensor, name: str) -> torch.Tensor:
-            images = column.squeeze(1).numpy()
             pieces = [
-                data.augment(images[place * each : (place + 1) * each], axis, numpy_generator(self.seed, name, step, update))
-                for place, update in enumerate(updates)
+                data.augment(images, axis, self._random.manual_seed(mix(self.seed, name, step, update)))
+                for images, update in zip(column.squeeze(1).split(each), updates, strict=True)
             ]
-            return torch.from_numpy(np.concatenate(pieces)).unsqueeze(1)
+            return torch.cat(pieces).unsqueeze(1)
 
         inputs = found.inputs
         return found.replace(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+import torch
 
 from upslope.objective.data.augment import NoAugmentation, RandomCrop
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("channel_axis", [0, 2])
@@ -13,19 +17,19 @@ from upslope.objective.data.augment import NoAugmentation, RandomCrop
 def test_a_crop_is_a_shift_with_the_edge_repeated(channel_axis: int, padding: int):
     """Against a loop over pixels."""
     shape = (2, 7, 6) if channel_axis == 0 else (7, 6, 2)
-    images = np.random.default_rng(0).integers(0, 256, (20, *shape), np.uint8)
-    found = RandomCrop(padding)(images, channel_axis, np.random.default_rng(1))
-    down, right = np.random.default_rng(1).integers(0, 2 * padding + 1, (2, 20)) - padding
-    assert found.shape == images.shape and found.dtype == np.uint8
-    assert {*down.tolist(), *right.tolist()} == set(range(-padding, padding + 1))
+    images = torch.randint(256, (40, *shape), generator=seeded(0), dtype=torch.uint8)
+    found = RandomCrop(padding)(images, channel_axis, seeded(1))
+    down, right = torch.randint(-padding, padding + 1, (2, 40), generator=seeded(1)).tolist()
+    assert found.shape == images.shape and found.dtype == torch.uint8
+    assert set(down) == set(right) == set(range(-padding, padding + 1))
     for image, shifted, rows, columns in zip(images, found, down, right, strict=True):
-        before, after = (np.moveaxis(each, channel_axis, 0) for each in (image, shifted))
+        before, after = (each.movedim(channel_axis, 0) for each in (image, shifted))
         for y in range(7):
             for x in range(6):
                 source = before[:, min(max(y + rows, 0), 6), min(max(x + columns, 0), 5)]
-                assert after[:, y, x].tolist() == source.tolist()
+                assert torch.equal(after[:, y, x], source)
 
 
 def test_nothing_is_changed_unless_it_is_asked_for():
-    images = np.zeros((2, 4, 4, 1), np.uint8)
-    assert NoAugmentation()(images, 2, np.random.default_rng(0)) is images and not NoAugmentation().for_images
+    images = torch.zeros(2, 4, 4, 1, dtype=torch.uint8)
+    assert NoAugmentation()(images, 2, seeded(0)) is images and not NoAugmentation().for_images

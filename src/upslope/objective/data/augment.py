@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
+import torch
+from torch import Tensor
 
 from upslope.types import Part
 
@@ -16,7 +17,7 @@ class Augmentation(Part):
     for_images: ClassVar[bool] = True
     """Whether there must be images."""
 
-    def __call__(self, images: np.ndarray, channel_axis: int, random: np.random.Generator) -> np.ndarray:
+    def __call__(self, images: Tensor, channel_axis: int, random: torch.Generator) -> Tensor:
         """Images ``[M, *shape]`` of the same shape.
 
         Args:
@@ -32,7 +33,7 @@ class NoAugmentation(Augmentation):
 
     for_images: ClassVar[bool] = False
 
-    def __call__(self, images: np.ndarray, channel_axis: int, random: np.random.Generator) -> np.ndarray:
+    def __call__(self, images: Tensor, channel_axis: int, random: torch.Generator) -> Tensor:
         return images
 
 
@@ -50,9 +51,11 @@ class RandomCrop(Augmentation):
 
     padding: int = 4
 
-    def __call__(self, images: np.ndarray, channel_axis: int, random: np.random.Generator) -> np.ndarray:
-        planes = np.moveaxis(images, channel_axis + 1, 1)
-        wide = np.pad(planes, ((0, 0), (0, 0), (self.padding,) * 2, (self.padding,) * 2), mode="edge")
-        crops = np.lib.stride_tricks.sliding_window_view(wide, planes.shape[2:], axis=(2, 3))  # type: ignore[call-overload]
-        down, right = random.integers(0, 2 * self.padding + 1, (2, len(images)))
-        return np.moveaxis(crops[np.arange(len(images)), :, down, right], 1, channel_axis + 1)
+    def __call__(self, images: Tensor, channel_axis: int, random: torch.Generator) -> Tensor:
+        pixels = images.movedim(channel_axis + 1, -1)
+        count, height, width = pixels.shape[:3]
+        down, right = torch.randint(-self.padding, self.padding + 1, (2, count, 1), generator=random)
+        # What lies outside is the nearest pixel of the edge.
+        rows, columns = ((shift + torch.arange(side)).clamp(0, side - 1) for shift, side in ((down, height), (right, width)))
+        shifted = pixels[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
+        return shifted.movedim(-1, channel_axis + 1).contiguous()
