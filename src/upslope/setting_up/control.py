@@ -17,11 +17,11 @@ from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.seeding import mix
-from upslope.runtime.settings import STORED_EXPERIENCE, Device, Settings
+from upslope.runtime.settings import STORED_EXPERIENCE, WHOLE_EPISODES, Device, Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.setting_up.base import Components, Progress, pick_device, settled_method
 from upslope.tasks.judging import load_test_task
-from upslope.types import Learned, Method, Network, Solved
+from upslope.types import Learned, Method, Network, RolloutPlan, Solved
 
 if TYPE_CHECKING:
     from upslope.experience.dataset import Dataset
@@ -59,24 +59,29 @@ class ControlComponents(Components):
             )
         device: Device = pick_device("cuda", "") if settings.device == "cuda" else "cpu"
         domains = ("control", f"control-{'continuous' if task.continuous else 'discrete'}")
-        recipe = (dict(STORED_EXPERIENCE) if stored else {}) | method.settings_on(*domains)
+        recommended = method.settings_on(*domains)
+        method = settled_method(method, domains, knobs)
+        if not stored:
+            method = _with_rollout(method, task)
+        usual = STORED_EXPERIENCE if stored else WHOLE_EPISODES if method.rollout is not None else {}
+        recipe = dict(usual) | recommended
         asked = settings.offline_steps
         settings = dataclasses.replace(settings, device=device).resolved(
             "control", "mlp", continuous=task.continuous, recipe=recipe
         )  # fmt: skip
         if asked is None and method.offline and dataset is not None:
             settings = dataclasses.replace(settings, offline_steps=settings.steps)
-        method = settled_method(method, domains, knobs)
         _check_data(method, settings, dataset, for_training)
         if settings.device == "cuda" and method.solved:
             raise UserError(f"--device cuda: models.{method.solved[0][0]} of {method.name} is asked on the CPU; leave it out.")
-        for slot in ("curriculum", "rollout", "view") if stored else ("curriculum", "rollout", "data", "view"):
-            if getattr(method, slot):
-                raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")
         super().__init__(method, settings)
         if stored:
+            _refuse_slots(method, task, "curriculum", "rollout", "view")
             self._remember(for_training)
+        elif method.rollout is not None:
+            self._sample_episodes(method.rollout, for_training)
         else:
+            _refuse_slots(method, task, "curriculum", "data", "view")
             self._sample(for_training)
 
     def _sample(self, for_training: bool) -> None:
@@ -99,6 +104,36 @@ class ControlComponents(Components):
             normalise_rewards=bool(settings.normalise_rewards),
             workers=settings.env_workers if for_training else 1,
         )
+
+    def _sample_episodes(self, plan: RolloutPlan, for_training: bool) -> None:
+        """A policy that learns from groups of whole episodes just played."""
+        method, settings, task = self.method, self.settings, self.task
+        _check_episodes(method, settings, task)
+        estimator.check(method, POLICY_COLUMNS | plan.provides)
+        self.policy = cast(Network, method.policy).build(task, mix(settings.seed, "policy"))
+        self.policy.plain = settings.plain
+        self.give_heads()
+        self.rollout = plan.build(
+            task,
+            self.policy,
+            tasks=settings.tasks_per_step or 8,
+            samples=settings.samples_per_task,
+            seed=settings.seed,
+            envs=settings.envs or 64 if for_training else 1,
+            normalise_observations=bool(settings.normalise_observations),
+            workers=settings.env_workers if for_training else 1,
+        )
+
+    def check_given(self, given: Settings) -> None:
+        """Sizes of the other way of sampling."""
+        whole, name, plain = self.method.rollout is not None, self.method.name, Settings()
+        sizes = ("horizon", "normalise_rewards") if whole else ("tasks_per_step", "samples_per_task")
+        how = "learns from whole episodes" if whole else "learns from --horizon steps of --envs environments"
+        for size in sizes:
+            if (value := getattr(given, size)) != getattr(plain, size) and value is not False:
+                told = f"--{size.replace('_', '-')}{'' if value is True else f' {value}'} does nothing here: {name} {how}"
+                ours = "--tasks-per-step and --samples-per-task are its sizes" if whole else "Leave it out"
+                raise UserError(f"{told}. {ours}.")
 
     def _remember(self, for_training: bool) -> None:
         """A policy of networks that learns from rows drawn out of what is stored."""
@@ -172,6 +207,39 @@ class ControlComponents(Components):
             self.test_task, self.policy, self.rollout.observations, WATCHED_EPISODE, gamma=gamma, reward_spread=spread
         )  # fmt: skip
         folder.write_episode(played.record(step))
+
+
+def _with_rollout(method: Method, task: GymTask) -> Method:
+    """The method with the rollout it takes in control: methods without a critic learn from whole episodes."""
+    from upslope.rollout.whole_episodes import Episodes
+
+    if method.rollout is not None and method.rollout.domain != "control":
+        raise UserError(f"{method.name} samples text in its own way, rollout={method.rollout}; {task.name} is an environment. "
+                        "Take another method, such as ppo or grpo.")  # fmt: skip
+    plain = method.rollout is None and not any(need.endswith(".value") for need in method.needs())
+    return method.derive(rollout=Episodes()) if plain else method
+
+
+def _refuse_slots(method: Method, task: GymTask, *slots: str) -> None:
+    for slot in slots:
+        if getattr(method, slot):
+            raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")
+
+
+def _check_episodes(method: Method, settings: Settings, task: GymTask) -> None:
+    """Refuses what has no meaning for whole episodes of a small network."""
+    _refuse_slots(method, task, "view")
+    if probed := [probe.name for _, part in method.parts() for probe in part.probes()]:
+        raise UserError(f"{method.name} looks into a language model ({', '.join(probed)}); {task.name} is an environment, whose "
+                        "policy is a small network. Take another method, such as grpo.")  # fmt: skip
+    if values := [name for name, _ in method.heads]:
+        raise UserError(f"{method.name} has models.{values[0]}, which learns from --horizon steps of --envs environments; "
+                        "rollout=Episodes() is for methods without a critic. Leave it out: --set rollout=none.")  # fmt: skip
+    if found := [f"{path}={part}" for path, part in method.parts() if part.text_only]:
+        raise UserError(f"{method.name} has {found[0]}, which reads prompts or reference answers; {task.name} is an environment "
+                        "and has neither. Take another method, such as grpo.")  # fmt: skip
+    if settings.samples_per_task < 2 and "group" in method.needs():
+        raise UserError(f"{method.name} compares the episodes of a group, and --samples-per-task is 1; give at least 2.")
 
 
 def _check_data(method: Method, settings: Settings, dataset: Dataset | None, for_training: bool) -> None:
