@@ -42,6 +42,7 @@ from upslope.runtime.system_text import with_system_text
 from upslope.runtime.trackers import check_trackers
 from upslope.runtime.user_code import load_file
 from upslope.tasks import list_tasks
+from upslope.tasks.gym_make import reset_free
 from upslope.types import Method
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "compare", "compose", "describe", "list_methods", "list_tasks", "load", "load_data", "make_data", "method", "plan_comparison",
-    "resume", "train",
+    "reset_free", "resume", "train",
 ]  # fmt: skip
 
 METHOD = "a method, its name ('upslope methods'), a composition such as 'dhpo+high-entropy', or a file such as 'mine.py'"

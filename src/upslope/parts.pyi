@@ -85,6 +85,9 @@ from upslope.objective.models.success import SuccessClassifier as SuccessClassif
 from upslope.objective.models.value import ValueFunction as ValueFunction
 from upslope.objective.networks.balance import BoundedNumber as BoundedNumber
 from upslope.objective.networks.discriminator import DiscriminatorNetwork as DiscriminatorNetwork
+from upslope.objective.networks.encoders import Encoder as Encoder
+from upslope.objective.networks.encoders import NatureCNN as NatureCNN
+from upslope.objective.networks.encoders import SmallCNN as SmallCNN
 from upslope.objective.networks.mlp import MLPEnsemble as MLPEnsemble
 from upslope.objective.networks.scalar import Scalar as Scalar
 from upslope.objective.networks.vae import ActionVAE as ActionVAE

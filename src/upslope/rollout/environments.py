@@ -7,7 +7,7 @@ in the last two cases. That value is of the episode's own final observation, nev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from upslope.errors import TaskError
 from upslope.plain_data import JsonDict
 from upslope.policies.control.mlp import Actor, ControlInputs, MLPPolicy
 from upslope.rollout.level_draws import LevelDraws
-from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser, Stored
+from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser
 from upslope.runtime.seeding import generator, mix
 from upslope.tasks.gym import MOST_WATCHED, GymTask, Stepped
 from upslope.tasks.levels import Level
@@ -36,7 +36,8 @@ class EnvRollout:
     """Samples a control policy in several environments at once.
 
     The inner state of an environment cannot be saved in general. `restart` therefore begins fresh episodes from a counter, and is
-    called after every checkpoint as well as on resume: an interrupted run and one that was not see the same episodes.
+    called after every checkpoint as well as on resume: an interrupted run and one that was not see the same episodes. Environments
+    that are never reset go on where they are, and a resumed run puts them there again, if they can be (`Environments.states`).
 
     Args:
         envs: Environments, and so rows. More lowers the variance of an update and makes acting cheaper per step.
@@ -66,6 +67,8 @@ class EnvRollout:
         self._levels = LevelDraws(task.levels, seed, envs)
         self._raw: Any = None
         """Observations ``[envs, D]`` to act on next, as the environments gave them; none before the first restart."""
+        self._carried: Sequence[JsonDict] = ()
+        """Where environments that are never reset were when the run was saved, until they begin."""
         self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
         self._finished: list[EpisodeStats] = []
         self._played: list[JsonDict] = []
@@ -73,6 +76,9 @@ class EnvRollout:
 
     def restart(self, step: int) -> None:
         """Begin a fresh episode in every environment, the same ones whatever ran before. Statistics stay."""
+        for env, place in enumerate(self._carried):
+            self._envs.restore(env, place)
+        self._carried = ()
         self._levels.restart(step)
         seeds = [mix(self.seed, "reset", step, env) >> 32 for env in range(len(self._envs))]
         self._raw = np.stack([self._envs.reset(env, seed, self._levels.next(env)) for env, seed in enumerate(seeds)])
@@ -120,13 +126,14 @@ class EnvRollout:
         episodes, self._finished = self._finished, []
         return episodes
 
-    def state(self) -> dict[str, Stored]:
+    def state(self) -> dict[str, Any]:
         """What a checkpoint keeps: the statistics and the steps taken. Running episodes are not in it."""
-        state: dict[str, Stored] = {"env_steps": self.env_steps}
+        state: dict[str, Any] = {"env_steps": self.env_steps}
         for name, normaliser in (("observation", self.observations), ("reward", self.rewards)):
             if normaliser is not None:
                 state.update({f"{name}.{key}": value for key, value in normaliser.state().items()})
-        return state
+        places = self._carried or self._envs.states()
+        return state | ({"environments": places} if places else {})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; `restart` must follow."""
@@ -136,6 +143,7 @@ class EnvRollout:
         if self.rewards is not None:
             self.rewards.load_state(_under(state, "reward"))
         self._raw, self._finished = None, []
+        self._carried = state.get("environments", ())
 
     def close(self) -> None:
         self._envs.close()

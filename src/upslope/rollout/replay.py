@@ -1,7 +1,7 @@
 """Experience for learners that draw: environments acted in tick by tick, everything kept, rows drawn from what is kept.
 
 The run's own experience and a dataset are two stores; which of them an update's rows come from is the method's business
-(`DrawnData`). Observations are stored raw and normalised when they are looked at.
+(`DrawnData`). Observations are stored raw, images as bytes, and normalised when they are looked at.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from upslope.experience.sampler import DrawnRows, draw, joined, returns_to_go
 from upslope.experience.search_tree import SearchTree
 from upslope.experience.store import DatasetRows, ReplayStore
 from upslope.objective.data.stored import DEMONSTRATED, REPLAYED
+from upslope.plain_data import JsonDict
 from upslope.policies.control.bound_networks import ExperienceInputs
 from upslope.policies.control.network_policy import NetworkPolicy
 from upslope.rollout.environments import EpisodeStats
@@ -37,7 +38,8 @@ class ReplayRollout:
     """Acts, remembers and draws.
 
     Running episodes cannot be saved. They are cut at every checkpoint, and `restart` begins fresh ones from a counter: an
-    interrupted run and one that was not see the same.
+    interrupted run and one that was not see the same. Environments that are never reset go on where they are, and a resumed run
+    puts them there again, if they can be (`Environments.states`).
 
     Args:
         data: How rows are drawn, and how much is remembered.
@@ -60,8 +62,8 @@ class ReplayRollout:
         self.planned_steps, self.env_steps = planned_steps, 0
         self.observations = ObservationNormaliser(task.observation_size) if normalise else None
         action = (task.action_size,) if task.continuous else ()
-        kept = ((task.observation_size,), np.float32)
-        self.store = ReplayStore(kept, action, not task.continuous, data.capacity, envs)
+        kept = (task.observation_shape, task.observation_dtype)
+        self.store = ReplayStore(kept, action, not task.continuous, data.capacity, envs, task.frames)
         self.dataset = None if episodes is None else DatasetRows(episodes)
         self.returns = returns_to_go(episodes, data.gamma) if episodes is not None and with_returns else None
         if self.observations is not None and episodes is not None:
@@ -74,6 +76,8 @@ class ReplayRollout:
         self._levels = LevelDraws(task.levels, seed, envs)
         self._raw: Any = None
         self._restart = 1
+        self._carried: list[JsonDict] | None = None
+        """Where environments that are never reset were when the run was saved, until somebody acts."""
         self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
         self._finished: list[EpisodeStats] = []
         self._actor = policy.acting()
@@ -89,6 +93,9 @@ class ReplayRollout:
     def _begin(self) -> None:
         if self._envs is None:
             self._envs = self.task.make(self._count, self._workers)
+        for env, state in enumerate(self._carried or ()):
+            self._envs.restore(env, state)
+        self._carried = None
         self._levels.restart(self._restart)
         seeds = [mix(self.seed, "reset", self._restart, env) >> 32 for env in range(self._count)]
         self._raw = np.stack([self._envs.reset(env, seed, self._levels.next(env)) for env, seed in enumerate(seeds)])
@@ -280,7 +287,8 @@ class ReplayRollout:
         state["logged"] = list(self.log.written) if self.log is not None else [0] * self._count
         if self.observations is not None:
             state.update({f"observation.{key}": value for key, value in self.observations.state().items()})
-        return state
+        places = self._carried if self._envs is None else self._envs.states()
+        return state | ({} if places is None else {"environments": places})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; `restart` must follow. Without files to write to, nothing is remembered."""
@@ -291,6 +299,7 @@ class ReplayRollout:
         if self.log is not None:
             self.log.restore([int(length) for length in state["logged"]])
         self._raw, self._finished = None, []
+        self._carried = state.get("environments")
 
     def close(self) -> None:
         if self._envs is not None:

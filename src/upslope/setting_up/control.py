@@ -58,13 +58,15 @@ class ControlComponents(Components):
                 f"--device cuda: the small networks of {method.name} are on the CPU, where they are faster; leave it out."
             )
         device: Device = pick_device("cuda", "") if settings.device == "cuda" else "cpu"
-        domains = ("control", f"control-{'continuous' if task.continuous else 'discrete'}")
+        domains = domains_of(task)
         recommended = method.settings_on(*domains)
         method = settled_method(method, domains, knobs)
         if not stored:
             method = _with_rollout(method, task)
         usual = STORED_EXPERIENCE if stored else WHOLE_EPISODES if method.rollout is not None else {}
         recipe = dict(usual) | recommended
+        if task.layout.is_image:
+            recipe |= _images_as_they_are(settings, task)
         asked = settings.offline_steps
         settings = dataclasses.replace(settings, device=device).resolved(
             "control", "mlp", continuous=task.continuous, recipe=recipe
@@ -72,6 +74,7 @@ class ControlComponents(Components):
         if asked is None and method.offline and dataset is not None:
             settings = dataclasses.replace(settings, offline_steps=settings.steps)
         _check_data(method, settings, dataset, for_training)
+        _check_pair(method, task)
         if settings.device == "cuda" and method.solved:
             raise UserError(f"--device cuda: models.{method.solved[0][0]} of {method.name} is asked on the CPU; leave it out.")
         super().__init__(method, settings)
@@ -240,6 +243,28 @@ def _check_episodes(method: Method, settings: Settings, task: GymTask) -> None:
                         "and has neither. Take another method, such as grpo.")  # fmt: skip
     if settings.samples_per_task < 2 and "group" in method.needs():
         raise UserError(f"{method.name} compares the episodes of a group, and --samples-per-task is 1; give at least 2.")
+
+
+def _check_pair(method: Method, task: GymTask) -> None:
+    """Refuses a pair of networks where no number says which of them is meant."""
+    found = next((path for path, part in method.parts() if getattr(part, "pair", False)), None)
+    if found is not None and not task.is_pair:
+        raise UserError(f"{found}.pair is for two tasks that take turns, and {task.name} is one. Make it with up.reset_free, or "
+                        f"leave {found}.pair out.")  # fmt: skip
+
+
+def domains_of(task: GymTask) -> tuple[str, ...]:
+    """What a method's knobs go by: the kind of task, that of its actions, and whether it shows images."""
+    images = ("control-images",) if task.layout.is_image else ()
+    return ("control", f"control-{'continuous' if task.continuous else 'discrete'}", *images)
+
+
+def _images_as_they_are(settings: Settings, task: GymTask) -> dict[str, object]:
+    if settings.normalise_observations:
+        raise UserError(
+            f"normalise_observations=true: {task.name} shows images, which networks read as shares of 255. Leave it out."
+        )
+    return {"normalise_observations": False}
 
 
 def _check_data(method: Method, settings: Settings, dataset: Dataset | None, for_training: bool) -> None:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from upslope.errors import TaskError
+from upslope.plain_data import JsonDict
 from upslope.tasks.env_sources import ById, EnvSource
-from upslope.tasks.gym_make import time_limit
+from upslope.tasks.gym_make import stacked_frames, time_limit
 from upslope.tasks.levels import LEVELS, Level, LevelPhysics, Levels
 from upslope.tasks.physics import PARAMS, Physics
 from upslope.tasks.rendering import simplify
@@ -60,12 +61,14 @@ class GymTask:
         levels: What episodes differ in; false if in nothing.
         observation_shape: Of an observation as `Environments` give it: ``(D,)``, or that of an image.
         observation_dtype: float32, or uint8 for images.
+        frames: Of an image: how many frames are stacked in it, all but the newest of them known from the last one; else 1.
         observation_size: Numbers in an observation: a Box flattened, a Discrete one-hot, a Dict or Tuple one after the other.
         action_space: Gymnasium's.
         continuous: Whether actions are vectors (Box) rather than choices (Discrete).
         action_size: Choices, or dimensions.
         max_episode_steps: The time limit, or ``None`` where episodes can go on for ever.
         solved: The mean return at which the environment counts as solved, if it names one.
+        is_pair: Whether the last number of an observation says which of two tasks is to be done (`upslope.tasks.reset_free`).
         remarks: What a user should know of it before a run begins.
     """
 
@@ -85,13 +88,17 @@ class GymTask:
             self.observation_space, self.action_space = made.observation_space, made.action_space
             self.max_episode_steps: int | None = time_limit(made)
             self.solved: float | None = getattr(made.spec, "reward_threshold", None)
+            self.is_pair = made.has_wrapper_attr("phase_steps")
+            self._can_go_on = not self.is_pair or bool(made.get_wrapper_attr("can_go_on"))
+            frames = stacked_frames(made)
         finally:
             made.close()
         self.layout = observation_layout(self.name, self.observation_space)
         self.observation_shape, self.observation_dtype = self.layout.shape, self.layout.dtype
         self.observation_size = prod(self.observation_shape)
+        self.frames = frames if self.layout.is_image and not self.layout.is_tree else 1
         self.continuous, self.action_size = action_size(self.name, self.action_space)
-        self.remarks: tuple[str, ...] = (*self._without_limit(), *self._without_text())
+        self.remarks: tuple[str, ...] = (*self._without_limit(), *self._without_text(), *self._without_state())
 
     def _without_limit(self) -> Iterator[str]:
         if not self.max_episode_steps:
@@ -103,6 +110,13 @@ class GymTask:
     def _without_text(self) -> Iterator[str]:
         if left_out := self.layout.left_out:
             yield f"{self.name} has text in its observations ({', '.join(left_out)}), which is left out: the policy sees the rest."
+
+    def _without_state(self) -> Iterator[str]:
+        if not self._can_go_on:
+            yield (
+                f"{self.name} is not reset, and it has no get_state() and set_state(): a run that is interrupted and resumed "
+                "goes on from a reset, not from where it was."
+            )
 
     def make_one(self, **options: Any) -> Any:
         """One plain ``gymnasium.Env``; ``render_mode="human"`` to watch it."""
@@ -242,6 +256,18 @@ class Environments:
 
     def _when(self, env: int | None) -> str:
         return f" at step {self._steps[env]} of an episode" if env is not None and self._steps[env] else ""
+
+    def states(self) -> list[JsonDict] | None:
+        """Where environments that are never reset are, each in numbers; nothing for others, or if one does not say."""
+        if not self.task.is_pair:
+            return None
+        found = [env.get_wrapper_attr("kept_state")() for env in self._envs]
+        return None if None in found else found
+
+    def restore(self, which: int, state: JsonDict) -> None:
+        """Puts an environment to where it was; `reset` gives the observation there."""
+        self.reset(which, 0)
+        self._envs[which].get_wrapper_attr("go_on_from")(state)
 
     def simulator(self, which: int) -> Any:
         """The environment itself, without wrappers: for controllers that know more than they are shown."""

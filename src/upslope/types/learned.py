@@ -26,6 +26,8 @@ class ActionSpace:
     actions: int
     """Choices, or dimensions."""
     discrete: bool
+    channel_axis: int | None = None
+    """Of an image: which axis of it are channels; vectors have none."""
 
 
 class ModelNetwork(Part):

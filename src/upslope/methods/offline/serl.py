@@ -29,7 +29,13 @@ serl = rlpd.derive(
     notes="The suite's learner runs beside its actor as fast as it can; here a step of the environment is four updates. It wants "
     "half of the entropy that SAC wants (models.temperature.target_entropy), draws the two critics with replacement and moves the "
     "temperature by another function of its weight. From pictures its discount is 0.96 (data.gamma). A reward "
-    "learned from demonstrations: --set models.success=SuccessClassifier --set reward=LearnedSuccess; with the classifier's "
-    "knob adversarial it is VICE, without its gradient penalty and mixing of labels. The encoder for pictures, "
-    "random crops and the pair of policies that need no reset are not part of this composition.",
+    "learned from demonstrations: --set models.success=SuccessClassifier --set reward=LearnedSuccess. With the classifier's "
+    "knobs adversarial=true, label_smoothing=0.2, mixup=true and gradient_penalty=10 it is VICE; the suite's own learns from goal "
+    "pictures against the policy's, each picture twice, on features of a pretrained encoder with dropout, where here states "
+    "of demonstrations that are not done count as not done too and both kinds count the same however many there are. The slope of "
+    "one that its penalty asks for is one logit in a unit of the observation: observations whose differences are small want a "
+    "smaller weight. The pair of policies that needs no reset: an environment made with up.reset_free, and policy.pair, "
+    "models.q.network.pair and models.temperature.pair. The suite has two learners with a store and a minibatch each; here both "
+    "agents learn from the rows of their own task in one minibatch. The encoder for pictures and random crops are not part of this "
+    "composition.",
 )  # fmt: skip
