@@ -108,9 +108,11 @@ def test_kernels_learn_what_plain_torch_learns(kind, monkeypatch):
 # -- learning from stored experience ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["sac", "td3", "dqn"])
-def test_recorded_updates_on_a_gpu_are_those_of_the_cpu(name):
+@pytest.mark.parametrize("name", ["sac", "td3", "dqn", "dqn from images"])
+def test_recorded_updates_on_a_gpu_are_those_of_the_cpu(name, monkeypatch):
     """Losses to rounding, over blocks that are made, recorded and played again."""
+    import image_environment
+
     from upslope.learners.actor_critic import ActorCritic
     from upslope.methods import find
     from upslope.runtime.settings import Settings
@@ -118,10 +120,12 @@ def test_recorded_updates_on_a_gpu_are_those_of_the_cpu(name):
 
     def learner(device: str) -> ActorCritic:
         task = "gym:CartPole-v1" if name == "dqn" else "gym:Pendulum-v1"
+        task = f"{image_environment.__file__}:Beacon" if "images" in name else task
         settings = Settings(steps=6, horizon=40, updates_per_step=80, minibatch=64, seed=3, device=device, lr=1e-4)
-        made = set_up(find(name), task, "tiny", settings, knobs={"acting.0.steps": 40})
+        made = set_up(find(name.split()[0]), task, "tiny", settings, knobs={"acting.0.steps": 40})
         return ActorCritic(made.method, made.policy, made.rollout, made.settings)
 
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # of convolutions torch keeps ten bits otherwise
     there, here = learner("cuda"), learner("cpu")
     for step in range(1, 7):
         found, expected = there.step(step), here.step(step)

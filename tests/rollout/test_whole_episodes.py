@@ -13,6 +13,7 @@ from upslope.learners.base import make_learner, needs_start
 from upslope.methods import find, own_methods
 from upslope.objective import estimator
 from upslope.policies.control.mlp import MLPPolicy
+from upslope.policies.control.networks import MLP, Recurrent
 from upslope.rollout.whole_episodes import EpisodeRollout, Episodes
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
@@ -137,6 +138,19 @@ def test_a_curriculum_chooses_among_levels():
     assert len({note["seed"] for note in rows.info}) == 2
     one = rollout(SHORT, tasks=3).choose(1, 0, 3, 2, lambda tasks: torch.ones(len(tasks)))
     assert one.group.unique().numel() == 3  # without levels all beginnings are of one task
+
+
+@pytest.mark.parametrize("network", [MLP(), Recurrent()])
+@pytest.mark.parametrize("spec", [SHORT, "gym:Pendulum-v1:max_episode_steps=9"])
+def test_the_policy_looks_again_at_what_it_saw(network, spec: str):
+    """Rows that were joined too: memories begin with each episode, and padding is nobody's."""
+    task = load_task(spec)
+    policy = network.build(task, 3)
+    made = EpisodeRollout(task, policy, tasks=2, samples=3, seed=0, envs=4)
+    rows = made.join([made.collect(1), made.refill(1, 1, 1)])
+    with torch.no_grad():
+        found = policy.evaluate(rows).logp
+    torch.testing.assert_close(found * rows.sampled, rows.behavior.logp * rows.sampled, rtol=0, atol=1e-5)
 
 
 # -- methods ---------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from torch import Tensor
 from upslope.objective.base import RolloutPlan
 from upslope.plain_data import JsonDict
 from upslope.policies.control.mlp import Actor, ControlInputs, MLPPolicy
+from upslope.policies.control.torch_policy import TorchPolicy
 from upslope.rollout.normalise import ObservationNormaliser, Stored
 from upslope.rollout.text import ATTEMPT
 from upslope.runtime.seeding import generator, mix, numpy_generator
@@ -70,7 +71,7 @@ class EpisodeRollout:
     rewards = None
     """Returns are compared as they are."""
 
-    def __init__(self, task: GymTask, policy: MLPPolicy, *, tasks: int, samples: int, seed: int, envs: int,
+    def __init__(self, task: GymTask, policy: MLPPolicy | TorchPolicy, *, tasks: int, samples: int, seed: int, envs: int,
                  normalise_observations: bool = False, workers: int = 1) -> None:  # fmt: skip
         self.task, self.policy, self.tasks, self.samples, self.seed = task, policy, tasks, samples, seed
         self.env_steps = 0
@@ -114,13 +115,14 @@ class EpisodeRollout:
         self.env_steps += int(tape.length.sum())
         rows = self._rows(actor, tape, each)
         group = torch.arange(len(beginnings)).repeat_interleave(self.samples) + attempt * ATTEMPT
-        return rows.replace(group=group.to(self.policy.device))
+        return rows.replace(group=group)
 
     def _play(self, actor: Actor, each: list[Beginning], noise: _Noise) -> _Tape:
         """All episodes from beginning to end; an environment that is free takes the next one."""
         tape = _Tape(len(each))
         playing = np.arange(min(len(self._envs), len(each)))  # the row each environment plays
         raw = np.stack([self._begin(place, each[place]) for place in range(len(playing))])
+        memory = np.zeros((len(playing), actor.memory_size), np.float32)
         active, following = playing.copy(), len(playing)
         longest = self.task.max_episode_steps or MOST_WATCHED
         while len(active):
@@ -130,7 +132,7 @@ class EpisodeRollout:
             if self.observations is not None:
                 tape.raw.append(seen)
                 seen = self.observations(seen)
-            output = actor.output(seen)
+            output, memory[active] = actor.step(seen, memory[active])
             action = actor.choose(output, noise(row, at))
             stepped = self._envs.step(action, active.tolist())
             tape.write(row, at, (seen, output, action, stepped.reward))
@@ -139,7 +141,7 @@ class EpisodeRollout:
             raw[active] = stepped.observation
             over = stepped.terminated | cut
             for place in active[over]:
-                playing[place] = following
+                playing[place], memory[place] = following, 0.0
                 if following < len(each):
                     raw[place] = self._begin(int(place), each[following])
                 following += 1
@@ -157,6 +159,7 @@ class EpisodeRollout:
         seen, output, action, reward = (column[:, :width] for column in tape.columns)
         sampled = torch.from_numpy(np.arange(width) < tape.length[:, None]).float()
         view = actor.view(output, action).map(Tensor.contiguous)
+        inputs = ControlInputs(torch.from_numpy(seen), torch.zeros(len(each), actor.memory_size) if actor.memory_size else None)
         last = sampled * (torch.arange(width) == torch.from_numpy(tape.length - 1).unsqueeze(1))
         returned = torch.from_numpy(reward.sum(1)).float()
         to_go = torch.from_numpy(np.cumsum(reward[:, ::-1], 1)[:, ::-1].copy()).float() * sampled
@@ -175,8 +178,8 @@ class EpisodeRollout:
             bootstrap=torch.zeros_like(sampled),
             signal={"return_to_go": to_go},
             horizon=self.task.max_episode_steps or MOST_WATCHED,
-            inputs=ControlInputs(torch.from_numpy(seen)),
-        ).to(self.policy.device)
+            inputs=inputs.take(lambda column: column.to(self.policy.device)),
+        )
         return rows.replace(info=self._notes(each, tape, returned.tolist()))
 
     def _notes(self, each: list[Beginning], tape: _Tape, returned: list[float]) -> list[JsonDict]:
@@ -202,7 +205,7 @@ class EpisodeRollout:
             if isinstance(first, View):
                 return View.of(joined([value.columns() for value in values]))
             if isinstance(first, ControlInputs):
-                return ControlInputs(joined([value.observation for value in values]))
+                return ControlInputs(joined([value.observation for value in values]), _stacked([value.memory for value in values]))
             if isinstance(first, Mapping):
                 return {name: joined([value[name] for value in values]) for name in first if all(name in each for each in values)}
             return [item for value in values for item in value] if isinstance(first, list) else first
@@ -290,6 +293,12 @@ class _Tape:
         for column, value in zip(self.columns, values, strict=True):
             column[row, at] = value
         self.length[row] += 1
+
+
+def _stacked(memories: list[Tensor | None]) -> Tensor | None:
+    """What policies remembered as episodes began ``[N, S]``."""
+    there = [memory for memory in memories if memory is not None]
+    return torch.cat(there) if there else None
 
 
 def _padded(column: Tensor, width: int) -> Tensor:
