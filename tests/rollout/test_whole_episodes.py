@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
 
 import upslope as up
-from upslope.errors import UserError
+from upslope.errors import Remark, UserError
 from upslope.learners.base import make_learner, needs_start
 from upslope.methods import find, own_methods
 from upslope.objective import estimator
@@ -241,6 +243,18 @@ def test_every_method_without_a_language_only_need_learns_from_episodes(name: st
     assert made.method.rollout == Episodes() and not made.method.reward
     made.step(1)
     assert weights(made).isfinite().all()
+
+
+@pytest.mark.parametrize(("name", "knob"), [("nft", "threshold=0.5"), ("nsr", "threshold=0.5"), ("bnpo", "highest=1")])
+def test_methods_of_right_and_wrong_ask_what_a_good_return_is(name: str, knob: str):
+    with pytest.warns(Remark, match=rf"{name} judges rewards by advantage.{knob}.* Set it to a good return of gym:CartPole-v1"):
+        learner(name)
+    judged = find(name).with_knobs({f"advantage.{knob.partition('=')[0]}": 20.0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Remark)
+        made = set_up(judged, SHORT, "tiny", Settings(steps=4, **SIZES))
+    found = make_learner(made.method, made.policy, made.rollout, made.settings).step(1)
+    assert found["learning"] > 0  # with answers' own threshold all episodes are right
 
 
 @pytest.mark.slow

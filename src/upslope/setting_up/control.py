@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -122,6 +122,8 @@ class ControlComponents(Components):
         """A policy that learns from groups of whole episodes just played."""
         method, settings, task = self.method, self.settings, self.task
         _check_episodes(method, settings, task)
+        for remark in _unset_judgements(method, task) if for_training else ():
+            warnings.warn(Remark(remark), stacklevel=2)
         estimator.check(method, POLICY_COLUMNS | plan.provides)
         self._policy_for_sampling()
         self.rollout = plan.build(
@@ -250,6 +252,16 @@ def _refuse_slots(method: Method, task: GymTask, *slots: str) -> None:
     for slot in slots:
         if getattr(method, slot):
             raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")
+
+
+def _unset_judgements(method: Method, task: GymTask) -> Iterator[str]:
+    """Parts that tell good episodes from bad ones by a number that is still the one for answers."""
+    for path, part in method.parts():
+        if (knob := part.judges_by) and (value := getattr(part, knob)) == getattr(type(part), knob):
+            yield (
+                f"{method.name} judges rewards by {path}.{knob}={value:g}, which suits answers that earn 0 or 1. Set it to a good "
+                f"return of {task.name}: --set {path}.{knob}=..."
+            )
 
 
 def _check_episodes(method: Method, settings: Settings, task: GymTask) -> None:
