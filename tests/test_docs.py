@@ -40,6 +40,7 @@ SMALL = {
     "text": "--model tiny:layers=1,width=32 --warm-start 0 --steps 2 --tasks-per-step 2 --samples-per-task 4 --max-tokens 4 "
     "--eval-problems 8 --checkpoint-every 1",
     "control": "--steps 1 --envs 2 --horizon 32 --passes 1 --eval-problems 2",
+    "episodes": "--steps 1 --tasks-per-step 2 --samples-per-task 2 --eval-problems 2",
     "stored": "--steps 1 --horizon 110 --updates-per-step 2 --minibatch 16 --eval-problems 2",
 }
 TRAINING = {
@@ -95,7 +96,8 @@ def run_command(line: str) -> str:
         rewards = {word for flag, word in itertools.pairwise(words) if flag == "--reward"}  # a file's function, too
         control = any(task_domain(word) == "control" for word in words if word not in rewards)
         stored = "--data" in words or (control and catalogue_learner(words[2]) == "actor-critic")
-        words += shlex.split(SMALL["stored" if stored else "control" if control else "text"])
+        episodes = control and words[2] in catalogue() and find(words[2]).family == "rlvr"
+        words += shlex.split(SMALL["stored" if stored else "episodes" if episodes else "control" if control else "text"])
         words += ["--steps", "2", "--offline-steps", "1"] if "--offline-steps" in words else []
     if words[1] == "resume" and "--steps" in words:
         words += ["--steps", "3"]

@@ -180,6 +180,7 @@ from upslope.rollout.acting import EpsilonGreedy as EpsilonGreedy
 from upslope.rollout.acting import GaussianNoise as GaussianNoise
 from upslope.rollout.acting import UniformFirst as UniformFirst
 from upslope.rollout.vine import Vine as Vine
+from upslope.rollout.whole_episodes import Episodes as Episodes
 from upslope.rollout.windows import Windows as Windows
 from upslope.types import Acting as Acting
 from upslope.types import ActingContext as ActingContext

@@ -145,9 +145,10 @@ def test_slices_hold_whole_groups_where_the_method_asks_for_it():
             assert torch.cat(slices).tolist() == list(range(batch.rows)), "neighbours stay together: they share prompts"
 
 
-def test_methods_that_need_groups_are_refused_for_control_before_any_rollout():
-    with pytest.raises(MethodError, match=r"grpo compares several answers.*such as ppo"):
-        set_up(find("grpo"), "gym:CartPole-v1", "tiny", Settings())
+def test_methods_that_need_groups_are_refused_before_any_rollout_where_there_are_none():
+    compares = find("ppo").derive(advantage=find("grpo").advantage)  # its critic still learns from steps
+    with pytest.raises(MethodError, match=r"ppo compares several answers.*such as grpo"):
+        set_up(compares, "gym:CartPole-v1", "tiny", Settings())
 
 
 def test_a_group_of_one_is_refused():

@@ -22,7 +22,7 @@ def test_the_documentation_of_a_setting_says_for_which_kind_of_task_it_is():
     ("domain", "given", "said"),
     [
         ("text", {"envs": 4}, "--envs 4 goes with control; here is text. Leave it out."),
-        ("control", {"samples_per_task": 4}, "--samples-per-task 4 goes with text; here is an environment. Leave it out."),
+        ("control", {"max_tokens": 4}, "--max-tokens 4 goes with text; here is an environment. Leave it out."),
         ("control", {"lora": 8}, "--lora 8 goes with text; here is an environment. Leave it out."),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_plan_follows_its_task():
 def test_settings_say_their_domain_themselves():
     said = {f.name: f.metadata["domain"] for f in dataclasses.fields(Settings) if "domain" in f.metadata}
     assert {name: domain for domain, names in ONLY_FOR.items() for name in names} == said
-    assert said["envs"] == "control" and said["samples_per_task"] == "text" and "lr" not in said
+    assert said["envs"] == "control" and said["max_tokens"] == "text" and "samples_per_task" not in said
 
 
 @pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.py")), ids=lambda file: str(file.relative_to(SOURCE)))

@@ -176,7 +176,7 @@ class PolicyGradient:
         rounds = max((part.rounds for part in refills), default=1)
         everything: list[Trajectories] = []
         kept: list[Trajectories] = []
-        wanted = missing = self.settings.tasks_per_step
+        wanted = missing = self.settings.tasks_per_step or 0
         for attempt in range(rounds):
             batch = self._sampled(method, step, attempt, missing)
             batch = self._with_keys_and_rewards(method, batch.replace(progress=progress), step, attempt)
@@ -216,9 +216,11 @@ class PolicyGradient:
     def updater(self, method: Method) -> Updater:
         """How updates are made: on single decisions if policy and method allow it, else on rows in slices.
 
-        An update holds whole units of what the method must see at once, so a ratio of sequences is not cut into decisions.
+        An update holds whole units of what the method must see at once, so a ratio of sequences is not cut into decisions, and
+        neither is what a mean per sequence averages.
         """
-        if self.policy.independent_decisions and estimator.slice_scope(method) == "decision":
+        alone = estimator.slice_scope(method) == "decision" and not estimator.filled(method.aggregate).by_row
+        if self.policy.independent_decisions and alone:
             policy = cast(DecisionPolicy, self.policy)
             return DecisionUpdater(method, policy, self.views, self.optimizer_step, self.settings)
         return RowUpdater(method, self.views, self.optimizer_step, self.settings)
@@ -289,7 +291,10 @@ def _check_tasks(method: Method, rollout: Rollout) -> None:
     }
     for what, (asked, ability) in asks.items():
         if asked and not hasattr(rollout, ability):
-            raise MethodError(f"{method.name} has {what}; an environment is one task, and its rollouts are not joined.")
+            raise MethodError(
+                f"{method.name} has {what}; an environment is one task, and its rollouts are not joined. Whole episodes are: "
+                "--set rollout=Episodes."
+            )
 
 
 def _stateful(method: Method) -> list[tuple[str, Any]]:

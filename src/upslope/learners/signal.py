@@ -16,6 +16,10 @@ FIRST_STEPS = 5
 ALMOST_ALL = 0.95
 """Share of groups without a difference from which it is said."""
 SHOWN = 3
+CURE_IN_CONTROL = (
+    "Try more episodes in a group (--samples-per-task), levels that are easier to begin with, or a method that remembers what it "
+    "once found, such as dqn or sac"
+)
 
 
 class SignalWatch:
@@ -24,8 +28,8 @@ class SignalWatch:
     Nothing is kept from step to step: it reads what the run has logged, so a run that was resumed says the same.
     """
 
-    def __init__(self, method: Method, rewards: Sequence[str], samples_per_task: int):
-        self.rewards = ", ".join(rewards)
+    def __init__(self, method: Method, rewards: Sequence[str], samples_per_task: int, control: bool = False):
+        self.rewards, self.control = ", ".join(rewards), control
         self.watches = samples_per_task > 1 and "group" in method.needs()
 
     def say(self, step: int, folder: RunFolder) -> None:
@@ -41,6 +45,10 @@ class SignalWatch:
         if len(shares) < FIRST_STEPS or sum(shares) / len(shares) < ALMOST_ALL:
             return ""
         earned = sum(record.get("reward", 0.0) for record in steps) / len(steps)
+        if self.control:
+            where = f"in {sum(shares) / len(shares):.0%} of the groups of the first {FIRST_STEPS} steps"
+            told = f"{where} every episode returned the same ({earned:.4g} on average), so almost nothing is learned"
+            return f"{told}. {CURE_IN_CONTROL}."
         same = f"in {sum(shares) / len(shares):.0%} of the groups of the first {FIRST_STEPS} steps every answer earned the same"
         return (
             f"{same} ({earned:.2g} on average), so almost nothing is learned. {self._reward()}{_beside(samples)}. {_cure(earned)}."

@@ -24,6 +24,8 @@ def _rows(counted: Tensor) -> Tensor:
 class TokenMean(Aggregate):
     """Every counted decision of the update counts the same (DAPO): long answers weigh more than short ones."""
 
+    by_row: ClassVar = False
+
     def __call__(self, batch: Batch) -> Tensor:
         counted = _counted(batch)
         return counted / counted.sum().clamp_min(1)
@@ -83,6 +85,8 @@ class ConstantSum(Aggregate):
     Fields:
         divisor: only scales the loss; with gradient clipping a larger one is clipped less often.
     """
+
+    by_row: ClassVar = False
 
     divisor: float = 1000.0
 

@@ -73,8 +73,8 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
         lines = "; ".join(f"{who[need]} needs {need!r}" for need in missing)
         if "group" in missing:
             raise MethodError(
-                f"{method.name} compares several answers to one task ({who['group']} needs 'group'); an environment gives none. "
-                "Take a method of the family control, such as ppo."
+                f"{method.name} compares several answers to one task ({who['group']} needs 'group'), and these rows are in no "
+                "groups. In an environment methods without a critic, such as grpo, learn from groups of whole episodes."
             )
         unnamed = sorted({need.split(".")[1] for need in missing if need.startswith("reference.")})
         if unnamed:

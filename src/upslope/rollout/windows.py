@@ -48,9 +48,9 @@ class Windows(RolloutPlan):
                 f"Windows has windows={self.windows} and least={self.least}; an answer takes at least one window of one token."
             )
 
-    def build(self, task: Any, policy: Any, *, sampling: Any, **sizes: Any) -> WindowRollout:
-        window = min(max(-(-sampling.max_tokens // self.windows), self.least), sampling.max_tokens)
-        return WindowRollout(task, policy, sampling=sampling, window=window, **sizes)
+    def build(self, task: Any, policy: Any, **sizes: Any) -> WindowRollout:
+        most = sizes["sampling"].max_tokens
+        return WindowRollout(task, policy, window=min(max(-(-most // self.windows), self.least), most), **sizes)
 
 
 @dataclass

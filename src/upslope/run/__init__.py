@@ -204,6 +204,7 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
     dataset = getattr(components, "dataset", None)
     plan = dataclasses.replace(plan, dataset_digest=dataset.digest if dataset is not None else "")
     check_domain(plan.settings, plan.domain, plan.task, "tiny" if isinstance(plan.objects.model, OwnModule) else plan.model)
+    components.check_given(plan.settings)
     settled = components.settle_reward(plan.reward)
     plan = dataclasses.replace(plan, settings=components.settings, method=components.method, reward=settled)
     table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)
@@ -223,7 +224,8 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
         warnings.warn(Remark(remark), stacklevel=2)
     if lost := table["unkept"]:
         warnings.warn(Remark(_what_resume_needs(lost)), stacklevel=2)
-    name = re.sub(r"[^\w.+-]+", "-", f"{plan.method.name}-{components.task.name}-{plan.settings.seed}".replace("=", ""))
+    called = re.sub(r"[=\]]", "", f"{plan.method.name}-{components.task.name}-{plan.settings.seed}")
+    name = re.sub(r"[^\w.+-]+", "-", called)
     with _mendable():
         folder = RunFolder.create(out, name[-150:])
         with owned(folder.path):

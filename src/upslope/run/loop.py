@@ -68,7 +68,8 @@ class TrainingLoop:
         self.folder, self.settings = run.folder, run.plan.settings
         self.progress: JsonDict = {"step": 0, "tokens": 0.0, "seconds": 0.0}
         self.stop_rule = StopRule(self.settings, {})
-        self.signal = SignalWatch(run.plan.method, run.plan.reward, self.settings.samples_per_task)
+        control = run.plan.domain == "control"
+        self.signal = SignalWatch(run.plan.method, run.plan.reward, self.settings.samples_per_task, control)
         self.clock = _Clock(0.0)
         self.evaluated_at = -1
         self.keeps_start = needs_start(run.plan.method, self.settings)

@@ -63,12 +63,13 @@ class Settings:
     """Pull of the weights towards zero, per unit of learning rate."""
     plain: bool = False
     """Take no fast path: `transformers` computes and samples, torch's own operations learn. Slower; the same run to rounding."""
-    tasks_per_step: int = text_only(32)
-    """Text: different problems sampled in a step. More lowers the variance between tasks; groups stay the same size."""
-    samples_per_task: int = text_only(8)
-    """Text: answers per problem, the size of a group. Group baselines need 2; below 4 they are noisy."""
+    tasks_per_step: int | None = None
+    """Different problems sampled in a step, or in control beginnings of whole episodes, for methods without a critic. More lowers
+    the variance between tasks; groups stay the same size. (text 32; control 8)"""
+    samples_per_task: int = 8
+    """Answers per problem, or episodes from each beginning: the size of a group. Group baselines need 2; below 4 they are noisy."""
     envs: int | None = control_only(None)
-    """Control: environments side by side. (8; with stored experience 1)"""
+    """Control: environments side by side. (8; with stored experience 1; with whole episodes 64)"""
     env_workers: int = control_only(1)
     """Control: processes that step the environments, this one included. The results are the same; it pays for slow simulators such
     as MuJoCo's where cores are free."""
@@ -207,6 +208,7 @@ class Settings:
             "adam_eps": 1e-8 if text else 1e-5,
             "passes": 1 if text else 10,
             "updates_per_step": 1 if text else 0,
+            "tasks_per_step": 32 if text else 8,
             "max_tokens": max_tokens or 1,
             "warm_start": 0.4 if text and tiny else 0.0,
             "normalise_observations": continuous,
@@ -244,6 +246,12 @@ STORED_EXPERIENCE: Mapping[str, object] = MappingProxyType(
 )
 """Defaults of methods that learn from stored experience, as Stable-Baselines3 and CORL have them: one update per step of the
 environment, at a constant learning rate."""
+
+
+WHOLE_EPISODES: Mapping[str, object] = MappingProxyType(
+    {"envs": 64, "passes": 4, "updates_per_step": 8, "normalise_rewards": False}
+)
+"""Defaults of methods that compare whole episodes in control: returns are compared as they are."""
 
 
 ONLY_FOR: dict[Domain, tuple[str, ...]] = {

@@ -62,6 +62,10 @@ class Components(ABC):
         """The rewards of a run that begins: those given, or the one chosen for data that were given none."""
         return given
 
+    def check_given(self, given: Settings) -> None:
+        """Refuses settings, as a user gave them, that this method would ignore here."""
+        return
+
     def give_heads(self) -> None:
         """What the method's learned models put on the policy."""
         for name, model in self.method.heads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -17,11 +17,11 @@ from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.seeding import mix
-from upslope.runtime.settings import STORED_EXPERIENCE, Device, Settings
+from upslope.runtime.settings import STORED_EXPERIENCE, WHOLE_EPISODES, Device, Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.setting_up.base import Components, Progress, pick_device, settled_method
 from upslope.tasks.judging import load_test_task
-from upslope.types import Learned, Method, Network, Solved
+from upslope.types import Learned, Method, Network, RolloutPlan, Solved
 
 if TYPE_CHECKING:
     from upslope.experience.dataset import Dataset
@@ -58,7 +58,12 @@ class ControlComponents(Components):
         stored = method.learner == "actor-critic"
         device: Device = pick_device("cuda", "") if settings.device == "cuda" else "cpu"
         domains = domains_of(task)
-        recipe = (dict(STORED_EXPERIENCE) if stored else {}) | method.settings_on(*domains)
+        recommended = method.settings_on(*domains)
+        method = settled_method(method, domains, knobs)
+        if not stored:
+            method = _with_rollout(method, task)
+        usual = STORED_EXPERIENCE if stored else WHOLE_EPISODES if method.rollout is not None else {}
+        recipe = dict(usual) | recommended
         if task.layout.is_image:
             recipe |= _images_as_they_are(settings, task)
         asked = settings.offline_steps
@@ -67,35 +72,27 @@ class ControlComponents(Components):
         )  # fmt: skip
         if asked is None and method.offline and dataset is not None:
             settings = dataclasses.replace(settings, offline_steps=settings.steps)
-        method = settled_method(method, domains, knobs)
         _check_data(method, settings, dataset, for_training)
         _check_pair(method, task)
         if settings.device == "cuda" and method.solved:
             raise UserError(f"--device cuda: models.{method.solved[0][0]} of {method.name} is asked on the CPU; leave it out.")
-        for slot in ("curriculum", "rollout", "view") if stored else ("curriculum", "rollout", "data", "view"):
-            if getattr(method, slot):
-                raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")
         super().__init__(method, settings)
         if stored:
+            _refuse_slots(method, task, "curriculum", "rollout", "view")
             self._remember(for_training)
+        elif method.rollout is not None:
+            self._sample_episodes(method.rollout, for_training)
         else:
+            _refuse_slots(method, task, "curriculum", "data", "view")
             self._sample(for_training)
 
     def _sample(self, for_training: bool) -> None:
         """A policy that learns from rows just sampled."""
-        from upslope.policies.control.mlp import MLPPolicy
         from upslope.rollout.environments import EnvRollout
 
         method, settings, task = self.method, self.settings, self.task
         estimator.check(method, POLICY_COLUMNS | EnvRollout.provides)
-        self.policy = self._built_policy()
-        if settings.device == "cuda" and isinstance(self.policy, MLPPolicy):
-            raise UserError(
-                f"--device cuda: the small networks of {method.name} are on the CPU, where they are faster; leave it out."
-            )
-        self.policy.plain = settings.plain
-        self.give_heads()
-        self.policy.to(settings.device)
+        self._policy_for_sampling()
         self.rollout = EnvRollout(
             task,
             self.policy,
@@ -107,6 +104,49 @@ class ControlComponents(Components):
             normalise_rewards=bool(settings.normalise_rewards),
             workers=settings.env_workers if for_training else 1,
         )
+
+    def _policy_for_sampling(self) -> None:
+        """The policy, with the method's heads, on its device."""
+        from upslope.policies.control.mlp import MLPPolicy
+
+        self.policy = self._built_policy()
+        if self.settings.device == "cuda" and isinstance(self.policy, MLPPolicy):
+            raise UserError(
+                f"--device cuda: the small networks of {self.method.name} are on the CPU, where they are faster; leave it out."
+            )
+        self.policy.plain = self.settings.plain
+        self.give_heads()
+        self.policy.to(self.settings.device)
+
+    def _sample_episodes(self, plan: RolloutPlan, for_training: bool) -> None:
+        """A policy that learns from groups of whole episodes just played."""
+        method, settings, task = self.method, self.settings, self.task
+        _check_episodes(method, settings, task)
+        for remark in _unset_judgements(method, task) if for_training else ():
+            warnings.warn(Remark(remark), stacklevel=2)
+        estimator.check(method, POLICY_COLUMNS | plan.provides)
+        self._policy_for_sampling()
+        self.rollout = plan.build(
+            task,
+            self.policy,
+            tasks=settings.tasks_per_step or 8,
+            samples=settings.samples_per_task,
+            seed=settings.seed,
+            envs=settings.envs or 64 if for_training else 1,
+            normalise_observations=bool(settings.normalise_observations),
+            workers=settings.env_workers if for_training else 1,
+        )
+
+    def check_given(self, given: Settings) -> None:
+        """Sizes of the other way of sampling."""
+        whole, name, plain = self.method.rollout is not None, self.method.name, Settings()
+        sizes = ("horizon", "normalise_rewards") if whole else ("tasks_per_step", "samples_per_task")
+        how = "learns from whole episodes" if whole else "learns from --horizon steps of --envs environments"
+        for size in sizes:
+            if (value := getattr(given, size)) != getattr(plain, size) and value is not False:
+                told = f"--{size.replace('_', '-')}{'' if value is True else f' {value}'} does nothing here: {name} {how}"
+                ours = "--tasks-per-step and --samples-per-task are its sizes" if whole else "Leave it out"
+                raise UserError(f"{told}. {ours}.")
 
     def _built_policy(self) -> Any:
         """The policy that the method's network builds."""
@@ -188,6 +228,49 @@ class ControlComponents(Components):
             self.test_task, self.policy, self.rollout.observations, WATCHED_EPISODE, gamma=gamma, reward_spread=spread
         )  # fmt: skip
         folder.write_episode(played.record(step))
+
+
+def _with_rollout(method: Method, task: GymTask) -> Method:
+    """The method with the rollout it takes in control: methods without a critic learn from whole episodes."""
+    from upslope.rollout.whole_episodes import Episodes
+
+    if method.rollout is not None and method.rollout.domain != "control":
+        raise UserError(f"{method.name} samples text in its own way, rollout={method.rollout}; {task.name} is an environment. "
+                        "Take another method, such as ppo or grpo.")  # fmt: skip
+    plain = method.rollout is None and not any(need.endswith(".value") for need in method.needs())
+    return method.derive(rollout=Episodes()) if plain else method
+
+
+def _refuse_slots(method: Method, task: GymTask, *slots: str) -> None:
+    for slot in slots:
+        if getattr(method, slot):
+            raise UserError(f"{method.name} changes the {slot} of text tasks; {task.name} is an environment.")
+
+
+def _unset_judgements(method: Method, task: GymTask) -> Iterator[str]:
+    """Parts that tell good episodes from bad ones by a number that is still the one for answers."""
+    for path, part in method.parts():
+        if (knob := part.judges_by) and (value := getattr(part, knob)) == getattr(type(part), knob):
+            yield (
+                f"{method.name} judges rewards by {path}.{knob}={value:g}, which suits answers that earn 0 or 1. Set it to a good "
+                f"return of {task.name}: --set {path}.{knob}=..."
+            )
+
+
+def _check_episodes(method: Method, settings: Settings, task: GymTask) -> None:
+    """Refuses what has no meaning for whole episodes of a small network."""
+    _refuse_slots(method, task, "view")
+    if probed := [probe.name for _, part in method.parts() for probe in part.probes()]:
+        raise UserError(f"{method.name} looks into a language model ({', '.join(probed)}); {task.name} is an environment, whose "
+                        "policy is a small network. Take another method, such as grpo.")  # fmt: skip
+    if values := [name for name, _ in method.heads]:
+        raise UserError(f"{method.name} has models.{values[0]}, which learns from --horizon steps of --envs environments; "
+                        "rollout=Episodes() is for methods without a critic. Leave it out: --set rollout=none.")  # fmt: skip
+    if found := [f"{path}={part}" for path, part in method.parts() if part.text_only]:
+        raise UserError(f"{method.name} has {found[0]}, which reads prompts or reference answers; {task.name} is an environment "
+                        "and has neither. Take another method, such as grpo.")  # fmt: skip
+    if settings.samples_per_task < 2 and "group" in method.needs():
+        raise UserError(f"{method.name} compares the episodes of a group, and --samples-per-task is 1; give at least 2.")
 
 
 def _check_pair(method: Method, task: GymTask) -> None:

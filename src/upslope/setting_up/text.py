@@ -65,6 +65,9 @@ class TextComponents(Components):
         if isinstance(method.policy, Network):
             raise UserError(f"{method.name} has policy={method.policy}, a network for control; {task.name} is answered in text. "
                             "Leave it out: --model says what answers.")  # fmt: skip
+        if method.rollout is not None and method.rollout.domain != "text":
+            raise UserError(f"{method.name} has rollout={method.rollout}, for environments; {task.name} is answered in text. "
+                            "Leave it out: --set rollout=none.")  # fmt: skip
         estimator.check(method, POLICY_COLUMNS | getattr(method.rollout, "provides", TextRollout.provides))
         super().__init__(method, settings)
         if settings.samples_per_task < 2 and "group" in method.needs():
@@ -114,7 +117,7 @@ class TextComponents(Components):
         return make(
             self.task,
             self.policy,
-            tasks=settings.tasks_per_step,
+            tasks=settings.tasks_per_step or 32,
             samples=settings.samples_per_task,
             sampling=sampling,
             seed=settings.seed,
@@ -158,7 +161,7 @@ class TextComponents(Components):
 
         settings, method = self.settings, self.method
         copies = needs_start(method, settings) + sum(part.copies for _, part in method.references)
-        tasks, samples, here = settings.tasks_per_step, settings.samples_per_task, settings.engine == "torch"
+        tasks, samples, here = settings.tasks_per_step or 32, settings.samples_per_task, settings.engine == "torch"
         check_memory(self.policy, StepSizes(tasks, samples, self.tokens, self.prompt_lengths, copies, here))
 
     def warm_start(self, progress: Callable[[int, float], None]) -> None:

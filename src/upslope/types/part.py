@@ -31,6 +31,10 @@ class Part:
     scope: ClassVar[Scope] = "decision"
     """What one call of the part must see at once, and so when it is called: on slices of an update that hold whole decisions,
     segments, sequences or groups; once an ``update``; once a ``step``. Where it depends on knobs, `seen_at_once` says it."""
+    text_only: ClassVar[bool] = False
+    """Whether it makes sense for language models alone: it reads prompts, or asks for reference answers."""
+    judges_by: ClassVar[str] = ""
+    """Name of the knob by which it tells a good reward from a bad one, if it does; its default suits answers that earn 0 or 1."""
     ranges: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Where a knob can only be right, as an interval: ``{"weight": "[0, inf)"}``. Those of the base classes hold as well."""
 

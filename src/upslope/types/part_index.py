@@ -24,6 +24,7 @@ HOMES = (
     "upslope.policies.views",
     "upslope.rollout.acting",
     "upslope.rollout.vine",
+    "upslope.rollout.whole_episodes",
     "upslope.rollout.windows",
 )
 """Packages and modules of ours that hold parts. They are imported when the first name is looked up, not before."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from upslope.types.batch import Batch, Trajectories, View
 from upslope.types.part import Head, Metrics, Part
 
 if TYPE_CHECKING:
-    from upslope.types.interfaces import Engine, Policy, Rollout
+    from upslope.types.interfaces import Policy, Rollout
     from upslope.types.method import Method
 
 Notes = dict[str, Tensor]
@@ -63,15 +63,20 @@ class Curriculum(Part):
 
 
 class RolloutPlan(Part):
-    """How answers are sampled, where not plainly in groups: it builds the rollout of a text task."""
+    """How rows are sampled, where not in the usual way of the domain: it builds the rollout of a task."""
 
     scope = "step"
+    domain: ClassVar[Literal["text", "control"]] = "text"
+    """The kind of task it samples."""
     provides: ClassVar[frozenset[str]]
     """Columns its rows have beyond the basic ones."""
 
-    def build(self, task: object, policy: object, *, tasks: int, samples: int, sampling: object, seed: int,
-              engine: Engine | None = None) -> Rollout:  # fmt: skip
-        """The rollout; without an engine it takes the torch engine."""
+    def build(self, task: object, policy: object, **sizes: Any) -> Rollout:
+        """The rollout of ``tasks`` groups of ``samples``, with the run's ``seed``.
+
+        In text there are also ``sampling`` and perhaps an ``engine``, without which it takes the torch engine; in control ``envs``,
+        ``workers`` and ``normalise_observations``.
+        """
         raise NotImplementedError
 
 
@@ -290,6 +295,8 @@ class Aggregate(Part):
     """How decisions are averaged: weights ``[N, T]`` for the whole update, so that the loss of any slice is a plain sum."""
 
     scope = "update"
+    by_row: ClassVar[bool] = True
+    """Whether it counts rows or their lengths: then an update holds whole rows. False: it only counts decisions."""
 
     def __call__(self, batch: Batch) -> Tensor:
         raise NotImplementedError

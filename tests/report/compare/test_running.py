@@ -128,7 +128,7 @@ def test_curves_have_about_ten_points_unless_asked_otherwise() -> None:
         ({"settings": {"stepz": 3}}, "Did you mean 'steps'"),
         ({"settings": {"samples_per_task": 1}}, "samples-per-task is 1"),
         ({"model": "tinny"}, "no model 'tinny'"),
-        ({"methods": ("ppo", "grpo"), "tasks": ("gym:CartPole-v1",)}, "grpo"),
+        ({"methods": ("ppo", "seed-grpo"), "tasks": ("gym:CartPole-v1",)}, "seed-grpo cannot run here.*label.answer"),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_does(asked: dict, words: str) -> None:

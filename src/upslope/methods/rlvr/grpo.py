@@ -53,6 +53,7 @@ dapo = grpo.derive(
     regularize=None,
     filter=DropConstantGroups(refill=True),
     reward=OverlongPenalty(),
+    on={"control": {"reward": "none"}},  # an episode that lasts until its time limit is no fault
     notes="Refilling samples as many tasks as are missing rather than whole batches, so that no surplus group grows stale. "
     "The limit of the penalty is the run's token limit, its buffer a fifth of it as in the paper.",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,8 @@ class BetaNormalised(Advantage):
         largest_weight: the most that one over the density may be.
         sharpest: the largest alpha or beta of a fit. Tasks of nearly equal success rates would fit a density without bounds.
     """
+
+    judges_by: ClassVar[str] = "highest"
 
     alpha: float = 0.0
     beta: float = 0.0

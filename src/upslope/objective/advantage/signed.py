@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ class SignedReward(Advantage):
             was wrong to everything else, in proportion to what the policy believes.
         threshold: a reward from here on counts as right.
     """
+
+    judges_by: ClassVar[str] = "threshold"
 
     right: float = 0.1
     wrong: float = -1.0

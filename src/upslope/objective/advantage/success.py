@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -22,6 +23,8 @@ class SuccessRate(Advantage):
         threshold: an answer that earned more is right.
         margin: :math:`p` in the signal lies within ``[margin, 1 - margin]``; smaller lets nearly solved tasks weigh more.
     """
+
+    judges_by: ClassVar[str] = "threshold"
 
     threshold: float = 0.5
     margin: float = 0.02

@@ -34,6 +34,8 @@ class VirtualSamples(Advantage):
 
     ranges: ClassVar = {"ddof": "[0, 1]", "eps": "[0, inf)"}
 
+    judges_by: ClassVar[str] = "best"
+
     virtual: int = 1
     best: float = 1.0
     ddof: int = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -17,6 +18,8 @@ class GroundTruth(Data):
     Nobody sampled it: its ``behavior`` is NaN, its label ``source`` says so, and a ratio to the proximal policy takes it as the
     policy's own. A group of G samples becomes one of G + 1.
     """
+
+    text_only: ClassVar[bool] = True
 
     def __call__(self, rows: Trajectories, context: DataContext) -> Trajectories:
         taught = context.teacher(rows)

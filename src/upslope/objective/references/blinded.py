@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from upslope.errors import MethodError
 from upslope.objective.base import Reference
@@ -21,6 +22,8 @@ class Blinded(Reference):
         keep_first, keep_last: tokens of the prompt that are always shown: its opening, and the request at its end.
         token: id that stands in place of a hidden token; 0 is the padding of most vocabularies.
     """
+
+    text_only: ClassVar[bool] = True
 
     share: float = 0.5
     patch: int = 1

@@ -193,6 +193,7 @@ def check(question: Question, find: FindMethod) -> Checked:
             find(cell.method, question.take), cell.task, small, given, question.reward, question.test_data, cell.knobs,
             dataset=load_dataset(cell.data) if cell.data else None,
         )  # fmt: skip
+        components.check_given(given)
         steps[cell.label, cell.bed] = int(components.settings.steps or 0)
         score[cell.bed] = components.score_name
         methods[cell.label, cell.bed] = method_table(components.method)

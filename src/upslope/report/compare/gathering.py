@@ -248,8 +248,12 @@ def _said(value: object) -> str:
 
 
 def _budget(run: Trained) -> JsonDict:
-    kind = ("tasks_per_step", "samples_per_task", "max_tokens", "warm_start") if run.control else ("envs", "horizon")
-    return {"model": "" if run.control else run.table["model"]} | {key: run.settings.get(key) for key in BUDGET if key not in kind}
+    kind = ("max_tokens", "warm_start") if run.control else ("envs", "horizon")
+    found = {"model": "" if run.control else run.table["model"]}
+    found |= {key: run.settings.get(key) for key in BUDGET if key not in kind}
+    whole = bool(run.table["method"].get("rollout"))  # in control: whole episodes, or so many steps
+    idle = () if not run.control else ("envs", "horizon") if whole else ("tasks_per_step", "samples_per_task")
+    return found | dict.fromkeys(idle)
 
 
 def _evaluation(run: Trained) -> JsonDict:

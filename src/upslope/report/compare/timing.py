@@ -51,7 +51,7 @@ def _work(cell: Cell) -> float:
     each = (
         (sizes.envs or 8) * (sizes.horizon or 256)
         if domain_of(cell.task) == "control"
-        else sizes.tasks_per_step * sizes.samples_per_task
+        else (sizes.tasks_per_step or 32) * sizes.samples_per_task
     )
     return float(max(sizes.steps or 0, 1) * each)
 
