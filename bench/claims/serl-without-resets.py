@@ -49,7 +49,7 @@ CLAIM = Claim(
         BACK: extra(BACK),
         FROM_CORNER: extra(FROM_CORNER),
         REACHED: env_steps_until(0.9, within=1200),
-    },  # fmt: skip
+    },
     statements=[
         Statement("serl", "success there, without resets, above", 0.9, THERE),
         Statement("serl", "success back, without resets, above", 0.9, BACK),
