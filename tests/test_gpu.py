@@ -110,8 +110,8 @@ def test_kernels_learn_what_plain_torch_learns(kind, monkeypatch):
 
 @pytest.mark.parametrize("name", ["sac", "td3", "dqn", "serl"])
 def test_recorded_updates_on_a_gpu_are_those_of_the_cpu(name):
-    """Losses to rounding, over blocks that are made, recorded and played again; of serl with VICE, whose penalty is a gradient within
-    a gradient, and a pair."""
+    """Losses to rounding, over blocks that are made, recorded and played again; of serl with VICE, whose penalty is a gradient
+    within a gradient, and a pair."""
     from pushed_and_back import FILE, PAIR_KNOBS, VICE_KNOBS
 
     from upslope.learners.actor_critic import ActorCritic
