@@ -135,5 +135,7 @@ def test_many_claims_run_at_once_go_on_where_they_stopped_and_are_told_later(tmp
     assert "0 cells to run, 4 are there" in capsys.readouterr().out
     many.main(["page", *arguments, "--pages", str(tmp_path)])
     assert "- bc: above td3: " in (tmp_path / "example.md").read_text() and (tmp_path / "example.png").exists()
+    many.main(["list", *arguments, "example"])
+    assert capsys.readouterr().out.splitlines()[-1] == "example"
     with pytest.raises(SystemExit, match="no claim 'dappo'"):
         many.main(["list", "dappo"])

@@ -163,6 +163,45 @@ class WalledPoint(_Point):
         return float(np.linalg.norm(self.place - self.gap) + np.linalg.norm(self.gap - self.goal))
 
 
+class CubeReach(gymnasium.Env[np.ndarray, np.ndarray]):
+    """OGBench's robot arm and cube: 1 for bringing the gripper to the cube, which ends the episode, else nothing."""
+
+    name, near, length = "cube-single-singletask-v0", 0.03, 100
+
+    def __init__(self) -> None:
+        from upslope.tasks.env_packages import register
+
+        register(self.name)
+        self.robot: Any = gymnasium.make(self.name).unwrapped  # without its limit of time and its own reward
+        self.observation_space, self.action_space = self.robot.observation_space, self.robot.action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.robot.reset(seed=seed)[0], {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        seen, _, _, _, told = self.robot.step(action)
+        self.steps += 1
+        there = bool(np.linalg.norm(told["proprio/effector_pos"] - told["privileged/block_0_pos"]) < self.near)
+        return seen, float(there), there, not there and self.steps >= self.length, {}
+
+
+class ToCube:
+    """OGBench's own scripted manipulator, which goes to the cube first."""
+
+    def __init__(self) -> None:
+        from upslope.datasets.oracle import CubeOracle
+
+        self.oracle = CubeOracle("plan")
+
+    def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
+        self.oracle.begin(simulator.robot, observation, rng)
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        return self.oracle.act(observation)
+
+
 class Towards:
     """Pushes a point to its goal, through the gap where there is one, and of a pair back home in turn."""
 
@@ -179,4 +218,4 @@ class Towards:
         return np.clip(8 * (goal - place) - 4 * self.simulator.speed, -1, 1)
 
 
-CONTROLLERS = {"WalledPoint": ("WalledPoint", Towards), "SparseReach": ("SparseReach", Towards)}
+CONTROLLERS = {"WalledPoint": ("WalledPoint", Towards), "SparseReach": ("SparseReach", Towards), "CubeReach": ("CubeReach", ToCube)}

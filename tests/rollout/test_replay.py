@@ -37,6 +37,25 @@ class Counting(gymnasium.Env):
         return np.full(1, self.steps, np.float32), float(action[0]), self.steps == 5, self.steps == 5, {}
 
 
+class Frames(gymnasium.Env):
+    """Images that count up: stacked by gymnasium, each shows the last ones."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (12, 12), np.uint8)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        self.steps = 10
+        return np.full((12, 12), self.steps, np.uint8), {}
+
+    def step(self, action: int):
+        self.steps += 1
+        return np.full((12, 12), self.steps, np.uint8), 1.0, self.steps == 15, False, {}
+
+
+def stacked() -> gymnasium.Env:
+    return gymnasium.wrappers.FrameStackObservation(Frames(), 3)
+
+
 def rollout(task: Any = Counting, envs: int = 1, episodes: Any = None, acting: tuple = (), **more: Any) -> ReplayRollout:
     name, _, objects = task_argument(task, "")
     loaded = objects.task or load_task(name)
@@ -185,3 +204,33 @@ def test_a_policy_that_reads_a_model_acts_greedily():
     lane = made.store.lanes[0]
     seen = torch.from_numpy(lane.columns.observation[:6])
     assert policy.networks["q"].stack(seen, True).mean(0).argmax(-1).tolist() == lane.columns.action[:6].tolist()
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("envs", [1, 2])
+def test_stacked_frames_are_stored_once_as_bytes_and_drawn_as_they_were_seen(envs: int, tmp_path: Path):
+    made = rollout(stacked, envs=envs)
+    made.keep_in(tmp_path)
+    acted(made, 13)
+    assert made.task.frames == 3 and made.store.lanes[0].columns.observation.shape[1:] == (12, 12)
+    rows = made.draw(60, 1, [1], made.data)
+    seen, following = rows.inputs.observation[:, 0, :, 0, 0].tolist(), rows.inputs.following[:, 0, :, 0, 0].tolist()
+    assert rows.inputs.observation.dtype == torch.uint8 and rows.inputs.observation.shape == (60, 1, 3, 12, 12)
+    starts = {(10, 10, 10): (10, 10, 11), (10, 10, 11): (10, 11, 12)} | {(n - 2, n - 1, n): (n - 1, n, n + 1) for n in (12, 13, 14)}
+    assert {tuple(now): tuple(then) for now, then in zip(seen, following, strict=True)} == starts
+    made.settle()
+    state = made.state()
+    again = rollout(stacked, envs=envs)
+    again.keep_in(tmp_path)
+    again.load_state(state)
+    drawn = again.draw(60, 1, [1], made.data)
+    assert torch.equal(drawn.inputs.observation, made.draw(60, 1, [1], made.data).inputs.observation)
+
+
+def test_a_policy_acts_on_images_as_its_networks_say():
+    made = acted(rollout(stacked), 3)
+    seen = made.draw(4, 1, [1], made.data).inputs.observation
+    output = made.policy.acting().output(seen[:, 0].numpy())
+    torch.testing.assert_close(torch.from_numpy(output), made.policy.actor.output(seen, True)[:, 0])

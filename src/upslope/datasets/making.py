@@ -24,6 +24,7 @@ from upslope.experience.shapes import check_columns
 from upslope.plain_data import JsonDict
 from upslope.tasks import load_task
 from upslope.tasks.gym import GymTask
+from upslope.tasks.levels import LEVELS
 from upslope.tasks.physics import PARAMS
 from upslope.types import Ended
 
@@ -77,10 +78,10 @@ def make_data(
 
 def env_text(task: GymTask) -> str:
     """The task as ``--task`` takes it, with what it was made with."""
-    options = [f"{key}={value}" for key, value in task.options.items() if not key.startswith(PARAMS)]
+    options = [f"{key}={value}" for key, value in task.options.items() if not key.startswith((PARAMS, LEVELS))]
     if not options:
         return task.name
-    return f"{task.name}{',' if task.physics.changes else ':'}{','.join(options)}"
+    return f"{task.name}{',' if task.physics.changes or task.levels else ':'}{','.join(options)}"
 
 
 def _new_folder(name: str, out: str | Path) -> Path:

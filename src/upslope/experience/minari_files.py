@@ -20,6 +20,7 @@ from upslope.experience.formats import CARD_KEY
 from upslope.plain_data import JsonDict
 from upslope.tasks import domain_of, parse_spec
 from upslope.tasks.env_packages import register
+from upslope.tasks.levels import LEVELS
 from upslope.tasks.physics import PARAMS
 from upslope.tasks.spaces import ObservationLayout, action_size, observation_layout
 from upslope.types import Ended
@@ -141,7 +142,7 @@ def _gym_space(space: Space) -> Any:
 
 def _spec_of(env: str) -> Any:
     """What gymnasium knows under a task's id, with the task's options, so that Minari can make the environment again; none where
-    there is no such id, or the task has another physics."""
+    there is no such id, or the task has another physics or levels."""
     if not env or domain_of(env) != "control":
         return None
     import gymnasium
@@ -150,7 +151,7 @@ def _spec_of(env: str) -> Any:
     env_id = name.partition(":")[2]
     register(env_id)
     known = copy.deepcopy(gymnasium.registry.get(env_id))
-    if known is None or any(option.startswith(PARAMS) for option in options):
+    if known is None or any(option.startswith((PARAMS, LEVELS)) for option in options):
         return None
     known.max_episode_steps = options.pop("max_episode_steps", known.max_episode_steps)
     known.kwargs = {**known.kwargs, **options}

@@ -17,9 +17,11 @@ from torch import Tensor
 from upslope.errors import TaskError
 from upslope.plain_data import JsonDict
 from upslope.policies.control.mlp import Actor, ControlInputs, MLPPolicy
+from upslope.rollout.level_draws import LevelDraws
 from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser
-from upslope.runtime.seeding import generator, mix, stable_hash
+from upslope.runtime.seeding import generator, mix
 from upslope.tasks.gym import MOST_WATCHED, GymTask, Stepped
+from upslope.tasks.levels import Level
 from upslope.types import Ended, Metrics, Trajectories, View
 
 
@@ -62,19 +64,24 @@ class EnvRollout:
         self.observations = ObservationNormaliser(task.observation_size) if normalise_observations else None
         self.rewards = RewardNormaliser(envs, gamma) if normalise_rewards else None
         self._envs = task.make(envs, workers)
+        self._levels = LevelDraws(task.levels, seed, envs)
         self._raw: Any = None
         """Observations ``[envs, D]`` to act on next, as the environments gave them; none before the first restart."""
         self._carried: Sequence[JsonDict] = ()
         """Where environments that are never reset were when the run was saved, until they begin."""
         self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
         self._finished: list[EpisodeStats] = []
+        self._played: list[JsonDict] = []
+        """Levels of the episodes that ended in this rollout."""
 
     def restart(self, step: int) -> None:
         """Begin a fresh episode in every environment, the same ones whatever ran before. Statistics stay."""
         for env, place in enumerate(self._carried):
             self._envs.restore(env, place)
         self._carried = ()
-        self._raw = np.stack([self._envs.reset(env, mix(self.seed, "reset", step, env) >> 32) for env in range(len(self._envs))])
+        self._levels.restart(step)
+        seeds = [mix(self.seed, "reset", step, env) >> 32 for env in range(len(self._envs))]
+        self._raw = np.stack([self._envs.reset(env, seed, self._levels.next(env)) for env, seed in enumerate(seeds)])
         self._return[:], self._length[:] = 0.0, 0
         if self.rewards is not None:
             self.rewards.restart()
@@ -83,16 +90,21 @@ class EnvRollout:
         """Act for ``horizon`` steps in every environment, going on where the last rollout stopped."""
         if self._raw is None:
             self.restart(step)
-        finished_before = len(self._finished)
+        finished_before, self._played = len(self._finished), []
+        tasks = torch.tensor([self._levels.task_id(env, self.task.name) for env in range(len(self._envs))])
         actor = self.policy.acting()
         noise = _noise(self.task, (self.horizon, len(self._envs)), generator(self.seed, "act", step))
         tape = _Tape([], [], [], [], [], [])
         for position in range(self.horizon):
             self._step(actor, noise[position], tape)
-        rows = self._rows(actor, tape)
+        rows = self._rows(actor, tape, tasks)
         self.env_steps += self.horizon * len(self._envs)
-        returns = [episode.return_ for episode in self._finished[finished_before:]]
-        return rows.replace(info=[{"task": self.task.name, "episode_returns": returns}] + [{}] * (len(self._envs) - 1))
+        return rows.replace(info=[self._told(self._finished[finished_before:])] + [{}] * (len(self._envs) - 1))
+
+    def _told(self, episodes: list[EpisodeStats]) -> JsonDict:
+        """The episodes that ended, for people."""
+        told: JsonDict = {"task": self.task.name, "episode_returns": [episode.return_ for episode in episodes]}
+        return told | ({"episode_levels": self._played} if self.task.levels else {})
 
     def metrics(self) -> Metrics:
         """Of the episodes that ended since the last call; a sample is a step of an environment."""
@@ -167,13 +179,15 @@ class EnvRollout:
         following = stepped.observation
         for env in np.flatnonzero(ends):
             self._finished.append(EpisodeStats(float(self._return[env]), int(self._length[env])))
+            if (level := self._levels.playing[env]) is not None:
+                self._played.append(level.values())
             self._return[env], self._length[env] = 0.0, 0
-            following[env] = self._envs.reset(int(env))
+            following[env] = self._envs.reset(int(env), None, self._levels.next(int(env)))
         return following
 
     # -- the columns ---------------------------------------------------------------------------------------------------
 
-    def _rows(self, actor: Actor, tape: _Tape) -> Trajectories:
+    def _rows(self, actor: Actor, tape: _Tape, tasks: Tensor) -> Trajectories:
         """The tape, written down as rows ``[envs, horizon]`` on the policy's device."""
 
         def column(steps: list[np.ndarray]) -> Tensor:
@@ -186,7 +200,7 @@ class EnvRollout:
         action = np.stack(tape.action, axis=1)
         view = actor.view(np.stack(tape.output, axis=1), action)
         ended, bootstrap = self._ends(actor, tape, column(tape.ended))
-        return self._trajectories(observation, torch.from_numpy(action), reward, ended, bootstrap, view)
+        return self._trajectories(observation, torch.from_numpy(action), reward, ended, bootstrap, view, tasks)
 
     def _ends(self, actor: Actor, tape: _Tape, ended: Tensor) -> tuple[Tensor, Tensor]:
         """``ended`` with the pause at its last column, and the values behind cuts and pause."""
@@ -199,14 +213,14 @@ class EnvRollout:
         return ended, bootstrap
 
     def _trajectories(self, observation: Tensor, action: Tensor, reward: Tensor, ended: Tensor, bootstrap: Tensor,
-                      view: View) -> Trajectories:  # fmt: skip
+                      view: View, tasks: Tensor) -> Trajectories:  # fmt: skip
         device = self.policy.device
         rows, reward, view = len(reward), reward.to(device), view.map(lambda found: found.contiguous().to(device))
         return Trajectories(
             sampled=torch.ones_like(reward),
             reward=reward.new_zeros(rows),
             group=torch.arange(rows, device=device),
-            task=torch.full((rows,), stable_hash(self.task.name), device=device),
+            task=tasks.to(device),  # the level a row begins in: others may follow
             behavior=view,
             proximal=view,  # the weights have not moved since: no second pass is needed
             action=action.to(device),
@@ -237,6 +251,7 @@ def evaluate_control(task: GymTask, policy: MLPPolicy, normaliser_state: Mapping
 
     Every episode has a number, a seed made from it and a place in an environment's queue before any is played. Taking the first
     ``episodes`` that end instead would favour short ones. Where there is no time limit, one is cut after `MOST_WATCHED` steps.
+    Where the task has levels, the episodes are spread evenly over them.
 
     Args:
         normaliser_state: `EnvRollout.state`, of which the observation statistics are used as they stand; ``None`` or a state
@@ -251,7 +266,7 @@ def evaluate_control(task: GymTask, policy: MLPPolicy, normaliser_state: Mapping
     actor, places, returns = policy.acting(), task.make(min(envs, episodes)), np.zeros(episodes)
     playing = np.arange(len(places))  # the number of the episode in each place; episode e is played in place e modulo the places
     draws = [generator(seed, "evaluate", episode) for episode in playing.tolist()]
-    raw = np.stack([places.reset(place, _episode_seed(seed, place)) for place in range(len(places))])
+    raw = np.stack([places.reset(place, *_beginning(task, seed, place, episodes)) for place in range(len(places))])
     active, finished, lengths = playing.copy(), 0, np.zeros(len(places))
     longest = np.inf if task.max_episode_steps else MOST_WATCHED
     while len(active):
@@ -263,13 +278,18 @@ def evaluate_control(task: GymTask, policy: MLPPolicy, normaliser_state: Mapping
         for place in active[stepped.terminated | stepped.truncated | (lengths[active] >= longest)]:
             finished, lengths[place], playing[place] = finished + 1, 0, playing[place] + len(places)
             if playing[place] < episodes:
-                raw[place] = places.reset(int(place), _episode_seed(seed, int(playing[place])))
+                raw[place] = places.reset(int(place), *_beginning(task, seed, int(playing[place]), episodes))
                 draws[place] = generator(seed, "evaluate", int(playing[place]))
             if progress is not None:
                 progress(finished)
         active = active[playing[active] < episodes]
     places.close()
     return returns.tolist()
+
+
+def _beginning(task: GymTask, seed: int, episode: int, episodes: int) -> tuple[int, Level | None]:
+    """Where an episode of an evaluation begins."""
+    return _episode_seed(seed, episode), task.levels.spread(episode, episodes) if task.levels else None
 
 
 def _episode_seed(seed: int, episode: int) -> int:

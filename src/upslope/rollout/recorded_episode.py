@@ -31,6 +31,8 @@ class RecordedEpisode:
     """What the critic expected before each action, in the environment's own rewards; none without a critic."""
     gamma: float = 1.0
     """The discount that these values and the returns to go have."""
+    level: JsonDict = field(default_factory=dict)
+    """What the seed drew where a task has levels, by name."""
 
     @property
     def returns_to_go(self) -> list[float]:
@@ -88,4 +90,5 @@ def play(
                 ended = "terminated" if stepped.terminated[0] else "truncated"
     finally:
         place.close()
-    return RecordedEpisode(seed, rewards, actions, ended, values, gamma)
+    level = place.level(0)
+    return RecordedEpisode(seed, rewards, actions, ended, values, gamma, {} if level is None else level.values())

@@ -1,7 +1,7 @@
 """Experience for learners that draw: environments acted in tick by tick, everything kept, rows drawn from what is kept.
 
 The run's own experience and a dataset are two stores; which of them an update's rows come from is the method's business
-(`DrawnData`). Observations are stored raw and normalised when they are looked at.
+(`DrawnData`). Observations are stored raw, images as bytes, and normalised when they are looked at.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from upslope.plain_data import JsonDict
 from upslope.policies.control.bound_networks import ExperienceInputs
 from upslope.policies.control.network_policy import NetworkPolicy
 from upslope.rollout.environments import EpisodeStats
+from upslope.rollout.level_draws import LevelDraws
 from upslope.rollout.normalise import ObservationNormaliser, Stored
 from upslope.runtime.seeding import mix, numpy_generator, stable_hash
 from upslope.tasks.gym import GymTask
@@ -61,8 +62,8 @@ class ReplayRollout:
         self.planned_steps, self.env_steps = planned_steps, 0
         self.observations = ObservationNormaliser(task.observation_size) if normalise else None
         action = (task.action_size,) if task.continuous else ()
-        kept = ((task.observation_size,), np.float32)
-        self.store = ReplayStore(kept, action, not task.continuous, data.capacity, envs)
+        kept = (task.observation_shape, task.observation_dtype)
+        self.store = ReplayStore(kept, action, not task.continuous, data.capacity, envs, task.frames)
         self.dataset = None if episodes is None else DatasetRows(episodes)
         self.returns = returns_to_go(episodes, data.gamma) if episodes is not None and with_returns else None
         if self.observations is not None and episodes is not None:
@@ -72,6 +73,7 @@ class ReplayRollout:
         """Of all rewards that were seen, by size: what values must be explained by."""
         self._count, self._workers = envs, workers
         self._envs: Any = None
+        self._levels = LevelDraws(task.levels, seed, envs)
         self._raw: Any = None
         self._restart = 1
         self._carried: list[JsonDict] | None = None
@@ -94,8 +96,9 @@ class ReplayRollout:
         for env, state in enumerate(self._carried or ()):
             self._envs.restore(env, state)
         self._carried = None
+        self._levels.restart(self._restart)
         seeds = [mix(self.seed, "reset", self._restart, env) >> 32 for env in range(self._count)]
-        self._raw = np.stack([self._envs.reset(env, seed) for env, seed in enumerate(seeds)])
+        self._raw = np.stack([self._envs.reset(env, seed, self._levels.next(env)) for env, seed in enumerate(seeds)])
         for lane, raw in zip(self.store.lanes, self._raw, strict=True):
             lane.begin(raw)
         self._return[:], self._length[:] = 0.0, 0
@@ -120,7 +123,7 @@ class ReplayRollout:
             if ended[env]:
                 self._finished.append(EpisodeStats(float(self._return[env]), int(self._length[env])))
                 self._return[env], self._length[env] = 0.0, 0
-                self._raw[env] = self._envs.reset(env)
+                self._raw[env] = self._envs.reset(env, None, self._levels.next(env))
                 lane.begin(self._raw[env])
         if self.log is not None and self.store.lanes[0].rows - self.log.written[0] > FLUSH:
             self.log.flush()

@@ -58,8 +58,10 @@ class ControlComponents(Components):
                 f"--device cuda: the small networks of {method.name} are on the CPU, where they are faster; leave it out."
             )
         device: Device = pick_device("cuda", "") if settings.device == "cuda" else "cpu"
-        domains = ("control", f"control-{'continuous' if task.continuous else 'discrete'}")
+        domains = domains_of(task)
         recipe = (dict(STORED_EXPERIENCE) if stored else {}) | method.settings_on(*domains)
+        if task.layout.is_image:
+            recipe |= _images_as_they_are(settings, task)
         asked = settings.offline_steps
         settings = dataclasses.replace(settings, device=device).resolved(
             "control", "mlp", continuous=task.continuous, recipe=recipe
@@ -181,6 +183,20 @@ def _check_pair(method: Method, task: GymTask) -> None:
     if found is not None and not task.is_pair:
         raise UserError(f"{found}.pair is for two tasks that take turns, and {task.name} is one. Make it with up.reset_free, or "
                         f"leave {found}.pair out.")  # fmt: skip
+
+
+def domains_of(task: GymTask) -> tuple[str, ...]:
+    """What a method's knobs go by: the kind of task, that of its actions, and whether it shows images."""
+    images = ("control-images",) if task.layout.is_image else ()
+    return ("control", f"control-{'continuous' if task.continuous else 'discrete'}", *images)
+
+
+def _images_as_they_are(settings: Settings, task: GymTask) -> dict[str, object]:
+    if settings.normalise_observations:
+        raise UserError(
+            f"normalise_observations=true: {task.name} shows images, which networks read as shares of 255. Leave it out."
+        )
+    return {"normalise_observations": False}
 
 
 def _check_data(method: Method, settings: Settings, dataset: Dataset | None, for_training: bool) -> None:

@@ -151,7 +151,7 @@ def parse_spec(spec: str) -> tuple[str, JsonDict]:
     if not colon or "=" not in last:
         return spec, {}
     options: JsonDict = {}
-    for item in re.split(r",(?![^\[]*\])", last):  # commas inside of [..] belong to a list
+    for item in re.split(r",(?![^\[]*[\])])", last):  # commas inside of [..] belong to a list, of [..) to a range
         knob, equals, value = (part.strip() for part in item.partition("="))
         if not knob or not equals or not value:
             raise TaskError(f"{item!r} in {spec!r} is not of the form knob=value.")

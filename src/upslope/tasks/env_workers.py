@@ -25,6 +25,7 @@ import numpy as np
 from upslope.errors import TaskError, UserError
 from upslope.plain_data import JsonDict
 from upslope.tasks.gym import Environments, GymTask, Stepped
+from upslope.tasks.levels import Level
 
 HEADER = struct.Struct("<Q")
 PATIENCE = 5.0
@@ -55,9 +56,9 @@ class SpreadEnvironments:
     def __len__(self) -> int:
         return self._bounds[-1][1]
 
-    def reset(self, which: int, seed: int | None = None) -> np.ndarray:
+    def reset(self, which: int, seed: int | None = None, level: Level | None = None) -> np.ndarray:
         """As `Environments.reset`."""
-        return self._ask_one("reset", which, seed)
+        return self._ask_one("reset", which, seed, level)
 
     def states(self) -> list[JsonDict] | None:
         """As `Environments.states`."""

@@ -105,6 +105,15 @@ def reset_free(env: Any, backward: Callable[[Any], bool], steps: int, forward_on
     return ResetFree(env, backward, steps, forward_only)
 
 
+def stacked_frames(env: Any) -> int:
+    """Frames that gymnasium stacks in an observation, a new episode's first one repeated; 1 where nobody is known to."""
+    wrappers = gymnasium_module().wrappers
+    while isinstance(env, (wrappers.TimeLimit, wrappers.OrderEnforcing, wrappers.PassiveEnvChecker, wrappers.ClipReward)):
+        env = env.env
+    stacks = isinstance(env, wrappers.FrameStackObservation) and env.padding_type == "reset"
+    return env.stack_size if stacks else 1
+
+
 def make_env(env: Any, options: JsonDict, name: str = "") -> Any:
     """``gymnasium.make``, its errors turned into ones that say what to type.
 

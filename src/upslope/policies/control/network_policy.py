@@ -182,7 +182,7 @@ class NetworkPolicy(nn.Module):
                 for path, module in network.named_modules():
                     if isinstance(module, FlatModule):
                         own = f"{kind}{name}.{path}." if path != "stack" else f"{kind}{name}."
-                        found |= {f"{own}{piece}": view for piece, view in module.frozen.items()}
+                        found |= {f"{own}{piece}": view for piece, view in module.stored().items()}
         return found
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
@@ -216,7 +216,8 @@ class NetworkPolicy(nn.Module):
 
 
 class NetworkActor:
-    """A `NetworkPolicy` made to act, observation by observation, on the CPU."""
+    """A `NetworkPolicy` made to act, observation by observation: small networks on the CPU, where environments are, those with an
+    encoder where their weights are."""
 
     has_value = False
 
@@ -224,15 +225,16 @@ class NetworkActor:
         self.policy = policy
         asked = [policy.reads or POLICY, *([policy.chosen_by] if policy.chosen_by else [])]
         self._sources: list[Any] = [policy.networks[name] for name in asked]
-        elsewhere = policy.device.type != "cpu"
+        self._encoder: Any = getattr(self._sources[0], "encoder", None)
+        elsewhere = policy.device.type != "cpu" and self._encoder is None
         self._copies: list[Any] = [copy.deepcopy(source).cpu() for source in self._sources] if elsewhere else self._sources
-        """The networks on the CPU, where environments are."""
+        """The networks that are asked."""
         self._here, self._chooser = self._copies[0], self._copies[-1] if policy.chosen_by else None
         stack: Any = self._here.first.stack if isinstance(self._here, Pair) else self._here.stack
         self._stack, self._in_numpy = stack, not policy.plain and stack.activation in NUMPY_ACTIVATIONS
 
     def refresh(self) -> None:
-        """Take the weights as they are now, where they are not on the CPU."""
+        """Take the weights as they are now, where copies of them act."""
         if self._copies is self._sources:
             return
         for here, there in zip(self._copies, self._sources, strict=True):
@@ -248,6 +250,10 @@ class NetworkActor:
             with torch.no_grad():
                 coefficient = self._chooser.certain(torch.from_numpy(observation).unsqueeze(1), True).squeeze(1)
             observation = np.concatenate([observation, sinusoids(coefficient).numpy()], -1)
+        if self._encoder is not None:
+            with torch.no_grad():
+                features = self._encoder(torch.from_numpy(observation).to(self.policy.device), True)
+                return self._stack(features, True).mean(0).cpu().numpy()
         if not isinstance(self._here, Pair):
             return self._of(self._stack, observation)
         own, task = np.ascontiguousarray(observation[:, :-1]), observation[:, -1:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -11,6 +11,8 @@ from torch import nn
 from upslope.errors import MethodError
 from upslope.fields import shown
 from upslope.objective.networks.balance import WAVES
+from upslope.objective.networks.encoders import DefaultEncoder, Encoder, flat_encoder, vector_size
+from upslope.objective.networks.flat_network import FlatNetwork
 from upslope.objective.networks.layers import FlatModule, MLPStack
 from upslope.objective.networks.mlp import HiddenLayers
 from upslope.policies.control.actors import CertainActor, FamilyActor, GaussianActor, SoftmaxActor
@@ -66,9 +68,11 @@ class _TorchNetwork(HiddenLayers, Network):
         every: updates of the critics between two of the policy.
         pair: two policies, each for one of the two tasks of an environment that is never reset (`upslope.reset_free`); the last
             number of an observation says which acts.
+        encoder: what makes features of an observation. It is the policy's own: critics have one, too.
     """
 
     ranges: ClassVar = {"lag": "[0, 1]", "lag_every": "[1, inf)", "every": "[1, inf)"}
+    fewest_layers: ClassVar[int] = 0
 
     hidden: tuple[int, ...] = (256, 256)
     activation: Literal["relu", "tanh", "silu", "gelu"] = "relu"
@@ -77,11 +81,13 @@ class _TorchNetwork(HiddenLayers, Network):
     lag_every: int = 1
     every: int = 1
     pair: bool = False
+    encoder: Encoder = field(default_factory=DefaultEncoder)
 
-    def stack(self, space: ActionSpace, outputs: int, seed: int, more_inputs: int = 0) -> MLPStack:
-        """The layers from an observation to the outputs."""
-        widths = (space.observation[0] + more_inputs, *self.hidden, outputs)
-        return MLPStack(1, widths, self.activation, self.layer_norm, mix(seed, "actor"))
+    def layers(self, space: ActionSpace, outputs: int, seed: int, more_inputs: int = 0) -> tuple[MLPStack, FlatNetwork | None]:
+        """What leads from an observation to the outputs: the last layers, and the encoder before them."""
+        encoder, features = flat_encoder(self.encoder, space, mix(seed, "encoder"))
+        widths = (features + more_inputs, *self.hidden, outputs)
+        return MLPStack(1, widths, self.activation, self.layer_norm, mix(seed, "actor")), encoder
 
     def actor(self, space: ActionSpace, seed: int) -> nn.Module:
         """The network that acts."""
@@ -110,10 +116,11 @@ class Stochastic(_TorchNetwork):
 
     def actor(self, space: ActionSpace, seed: int) -> nn.Module:
         if space.discrete:
-            return SoftmaxActor(self.stack(space, space.actions, seed), space.actions)
-        outputs = space.actions * (2 if self.std == "state" else 1)
+            stack, encoder = self.layers(space, space.actions, seed)
+            return SoftmaxActor(stack, space.actions, encoder)
+        stack, encoder = self.layers(space, space.actions * (2 if self.std == "state" else 1), seed)
         shared = FlatModule({"log_std": torch.zeros(space.actions)}) if self.std == "shared" else None
-        return GaussianActor(self.stack(space, outputs, seed), space.actions, self.form == "squashed", shared)
+        return GaussianActor(stack, space.actions, self.form == "squashed", shared, encoder)
 
 
 @dataclass(frozen=True)
@@ -140,9 +147,12 @@ class FamilyOfPolicies(Stochastic):
             raise MethodError(
                 "policy=FamilyOfPolicies() gives vectors, and this environment's actions are choices. Take iql, or dqn."
             )
-        outputs = space.actions * (2 if self.std == "state" else 1)
+        vector_size(space, "policy=FamilyOfPolicies()")
+        if self.encoder != DefaultEncoder():
+            raise MethodError(f"policy.encoder is {self.encoder}, and policy=FamilyOfPolicies() takes vectors as they are.")
+        stack, _ = self.layers(space, space.actions * (2 if self.std == "state" else 1), seed, 2 * WAVES)
         shared = FlatModule({"log_std": torch.zeros(space.actions)}) if self.std == "shared" else None
-        return FamilyActor(self.stack(space, outputs, seed, 2 * WAVES), space.actions, self.form == "squashed", shared)
+        return FamilyActor(stack, space.actions, self.form == "squashed", shared)
 
     def build(self, task: Any, seed: int) -> NetworkPolicy:
         policy = super().build(task, seed)
@@ -157,7 +167,8 @@ class Deterministic(_TorchNetwork):
     def actor(self, space: ActionSpace, seed: int) -> nn.Module:
         if space.discrete:
             raise MethodError("policy=Deterministic() gives vectors, and this environment's actions are choices. Take dqn, or sac.")
-        return CertainActor(self.stack(space, space.actions, seed), space.actions)
+        stack, encoder = self.layers(space, space.actions, seed)
+        return CertainActor(stack, space.actions, encoder)
 
 
 @dataclass(frozen=True)
@@ -182,7 +193,9 @@ class GreedyChoice(Network):
 
 def space_of(task: Any) -> ActionSpace:
     """What networks must know of a task."""
-    return ActionSpace((task.observation_size,), task.action_size, not task.continuous)
+    shape = getattr(task, "observation_shape", (task.observation_size,))
+    axis = task.layout.channel_axis if len(shape) > 1 else None
+    return ActionSpace(shape, task.action_size, not task.continuous, axis)
 
 
 def box_of(task: Any) -> ActionBox | None:
