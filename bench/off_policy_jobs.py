@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 CLAIM_MINUTES = {
-    "rlpd": 6, "h2o": 4, "td3-bc": 4, "famo2o": 3, "sac": 2.5, "cal-ql": 2.5, "prdc": 2.5, "serl": 2.5, "double-dqn": 2.5, "iql": 2,
-    "cql": 1, "h2o-hopper": 8, "prdc-maze": 6, "serl-cube": 8,
+    "rlpd": 6, "h2o": 4, "td3-bc": 4, "famo2o": 3, "sac": 2.5, "cal-ql": 2.5, "prdc": 2.5, "serl": 5, "double-dqn": 2.5, "iql": 2,
+    "cql": 1, "h2o-hopper": 7, "prdc-maze": 6, "serl-cube": 6, "serl-without-resets": 4,
 }  # fmt: skip
 """Of a seed."""
 PEER_MINUTES = {"td3": (11, 24), "sac": (12, 24), "td3-bc": (3, 7), "iql": (3, 9), "cql": (2, 9)}

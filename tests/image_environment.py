@@ -40,3 +40,10 @@ class Beacon(gymnasium.Env):
         reward = 1.0 if side == self.right else -1.0
         self.done += 1
         return self._look(), reward, False, self.done >= self.steps, {}
+
+
+class Steered(Beacon):
+    """The same with vectors as actions."""
+
+    def __init__(self) -> None:
+        super().__init__(continuous=True)

@@ -108,10 +108,11 @@ def test_kernels_learn_what_plain_torch_learns(kind, monkeypatch):
 # -- learning from stored experience ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["sac", "td3", "dqn", "serl"])
-def test_recorded_updates_on_a_gpu_are_those_of_the_cpu(name):
+@pytest.mark.parametrize("name", ["sac", "td3", "dqn", "dqn from images", "serl"])
+def test_recorded_updates_on_a_gpu_are_those_of_the_cpu(name, monkeypatch):
     """Losses to rounding, over blocks that are made, recorded and played again; of serl with VICE, whose penalty is a gradient
     within a gradient, and a pair."""
+    import image_environment
     from pushed_and_back import FILE, PAIR_KNOBS, VICE_KNOBS
 
     from upslope.learners.actor_critic import ActorCritic
@@ -122,11 +123,13 @@ def test_recorded_updates_on_a_gpu_are_those_of_the_cpu(name):
 
     def learner(device: str) -> ActorCritic:
         task = {"dqn": "gym:CartPole-v1", "serl": f"{FILE}:pair"}.get(name, "gym:Pendulum-v1")
+        task = f"{image_environment.__file__}:Beacon" if "images" in name else task
         settings = Settings(steps=6, horizon=40, updates_per_step=80, minibatch=64, seed=3, device=device, lr=1e-4)
         more, dataset = (PAIR_KNOBS | VICE_KNOBS, random_dataset(task)) if name == "serl" else ({}, None)
-        made = set_up(find(name), task, "tiny", settings, knobs={"acting.0.steps": 40} | more, dataset=dataset)
+        made = set_up(find(name.split()[0]), task, "tiny", settings, knobs={"acting.0.steps": 40} | more, dataset=dataset)
         return ActorCritic(made.method, made.policy, made.rollout, made.settings)
 
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # of convolutions torch keeps ten bits otherwise
     there, here = learner("cuda"), learner("cpu")
     for step in range(1, 7):
         found, expected = there.step(step), here.step(step)

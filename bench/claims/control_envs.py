@@ -219,3 +219,52 @@ class Towards:
 
 
 CONTROLLERS = {"WalledPoint": ("WalledPoint", Towards), "SparseReach": ("SparseReach", Towards), "CubeReach": ("CubeReach", ToCube)}
+
+
+class Detour(_Point):
+    """A disc lies between the point and its goal, and both ways around it are equally long; every step costs the way that is left.
+
+    Who shows the way goes above the disc, and steers back to it wherever noise has carried the point.
+    """
+
+    noise = 0.02
+    goal: ClassVar = np.array([0.7, 0.0])
+    radius = 0.35
+    either = False
+    """Whether a coin decides between above and below, once an episode."""
+
+    def start(self) -> np.ndarray:
+        self.side = float(self.np_random.choice([-1.0, 1.0])) if self.either else 1.0
+        return self.np_random.uniform([-0.8, -0.1], [-0.6, 0.1])
+
+    def blocked(self, before: np.ndarray, after: np.ndarray) -> bool:
+        return bool(np.linalg.norm(after) < self.radius)
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.speed = self.speed + self.noise * self.np_random.standard_normal(2)
+        return super().step(action)
+
+    def paid(self) -> tuple[float, bool]:
+        left = float(np.linalg.norm(self.place - self.goal))
+        return -left, left < 0.1
+
+    def best_action(self, observation: np.ndarray) -> np.ndarray:
+        """Towards a place beside the disc, and behind it towards the goal."""
+        target = np.array([0.0, 0.55 * self.side]) if self.place[0] < 0 else self.goal
+        return np.clip(8 * (target - self.place) - 4 * self.speed, -1, 1)
+
+
+class CalmDetour(Detour):
+    noise = 0.0
+
+
+class EitherDetour(CalmDetour):
+    either = True
+
+
+class ShakyDetour(Detour):
+    noise = 0.05
+
+
+class WildDetour(Detour):
+    noise = 0.3

@@ -156,7 +156,9 @@ def train(
             and ``answer``, a pandas or `datasets` table, anything that yields dicts; the run keeps a copy. Or a `TextTask`, a
             ``gymnasium.Env``, its class, or a function that makes one.
         model: ``"tiny"``, ``"smollm2"``, a folder that transformers can load or a run's, a `Run`; or ``(model, tokenizer)`` of
-            `transformers`, of which a copy is trained and kept with the run (``run.policy.model`` is the trained one).
+            `transformers`, of which a copy is trained and kept with the run (``run.policy.model`` is the trained one). In control a
+            ``torch.nn.Module`` of your own from observations ``[B, ...]`` to features ``[B, F]``, of which a copy is trained with
+            layers for actor and critic behind it; no folder can keep its code, so `resume` and `load` need it again.
         knobs: Of the method's parts, by path: ``{"surrogate.high": 0.3}``.
         reward: For text: a name as on the command line (``"exact"``, ``"length:max=200*0.1"``, ``"file.py:function"``), a function,
             a list of them, or ``{"name": (function or name, weight)}``. A function that no file defines cannot be kept with a run:

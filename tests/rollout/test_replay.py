@@ -13,10 +13,12 @@ import torch
 from upslope.errors import UserError
 from upslope.given import task_argument
 from upslope.methods import find
+from upslope.objective.data.augment import RandomCrop
 from upslope.objective.data.stored import MixedReplay, UniformReplay
 from upslope.policies.control.networks import Stochastic
 from upslope.rollout.acting import UniformFirst
 from upslope.rollout.replay import ReplayRollout
+from upslope.runtime.seeding import numpy_generator
 from upslope.tasks import load_task
 from upslope.testing.runs import random_dataset
 from upslope.types import Ended, Source
@@ -50,6 +52,25 @@ class Frames(gymnasium.Env):
     def step(self, action: int):
         self.steps += 1
         return np.full((12, 12), self.steps, np.uint8), 1.0, self.steps == 15, False, {}
+
+
+class Shades(gymnasium.Env):
+    """Images no two pixels of which are alike."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (9, 8, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._image(), {}
+
+    def step(self, action: int):
+        self.steps += 1
+        return self._image(), 0.0, self.steps == 7, False, {}
+
+    def _image(self) -> np.ndarray:
+        return (np.arange(216).reshape(9, 8, 3) + self.steps).astype(np.uint8)
 
 
 def stacked() -> gymnasium.Env:
@@ -234,3 +255,21 @@ def test_a_policy_acts_on_images_as_its_networks_say():
     seen = made.draw(4, 1, [1], made.data).inputs.observation
     output = made.policy.acting().output(seen[:, 0].numpy())
     torch.testing.assert_close(torch.from_numpy(output), made.policy.actor.output(seen, True)[:, 0])
+
+
+def test_cropped_images_are_those_of_their_own_update(tmp_path: Path):
+    made = acted(rollout(Shades, data=UniformReplay(augment=RandomCrop(padding=2))), 12)
+    plain = made.draw(6, 1, [1, 2], UniformReplay())
+    together, second = made.draw(6, 1, [1, 2], made.data), made.draw(6, 1, [2], made.data)
+    assert torch.equal(together.inputs.following[6:], second.inputs.following)
+    assert torch.equal(together.action, plain.action) and not torch.equal(together.inputs.observation, plain.inputs.observation)
+    crop = RandomCrop(padding=2)
+    for name, at in (("augment now", "observation"), ("augment next", "following")):
+        stored = getattr(plain.inputs, at)[6:, 0].numpy()
+        wanted = crop(stored, 2, numpy_generator(made.seed, name, 1, 2))
+        np.testing.assert_array_equal(getattr(second.inputs, at)[:, 0].numpy(), wanted)
+
+
+def test_vectors_are_not_cropped():
+    with pytest.raises(UserError, match=r"RandomCrop\(padding=4\) changes images.*vectors"):
+        rollout("gym:Pendulum-v1", data=UniformReplay(augment=RandomCrop()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import warnings
@@ -220,17 +221,19 @@ class _Bench:
                 """The expert's turn comes as often as its share says, evenly spread."""
                 return self.actor if math.floor((number + 1) * share) > math.floor(number * share) else self.random
 
-            return collect(self.task, turns, steps, self.seed, self.progress)
+            played = collect(self.task, turns, steps, self.seed, self.progress)
+            # The expert's own chances are not those with which the data came about: some actions only the others could take.
+            return dataclasses.replace(played, episodes=dataclasses.replace(played.episodes, propensity=None))
         varied = self._varied(kind)
         return collect(self.task, lambda _: varied, steps, self.seed, self.progress, half if kind == "segments" else None)
 
     def _varied(self, kind: str) -> Behaviour:
         if kind == "noisy":
             eps = self.recipe["eps"]
-            return Sometimes(self.actor, self.random, lambda _, rng: bool(rng.random() < eps))
+            return Sometimes(self.actor, self.random, lambda _: eps)
         if kind == "two_quality":
             axis, middle = self._split()
-            return Sometimes(self.actor, self.random, lambda seen, _: _place(seen, axis) < middle)
+            return Sometimes(self.actor, self.random, lambda seen: _place(seen, axis) < middle)
         if kind == "narrow_action":
             narrow = RandomActions(self.task, self.recipe["share"])
             return narrow if self.recipe.base == "random" else Within(self.actor, narrow)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from upslope.errors import MissingExtra, UserError, did_you_mean, install_extra
+from upslope.errors import MissingExtra, Remark, UserError, did_you_mean, install_extra
 from upslope.experience.card import Card, Space
 from upslope.experience.dataset import Dataset, digest_of
 from upslope.experience.episodes import Episode, Episodes
@@ -105,6 +105,10 @@ def write_minari(dataset: Dataset, spec: str) -> None:
         raise UserError(f"{spec!r}: an id of Minari's ends in its version, as in minari:me/{name or 'hopper'}-v0.")
     if name in minari.list_local_datasets():
         raise UserError(f"Minari has a dataset {name!r} already. Choose another id, or: minari delete {name}.")
+    if dataset.episodes.propensity is not None:
+        warnings.warn(
+            Remark(f"{spec}: Minari has no place for propensities; they are left out. FILE.npz keeps them."), stacklevel=2
+        )
     about = f"Made by upslope {card.version}: {card.recipe or 'given data'} on {card.env or 'an environment not named'}."
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that nobody gave an author, a link, another environment to judge in

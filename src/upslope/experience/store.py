@@ -115,14 +115,14 @@ class Lane:
         kept = self.columns.observation
         if self.frames == 1:
             return kept[self.place(rows)]
-        made = np.empty((len(rows), self.frames, *kept.shape[1:]), kept.dtype)
-        made[:, -1] = kept[self.place(rows)]
+        places = np.empty((len(rows), self.frames), np.int64)
+        places[:, -1] = self.place(rows)
         for back in range(1, self.frames):
             before = rows - 1
             inside = (before >= 0) & (self.columns.ended[self.place(before)] != NOT_ACTED)
             rows = np.where(inside, before, rows)
-            made[:, -1 - back] = kept[self.place(rows)]
-        return made
+            places[:, -1 - back] = self.place(rows)
+        return kept[places]
 
     def begin(self, observation: np.ndarray) -> None:
         """A new episode begins; what ran before, if it did not end by itself, is cut."""

@@ -7,6 +7,7 @@ calls of the estimator as every method, and lets the slowly following copies fol
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any, cast
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError, UserError
-from upslope.learners.graphed_updates import GraphedUpdates, Noise, Sums
+from upslope.learners.graphed_updates import BLOCK, GraphedUpdates, Noise, Sums, share_of_rows
 from upslope.learners.network_optimizers import NetworkOptimizers
 from upslope.learners.nonfinite import NonFinite
 from upslope.learners.references import References
@@ -30,6 +31,8 @@ from upslope.runtime.seeding import mix
 from upslope.runtime.settings import Settings
 from upslope.types import DrawnData, Learned, Method, Metrics, Part, Trajectories, call, decision_keys
 
+LARGEST_DRAW = 1 << 22
+"""Numbers of observations that are drawn at once."""
 PROVIDES = frozenset({"key"})
 """Columns that rows have besides those of the rollout."""
 
@@ -69,6 +72,7 @@ class ActorCritic:
         self.last: Trajectories | None = None
         self.graphed = GraphedUpdates(policy, method, self._draw, self._learn) if policy.device.type != "cpu" else None
         """Updates in blocks, on a GPU."""
+        self._drawn_at_once = drawn_at_once((settings.minibatch or 256) * math.prod(policy.space.observation))
         self._random = torch.Generator()
         self._now = (method, 1, 0.0)
         """The method with the step's knobs, the step, and the share of the run that is done."""
@@ -154,9 +158,11 @@ class ActorCritic:
         if self.graphed is not None:
             self.graphed.run(self.updates + 1, count)
         else:
-            for number in range(self.updates + 1, self.updates + count + 1):
-                rows, (noise,) = self._draw([number])
-                self._learn(rows, noise, number, sums)
+            for first in range(0, count, self._drawn_at_once):
+                numbers = range(self.updates + 1 + first, self.updates + 1 + min(first + self._drawn_at_once, count))
+                rows, noises = self._draw(numbers)
+                for offset, (number, noise) in enumerate(zip(numbers, noises, strict=True)):
+                    self._learn(share_of_rows(rows, offset, len(numbers)), noise, number, sums)
         self.updates += count
 
     def _draw(self, numbers: Sequence[int]) -> tuple[Trajectories, list[Noise]]:
@@ -248,6 +254,11 @@ def _fit(
     for key, column in notes.items():
         plain = key in ("temperature", "entropy")  # there is one of these in a run
         sums.add(key if plain else f"{name}_{key}", (column * share).sum())
+
+
+def drawn_at_once(size: int) -> int:
+    """Updates whose rows are drawn in one go, where each looks at so many numbers: a gather costs more calls than copies."""
+    return max(1, min(BLOCK, LARGEST_DRAW // max(size, 1)))
 
 
 def drawn_data(method: Method) -> DrawnData:

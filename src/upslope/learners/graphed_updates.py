@@ -175,7 +175,7 @@ class GraphedUpdates:
                 return taken[kind, name, shape].to(self.device)
 
             sums = Sums()
-            self.learn(_share(here, offset, count), take, first + offset, sums)
+            self.learn(share_of_rows(here, offset, count), take, first + offset, sums)
             self._take(*sums.totals())
             asked.append(taken)
         slots = _Slots(_listed(rows, asked), self.device)
@@ -192,7 +192,7 @@ class GraphedUpdates:
     def _play(self, recording: _Recording, first: int) -> None:
         sums, count = Sums(), len(recording.noise)
         for offset, noise in enumerate(recording.noise):
-            self.learn(_share(recording.rows, offset, count), _placed(noise), first + offset, sums)
+            self.learn(share_of_rows(recording.rows, offset, count), _placed(noise), first + offset, sums)
         recording.names, recording.totals, recording.counts = sums.totals()
 
     def _record(self, recording: _Recording, first: int) -> None:
@@ -227,8 +227,10 @@ def _placed(numbers: Asked) -> Noise:
     return lambda kind, name, shape: numbers[kind, name, shape]
 
 
-def _share(rows: Trajectories, number: int, count: int) -> Trajectories:
+def share_of_rows(rows: Trajectories, number: int, count: int) -> Trajectories:
     """One of ``count`` equal shares of the rows, as views."""
+    if count == 1:
+        return rows
     size = rows.rows // count
     return rows.take_rows(slice(number * size, (number + 1) * size))
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from upslope.errors import TaskError
 from upslope.plain_data import JsonDict
 from upslope.policies.control.mlp import Actor, ControlInputs, MLPPolicy
+from upslope.policies.control.torch_policy import TorchPolicy
 from upslope.rollout.level_draws import LevelDraws
 from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser
 from upslope.runtime.seeding import generator, mix
@@ -55,7 +56,7 @@ class EnvRollout:
     """Episodes are under way between rollouts, so a run can only go on from a step at which they begin afresh anyway."""
     traced = False
 
-    def __init__(self, task: GymTask, policy: MLPPolicy, *, envs: int, horizon: int, seed: int, gamma: float,
+    def __init__(self, task: GymTask, policy: MLPPolicy | TorchPolicy, *, envs: int, horizon: int, seed: int, gamma: float,
                  normalise_observations: bool, normalise_rewards: bool, workers: int = 1) -> None:  # fmt: skip
         if horizon < 1:
             raise TaskError(f"horizon={horizon}: a rollout needs at least 1 step.")
@@ -67,6 +68,8 @@ class EnvRollout:
         self._levels = LevelDraws(task.levels, seed, envs)
         self._raw: Any = None
         """Observations ``[envs, D]`` to act on next, as the environments gave them; none before the first restart."""
+        self._memory: np.ndarray | None = None
+        """What the policy remembers of each running episode ``[envs, S]``; none before it has acted in any."""
         self._carried: Sequence[JsonDict] = ()
         """Where environments that are never reset were when the run was saved, until they begin."""
         self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
@@ -82,7 +85,7 @@ class EnvRollout:
         self._levels.restart(step)
         seeds = [mix(self.seed, "reset", step, env) >> 32 for env in range(len(self._envs))]
         self._raw = np.stack([self._envs.reset(env, seed, self._levels.next(env)) for env, seed in enumerate(seeds)])
-        self._return[:], self._length[:] = 0.0, 0
+        self._return[:], self._length[:], self._memory = 0.0, 0, None
         if self.rewards is not None:
             self.rewards.restart()
 
@@ -93,8 +96,11 @@ class EnvRollout:
         finished_before, self._played = len(self._finished), []
         tasks = torch.tensor([self._levels.task_id(env, self.task.name) for env in range(len(self._envs))])
         actor = self.policy.acting()
+        if self._memory is None:
+            self._memory = np.zeros((len(self._envs), actor.memory_size), np.float32)
+        before = self._memory.copy()
         noise = _noise(self.task, (self.horizon, len(self._envs)), generator(self.seed, "act", step))
-        tape = _Tape([], [], [], [], [], [])
+        tape = _Tape([], [], [], [], [], [], before)
         for position in range(self.horizon):
             self._step(actor, noise[position], tape)
         rows = self._rows(actor, tape, tasks)
@@ -142,7 +148,7 @@ class EnvRollout:
             self.observations.load_state(_under(state, "observation"))
         if self.rewards is not None:
             self.rewards.load_state(_under(state, "reward"))
-        self._raw, self._finished = None, []
+        self._raw, self._memory, self._finished = None, None, []
         self._carried = state.get("environments", ())
 
     def close(self) -> None:
@@ -157,7 +163,8 @@ class EnvRollout:
         if self.observations is not None:
             self.observations.update(self._raw)  # here, not at the reset: an observation counts once, when it is acted on
         seen = self._policy_sees(self._raw)
-        output = actor.output(seen)
+        assert self._memory is not None
+        output, memory = actor.step(seen, self._memory)
         action = actor.choose(output, noise)
         stepped = self._envs.step(action, range(len(seen)))
         ends = stepped.terminated | stepped.truncated
@@ -166,14 +173,15 @@ class EnvRollout:
         self._length += 1
         cut = np.flatnonzero(stepped.truncated)
         if len(cut):
-            tape.cuts.append((len(tape.seen), cut, self._policy_sees(stepped.observation[cut])))
+            tape.cuts.append((len(tape.seen), cut, self._policy_sees(stepped.observation[cut]), memory[cut]))
         ended = stepped.terminated * np.int8(Ended.TERMINATED) + stepped.truncated * np.int8(Ended.TRUNCATED)
         tape.seen.append(seen)
         tape.output.append(output)
         tape.action.append(action)
         tape.reward.append(reward)
         tape.ended.append(ended)
-        self._raw = self._begin_where_ended(stepped, ends)
+        memory[ends] = 0.0
+        self._raw, self._memory = self._begin_where_ended(stepped, ends), memory
 
     def _begin_where_ended(self, stepped: Stepped, ends: np.ndarray) -> np.ndarray:
         following = stepped.observation
@@ -188,7 +196,7 @@ class EnvRollout:
     # -- the columns ---------------------------------------------------------------------------------------------------
 
     def _rows(self, actor: Actor, tape: _Tape, tasks: Tensor) -> Trajectories:
-        """The tape, written down as rows ``[envs, horizon]`` on the policy's device."""
+        """The tape, written down as rows ``[envs, horizon]``; what the policy looks at again is on its device."""
 
         def column(steps: list[np.ndarray]) -> Tensor:
             return torch.from_numpy(np.stack(steps, axis=1))
@@ -200,36 +208,37 @@ class EnvRollout:
         action = np.stack(tape.action, axis=1)
         view = actor.view(np.stack(tape.output, axis=1), action)
         ended, bootstrap = self._ends(actor, tape, column(tape.ended))
-        return self._trajectories(observation, torch.from_numpy(action), reward, ended, bootstrap, view, tasks)
+        inputs = ControlInputs(observation, torch.from_numpy(tape.memory) if actor.memory_size else None)
+        return self._trajectories(inputs, torch.from_numpy(action), reward, ended, bootstrap, view, tasks)
 
     def _ends(self, actor: Actor, tape: _Tape, ended: Tensor) -> tuple[Tensor, Tensor]:
         """``ended`` with the pause at its last column, and the values behind cuts and pause."""
         bootstrap = torch.zeros(ended.shape)
-        for position, cut, seen in tape.cuts:
-            bootstrap[torch.from_numpy(cut), position] = torch.from_numpy(actor.value(seen))
+        assert self._memory is not None
+        for position, cut, seen, memory in tape.cuts:
+            bootstrap[torch.from_numpy(cut), position] = torch.from_numpy(actor.value(seen, memory))
         goes_on = ended[:, -1] == Ended.NO
-        bootstrap[goes_on, -1] = torch.from_numpy(actor.value(self._policy_sees(self._raw)))[goes_on]
+        bootstrap[goes_on, -1] = torch.from_numpy(actor.value(self._policy_sees(self._raw), self._memory))[goes_on]
         ended[goes_on, -1] = int(Ended.PAUSED)
         return ended, bootstrap
 
-    def _trajectories(self, observation: Tensor, action: Tensor, reward: Tensor, ended: Tensor, bootstrap: Tensor,
+    def _trajectories(self, inputs: ControlInputs, action: Tensor, reward: Tensor, ended: Tensor, bootstrap: Tensor,
                       view: View, tasks: Tensor) -> Trajectories:  # fmt: skip
-        device = self.policy.device
-        rows, reward, view = len(reward), reward.to(device), view.map(lambda found: found.contiguous().to(device))
+        rows, view = len(reward), view.map(Tensor.contiguous)
         return Trajectories(
             sampled=torch.ones_like(reward),
             reward=reward.new_zeros(rows),
-            group=torch.arange(rows, device=device),
-            task=tasks.to(device),  # the level a row begins in: others may follow
+            group=torch.arange(rows),
+            task=tasks,  # the level a row begins in: others may follow
             behavior=view,
             proximal=view,  # the weights have not moved since: no second pass is needed
-            action=action.to(device),
+            action=action,
             temperature=torch.ones_like(reward),
             step_reward=reward,
-            ended=ended.to(device),
-            bootstrap=bootstrap.to(device),
+            ended=ended,
+            bootstrap=bootstrap,
             horizon=self.horizon,
-            inputs=ControlInputs(observation.to(device)),
+            inputs=inputs.take(lambda column: column.to(self.policy.device)),
         )
 
 
@@ -241,11 +250,14 @@ class _Tape(NamedTuple):
     action: list[np.ndarray]
     reward: list[np.ndarray]
     ended: list[np.ndarray]
-    cuts: list[tuple[int, np.ndarray, np.ndarray]]
-    """Where time limits struck: the position, the environments, and their final observations as the policy sees them."""
+    cuts: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]]
+    """Where time limits struck: the position, the environments, their final observations as the policy sees them, and what it
+    remembered then."""
+    memory: np.ndarray
+    """What it remembered before the first step ``[envs, S]``."""
 
 
-def evaluate_control(task: GymTask, policy: MLPPolicy, normaliser_state: Mapping[str, Any] | None, *, episodes: int, seed: int,
+def evaluate_control(task: GymTask, policy: Any, normaliser_state: Mapping[str, Any] | None, *, episodes: int, seed: int,
                      greedy: bool = True, envs: int = 10, progress: Callable[[int], Any] | None = None) -> list[float]:  # fmt: skip
     """Raw returns of exactly ``episodes`` episodes, in the order of their seeds.
 
@@ -268,15 +280,16 @@ def evaluate_control(task: GymTask, policy: MLPPolicy, normaliser_state: Mapping
     draws = [generator(seed, "evaluate", episode) for episode in playing.tolist()]
     raw = np.stack([places.reset(place, *_beginning(task, seed, place, episodes)) for place in range(len(places))])
     active, finished, lengths = playing.copy(), 0, np.zeros(len(places))
+    memory = np.zeros((len(places), actor.memory_size), np.float32)
     longest = np.inf if task.max_episode_steps else MOST_WATCHED
     while len(active):
-        output = actor.output(raw[active] if observations is None else observations(raw[active]))
+        output, memory[active] = actor.step(raw[active] if observations is None else observations(raw[active]), memory[active])
         noise = np.empty(0) if greedy else np.stack([_noise(task, (), draws[place]) for place in active])
         stepped = places.step(actor.choose(output, noise, greedy), active.tolist())
         returns[playing[active]] += stepped.reward
         raw[active], lengths[active] = stepped.observation, lengths[active] + 1
         for place in active[stepped.terminated | stepped.truncated | (lengths[active] >= longest)]:
-            finished, lengths[place], playing[place] = finished + 1, 0, playing[place] + len(places)
+            finished, lengths[place], playing[place], memory[place] = finished + 1, 0, playing[place] + len(places), 0.0
             if playing[place] < episodes:
                 raw[place] = places.reset(int(place), *_beginning(task, seed, int(playing[place]), episodes))
                 draws[place] = generator(seed, "evaluate", int(playing[place]))

@@ -59,6 +59,8 @@ class ReplayRollout:
                  planned_steps: int, episodes: Episodes | None = None, normalise: bool = False, workers: int = 1,
                  with_returns: bool = False) -> None:  # fmt: skip
         self.task, self.policy, self.data, self.acting, self.seed = task, policy, data, acting, seed
+        if getattr(data.augment, "for_images", False) and policy.space.channel_axis is None:
+            raise UserError(f"data.augment={data.augment} changes images, and {task.name} shows vectors. Leave it out.")
         self.planned_steps, self.env_steps = planned_steps, 0
         self.observations = ObservationNormaliser(task.observation_size) if normalise else None
         action = (task.action_size,) if task.continuous else ()
@@ -177,7 +179,25 @@ class ReplayRollout:
                 if count:
                     numbers[name].append(torch.randint(stored[name], (count,), generator=random).numpy())
                     order.append(np.full(count, 2 * update + (name == DEMONSTRATED)))
-        return self._from_stores({name: np.concatenate(each) for name, each in numbers.items() if each}, order, data)
+        found = self._from_stores({name: np.concatenate(each) for name, each in numbers.items() if each}, order, data)
+        return self._augmented(found, step, updates, data) if getattr(data.augment, "for_images", False) else found
+
+    def _augmented(self, found: Trajectories, step: int, updates: Sequence[int], data: DrawnData) -> Trajectories:
+        """The rows with changed images: those of an update by its own number."""
+        axis, each = self.policy.space.channel_axis, found.rows // len(updates)
+
+        def changed(column: torch.Tensor, name: str) -> torch.Tensor:
+            images = column.squeeze(1).numpy()
+            pieces = [
+                data.augment(images[place * each : (place + 1) * each], axis, numpy_generator(self.seed, name, step, update))
+                for place, update in enumerate(updates)
+            ]
+            return torch.from_numpy(np.concatenate(pieces)).unsqueeze(1)
+
+        inputs = found.inputs
+        return found.replace(
+            inputs=ExperienceInputs(changed(inputs.observation, "augment now"), changed(inputs.following, "augment next"))
+        )
 
     def _from_stores(self, numbers: dict[str, np.ndarray], order: list[np.ndarray], data: DrawnData) -> Trajectories:
         """Decisions of each store, put into the order in which updates want them."""
@@ -219,8 +239,8 @@ class ReplayRollout:
             for lane, place, start in zip(lanes, places, first, strict=True)
             if len(place)
         ]
-        asked = np.argsort(np.concatenate(places))  # lane by lane so far; the rows of several updates are told apart by their order
-        return DrawnRows(*(column[asked] for column in joined(found)))
+        # Lane by lane so far; the rows of several updates are told apart by their order.
+        return DrawnRows(*(_placed(columns, [each for each in places if len(each)]) for columns in zip(*found, strict=True)))
 
     def _trajectories(self, found: DrawnRows, source: np.ndarray, returns: np.ndarray) -> Trajectories:
         def column(values: np.ndarray) -> torch.Tensor:
@@ -306,3 +326,11 @@ class ReplayRollout:
             self._envs.close()
         if self.log is not None:
             self.log.close()
+
+
+def _placed(columns: Sequence[np.ndarray], places: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows of several lanes, each put where it was asked for: images are moved once."""
+    made = np.empty((sum(map(len, places)), *columns[0].shape[1:]), columns[0].dtype)
+    for column, place in zip(columns, places, strict=True):
+        made[place] = column
+    return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from upslope.types import Learned, Method, Network, Solved
 
 if TYPE_CHECKING:
     from upslope.experience.dataset import Dataset
+    from upslope.policies.control.own_module import OwnModule
     from upslope.tasks.gym import GymTask
 
 WATCHED_EPISODE = 7
@@ -44,7 +45,9 @@ class ControlComponents(Components):
         knobs: Knobs,
         for_training: bool = True,
         dataset: Dataset | None = None,
+        own_module: OwnModule | None = None,
     ):
+        self.own_module = own_module
         self.task, self.test_task, self.dataset = task, load_test_task(settings.test_task, task), dataset
         for remark in set(self.test_task.remarks) - set(task.remarks) if for_training else ():
             warnings.warn(Remark(remark), stacklevel=2)
@@ -53,10 +56,6 @@ class ControlComponents(Components):
         if settings.engine != "torch":
             raise UserError(f"--engine {settings.engine} continues text; {task.name} is an environment. Leave it out.")
         stored = method.learner == "actor-critic"
-        if settings.device == "cuda" and not stored:
-            raise UserError(
-                f"--device cuda: the small networks of {method.name} are on the CPU, where they are faster; leave it out."
-            )
         device: Device = pick_device("cuda", "") if settings.device == "cuda" else "cpu"
         domains = domains_of(task)
         recipe = (dict(STORED_EXPERIENCE) if stored else {}) | method.settings_on(*domains)
@@ -84,13 +83,19 @@ class ControlComponents(Components):
 
     def _sample(self, for_training: bool) -> None:
         """A policy that learns from rows just sampled."""
+        from upslope.policies.control.mlp import MLPPolicy
         from upslope.rollout.environments import EnvRollout
 
         method, settings, task = self.method, self.settings, self.task
         estimator.check(method, POLICY_COLUMNS | EnvRollout.provides)
-        self.policy = cast(Network, method.policy).build(task, mix(settings.seed, "policy"))
+        self.policy = self._built_policy()
+        if settings.device == "cuda" and isinstance(self.policy, MLPPolicy):
+            raise UserError(
+                f"--device cuda: the small networks of {method.name} are on the CPU, where they are faster; leave it out."
+            )
         self.policy.plain = settings.plain
         self.give_heads()
+        self.policy.to(settings.device)
         self.rollout = EnvRollout(
             task,
             self.policy,
@@ -103,6 +108,21 @@ class ControlComponents(Components):
             workers=settings.env_workers if for_training else 1,
         )
 
+    def _built_policy(self) -> Any:
+        """The policy that the method's network builds, looking through the user's own module where there is one."""
+        from upslope.policies.control.networks import MLP, Recurrent
+
+        network, seed = cast(Network, self.method.policy), mix(self.settings.seed, "policy")
+        if self.own_module is None:
+            return network.build(self.task, seed)
+        name = self.own_module.name
+        if not isinstance(network, (MLP, Recurrent)):
+            raise UserError(
+                f"model={name} goes with methods whose policy is MLP or Recurrent; {self.method.name} has {type(network).__name__}."
+                " Write an Encoder that builds it, in a file of your own, and give that as encoder."
+            )
+        return network.build(self.task, seed, self.own_module.built(self.task))
+
     def _remember(self, for_training: bool) -> None:
         """A policy of networks that learns from rows drawn out of what is stored."""
         from upslope.learners.actor_critic import check, drawn_data
@@ -111,7 +131,7 @@ class ControlComponents(Components):
 
         method, settings, task = self.method, self.settings, self.task
         check(method, ReplayRollout.provides)
-        self.policy = cast(Network, method.policy).build(task, mix(settings.seed, "policy"))
+        self.policy = self._built_policy()
         if not isinstance(self.policy, NetworkPolicy):
             raise UserError(f"{method.name} learns from stored experience, and policy={method.policy} is for rows just sampled. "
                             "Take Stochastic(), Deterministic() or GreedyChoice().")  # fmt: skip

@@ -126,14 +126,6 @@ class SmallCNN(Encoder):
         return ImageEncoder(shape, channel_axis, layers, self.features, seed)
 
 
-@dataclass(frozen=True)
-class FittingEncoder(Encoder):
-    """What fits the observations: nothing for vectors, `NatureCNN` for images of 36 x 36 and more, `SmallCNN` for smaller ones."""
-
-    def build(self, shape: tuple[int, ...], channel_axis: int, seed: int) -> nn.Module:
-        return encoder_for(shape, channel_axis).build(shape, channel_axis, seed)
-
-
 def encoder_for(shape: tuple[int, ...], channel_axis: int) -> Encoder:
     """What fits images of this size, where none was named."""
     sides = [side for axis, side in enumerate(shape) if axis != channel_axis]

@@ -7,11 +7,14 @@ copy are one operation each, however many layers there are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+
+from upslope.objective.networks.relu_layers import Layers, Pairs, relu_layers
 
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "silu": nn.functional.silu, "gelu": nn.functional.gelu}
 
@@ -22,6 +25,9 @@ class FlatModule(nn.Module):
     The pieces that learn are leaves of their own: their values are views of the vector, and so are their gradients. Frozen, the
     same values carry none: a loss then reaches the inputs of the network and not its weights.
     """
+
+    collects = False
+    """Whether a backward pass may add gradients to those of the vector without handing them on (`collecting`)."""
 
     def __init__(self, pieces: Mapping[str, Tensor]):
         super().__init__()
@@ -69,7 +75,7 @@ class FlatModule(nn.Module):
         return self
 
     def __getstate__(self) -> dict:
-        return {name: value for name, value in self.__dict__.items() if name not in ("frozen", "leaves")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("frozen", "leaves", "_asked", "collects")}
 
     def __setstate__(self, state: dict) -> None:
         super().__setstate__(state)
@@ -109,6 +115,37 @@ class MLPStack(FlatModule):
                 outputs are then ``[E, M * J, O]``.
             members: Ask the first of them only; 0 asks all.
         """
+        quick = self.activation == "relu" and not self.layer_norm and (beside is None or beside.shape[1] == 1)
+        some = 0 < members < self.members
+        learns = not frozen and self.flat.requires_grad
+        if not quick or (some and learns):
+            return self._plain(inputs, frozen, beside, members)
+        leaves = tuple(self.leaves.values()) if learns else ()
+        return relu_layers(self._layers(members if some else 0, frozen), inputs, None if beside is None else beside[:, 0], leaves)
+
+    def _bind(self) -> None:
+        super()._bind()
+        self._asked: dict[int, tuple[Pairs, Pairs | None]] = {}
+        """Weights of the first so many members and where their gradients stand, as they were asked for."""
+
+    def _layers(self, members: int, frozen: bool) -> Layers:
+        if members not in self._asked:
+            gradients = {} if self.flat.grad is None else self._cut(self.flat.grad)
+            self._asked[members] = self._pairs(self.frozen, members), self._pairs(gradients, members) if gradients else None
+        pairs, into = self._asked[members]
+
+        def plain(inputs: Tensor, beside: Tensor | None) -> Tensor:
+            return self._plain(inputs, frozen, None if beside is None else beside.unsqueeze(1), members)
+
+        return Layers(pairs, lambda: into if self.collects else None, plain)
+
+    def _pairs(self, pieces: Mapping[str, Tensor], members: int) -> Pairs:
+        asked = members or self.members
+        cut = [piece[0] if asked == 1 else piece[:asked] for piece in pieces.values()]
+        return list(zip(cut[::2], cut[1::2], strict=True))
+
+    def _plain(self, inputs: Tensor, frozen: bool, beside: Tensor | None, members: int) -> Tensor:
+        """The same by torch's own operations, layer by layer."""
         pieces, act = self.pieces(frozen), ACTIVATIONS[self.activation]
         if members and members < self.members:
             pieces = {name: piece[:members] for name, piece in pieces.items()}
@@ -149,3 +186,19 @@ def follow(lagged: FlatModule, module: FlatModule, rate: float) -> None:
             lagged.flat.copy_(module.flat)
         else:
             lagged.flat.lerp_(module.flat, rate)
+
+
+@contextmanager
+def collecting(modules: Sequence[FlatModule]) -> Iterator[None]:
+    """A backward pass within adds the gradients of these modules where they stand, beginning from zero.
+
+    What is asked of `torch.autograd.grad` is handed back outside of it only.
+    """
+    for module in modules:
+        module.zero_gradient()
+        module.collects = True
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.collects = False

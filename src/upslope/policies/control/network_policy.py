@@ -20,6 +20,7 @@ from upslope.errors import UserError
 from upslope.objective.networks.balance import sinusoids
 from upslope.objective.networks.layers import FlatModule, follow
 from upslope.objective.networks.pair import Pair
+from upslope.policies.control.actor import WithoutMemory
 from upslope.policies.control.actors import LOG_STD, NUMPY_ACTIVATIONS, GaussianActor, numpy_forward, torch_forward
 from upslope.policies.control.greedy import GreedyNetwork, dense_layers
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
@@ -78,6 +79,7 @@ class NetworkPolicy(nn.Module):
         self.chosen_by = ""
         """The model that chooses the coefficient the actor is asked with, where it stands for a family of policies."""
         self.networks, self.lagged = nn.ModuleDict(), nn.ModuleDict()
+        self._followers: dict[str, list[tuple[FlatModule, FlatModule]]] = {}
         self.lags: dict[str, tuple[float, int]] = {}
         """Of each network with a slowly following copy: how far that moves, and every how many updates."""
         if actor is not None:
@@ -93,6 +95,7 @@ class NetworkPolicy(nn.Module):
         if lag:
             self.lags[name] = (lag, lag_every)
             self.lagged[name] = frozen(copy.deepcopy(network))
+            self._followers[name] = list(zip(flat_modules(self.lagged[name]), flat_modules(network), strict=True))
 
     @property
     def actor(self) -> Any:
@@ -107,8 +110,7 @@ class NetworkPolicy(nn.Module):
         """
         for name, (rate, every) in self.lags.items():
             if update % every == 0 and rarely in (None, every > RARE):
-                pairs = zip(flat_modules(self.lagged[name]), flat_modules(self.networks[name]), strict=True)
-                for lagged, module in pairs:
+                for lagged, module in self._followers[name]:
                     follow(lagged, module, rate)
 
     # -- acting --------------------------------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ class NetworkPolicy(nn.Module):
         self.load_weights(files.read_tensors("policy.safetensors"))
 
 
-class NetworkActor:
+class NetworkActor(WithoutMemory):
     """A `NetworkPolicy` made to act, observation by observation: small networks on the CPU, where environments are, those with an
     encoder where their weights are."""
 
@@ -292,7 +294,7 @@ class NetworkActor:
             found = model.answer(seen.to(policy.device), unit.to(policy.device)[:, None, None], True)
         return found.amin(0).flatten().cpu().numpy()
 
-    def value(self, observation: np.ndarray) -> np.ndarray:
+    def value(self, observation: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Zeros: what a critic thinks depends on the action."""
         return np.zeros(len(observation), np.float32)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -11,15 +12,19 @@ from torch import nn
 from upslope.errors import MethodError
 from upslope.fields import shown
 from upslope.objective.networks.balance import WAVES
-from upslope.objective.networks.encoders import DefaultEncoder, Encoder, flat_encoder, vector_size
+from upslope.objective.networks.encoders import DefaultEncoder, Encoder, ImageEncoder, flat_encoder, vector_size
 from upslope.objective.networks.flat_network import FlatNetwork
 from upslope.objective.networks.layers import FlatModule, MLPStack
 from upslope.objective.networks.mlp import HiddenLayers
+from upslope.plain_data import JsonDict
 from upslope.policies.control.actors import CertainActor, FamilyActor, GaussianActor, SoftmaxActor
+from upslope.policies.control.memory import RecurrentMemory
 from upslope.policies.control.mlp import MLPPolicy
 from upslope.policies.control.network_policy import ActionBox, NetworkPolicy
+from upslope.policies.control.own_module import with_features
 from upslope.policies.control.pair_actor import PairActor
-from upslope.runtime.seeding import mix
+from upslope.policies.control.torch_policy import TorchPolicy, draw_orthogonal
+from upslope.runtime.seeding import generator, mix
 from upslope.types import ActionSpace, Method, Network
 
 
@@ -32,6 +37,7 @@ class MLP(Network):
         activation: between the layers. Bounded tanh is the safer one for on-policy control.
         log_std: of a Gaussian policy, the logarithm of its standard deviation where training begins. Lower explores less; actions
             that are chosen from a list have none.
+        encoder: what makes features of an image, in front of all these layers; actor and critics share it.
     """
 
     ranges: ClassVar = {"log_std": "[-20, 20]"}
@@ -39,6 +45,7 @@ class MLP(Network):
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu", "silu"] = "tanh"
     log_std: float = 0.0
+    encoder: Encoder = field(default_factory=DefaultEncoder)
 
     def __post_init__(self) -> None:
         if isinstance(self.hidden, list):
@@ -51,8 +58,72 @@ class MLP(Network):
                 f"{path}.hidden of MLP is {shown(self.hidden)}; it must be the width of each hidden layer, at least 1 each: 64,64."
             )
 
-    def build(self, task: Any, seed: int) -> MLPPolicy:
-        return MLPPolicy.for_task(task, hidden=self.hidden, activation=self.activation, log_std=self.log_std, seed=seed)
+    def build(self, task: Any, seed: int, features: nn.Module | None = None) -> MLPPolicy | TorchPolicy:
+        """The policy of a task.
+
+        Args:
+            features: a module of the user's own in the place of the encoder.
+        """
+        encoder = features or built_encoder(self.encoder, task, seed)
+        options: JsonDict = dict(hidden=self.hidden, activation=self.activation, log_std=self.log_std, seed=seed)
+        if encoder is None:
+            return MLPPolicy.for_task(task, **options)
+        return TorchPolicy(task.observation_shape, task.action_size, task.continuous, encoder=encoder, **options)
+
+
+@dataclass(frozen=True)
+class Recurrent(HiddenLayers, Network):
+    """A policy that remembers: a recurrent cell over the steps of an episode, and behind it layers for the actor and each critic.
+
+    The cell is shared by actor and critics. Each row of a rollout is learned from whole, from what was remembered in front of it:
+    gradients go back to its first step and no further.
+
+    Fields:
+        memory: numbers the cell puts out.
+        cell: ``gru``, or ``lstm``, which keeps as many numbers again to itself.
+        hidden: widths of the layers between the cell and each output.
+        activation: between these layers.
+        log_std: of a Gaussian policy, the logarithm of its standard deviation where training begins.
+        encoder: what makes features of an image, in front of the cell.
+    """
+
+    ranges: ClassVar = {"memory": "[1, 65536]", "log_std": "[-20, 20]"}
+
+    memory: int = 64
+    cell: Literal["gru", "lstm"] = "gru"
+    hidden: tuple[int, ...] = (64,)
+    activation: Literal["tanh", "relu", "silu"] = "tanh"
+    log_std: float = 0.0
+    encoder: Encoder = field(default_factory=DefaultEncoder)
+
+    def build(self, task: Any, seed: int, features: nn.Module | None = None) -> TorchPolicy:
+        """The policy of a task.
+
+        Args:
+            features: a module of the user's own in the place of the encoder.
+        """
+        encoder: Any = features or built_encoder(self.encoder, task, seed)
+        inputs = task.observation_size if encoder is None else encoder.features
+        memory = RecurrentMemory(inputs, self.memory, self.cell, seed)
+        return TorchPolicy(
+            task.observation_shape, task.action_size, task.continuous, hidden=self.hidden, activation=self.activation,
+            encoder=encoder, memory=memory, log_std=self.log_std, seed=seed,
+        )  # fmt: skip
+
+
+def built_encoder(encoder: Encoder, task: Any, seed: int) -> nn.Module | None:
+    """The encoder of a policy that learns from rows just sampled; vectors have none, unless one is named.
+
+    Convolutions of ours begin orthogonal, as the layers behind them do.
+    """
+    axis = task.layout.channel_axis
+    with torch.random.fork_rng(devices=[]):  # modules draw from torch's own generator when they are made
+        made = encoder.build(task.observation_shape, axis, mix(seed, "encoder"))
+    if isinstance(made, nn.Identity):
+        return None
+    if isinstance(made, ImageEncoder):
+        draw_orthogonal(made.modules(), math.sqrt(2), generator(seed, "encoder"))
+    return with_features(made, task, type(encoder).__name__)
 
 
 @dataclass(frozen=True)
