@@ -60,6 +60,9 @@ from upslope.objective.critics.temperature import Temperature as Temperature
 from upslope.objective.critics.values import CautiousValue as CautiousValue
 from upslope.objective.critics.values import ExpectileValue as ExpectileValue
 from upslope.objective.curriculum.uncertainty import ByUncertainty as ByUncertainty
+from upslope.objective.data.augment import Augmentation as Augmentation
+from upslope.objective.data.augment import NoAugmentation as NoAugmentation
+from upslope.objective.data.augment import RandomCrop as RandomCrop
 from upslope.objective.data.ground_truth import GroundTruth as GroundTruth
 from upslope.objective.data.last_response import LastResponse as LastResponse
 from upslope.objective.data.previous import PreviousStep as PreviousStep
