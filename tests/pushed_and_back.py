@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -11,6 +12,13 @@ from upslope import reset_free
 
 STEPS = 6
 """Of a phase."""
+FILE = Path(__file__).resolve()
+PAIR_KNOBS = {"policy.pair": True, "models.q.network.pair": True, "models.temperature.pair": True}
+VICE_KNOBS = {
+    "models.success": "SuccessClassifier(adversarial=True, label_smoothing=0.2, mixup=True, gradient_penalty=10.0)",
+    "models.success.network.hidden": (8, 8),
+    "reward": "LearnedSuccess()",
+}
 
 
 class Pushed(gymnasium.Env):

@@ -108,21 +108,25 @@ def test_kernels_learn_what_plain_torch_learns(kind, monkeypatch):
 # -- learning from stored experience ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["sac", "td3", "dqn", "dqn from images"])
+@pytest.mark.parametrize("name", ["sac", "td3", "dqn", "dqn from images", "serl"])
 def test_recorded_updates_on_a_gpu_are_those_of_the_cpu(name, monkeypatch):
-    """Losses to rounding, over blocks that are made, recorded and played again."""
+    """Losses to rounding, over blocks that are made, recorded and played again; of serl with VICE, whose penalty is a gradient
+    within a gradient, and a pair."""
     import image_environment
+    from pushed_and_back import FILE, PAIR_KNOBS, VICE_KNOBS
 
     from upslope.learners.actor_critic import ActorCritic
     from upslope.methods import find
     from upslope.runtime.settings import Settings
     from upslope.setting_up import set_up
+    from upslope.testing.runs import random_dataset
 
     def learner(device: str) -> ActorCritic:
-        task = "gym:CartPole-v1" if name == "dqn" else "gym:Pendulum-v1"
+        task = {"dqn": "gym:CartPole-v1", "serl": f"{FILE}:pair"}.get(name, "gym:Pendulum-v1")
         task = f"{image_environment.__file__}:Beacon" if "images" in name else task
         settings = Settings(steps=6, horizon=40, updates_per_step=80, minibatch=64, seed=3, device=device, lr=1e-4)
-        made = set_up(find(name.split()[0]), task, "tiny", settings, knobs={"acting.0.steps": 40})
+        more, dataset = (PAIR_KNOBS | VICE_KNOBS, random_dataset(task)) if name == "serl" else ({}, None)
+        made = set_up(find(name.split()[0]), task, "tiny", settings, knobs={"acting.0.steps": 40} | more, dataset=dataset)
         return ActorCritic(made.method, made.policy, made.rollout, made.settings)
 
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # of convolutions torch keeps ten bits otherwise

@@ -77,7 +77,8 @@ CLAIM = Claim(
     ],
     seeds=5,
     curves={"return": "success"},
-    chosen="""nothing was tried; four updates for a step, as serl's critics have.""",
+    chosen="""nothing was tried; four updates for a step, as serl's critics have. The classifier and VICE were run once for 12
+    steps on seed 100, to see that they learn.""",
 )
 
 if __name__ == "__main__":

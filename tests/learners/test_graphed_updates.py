@@ -4,6 +4,7 @@ import choice_environments
 import image_environment
 import pytest
 import torch
+from pushed_and_back import FILE, PAIR_KNOBS, VICE_KNOBS
 
 from upslope.learners.actor_critic import ActorCritic
 from upslope.learners.graphed_updates import BLOCK, GraphedUpdates, cycle_of
@@ -14,14 +15,15 @@ from upslope.testing.runs import random_dataset
 
 SMALL = {"policy.hidden": (8, 8), "models.q.network.hidden": (8, 8)}
 TASKS = {"sac": "gym:Pendulum-v1", "td3": "gym:Pendulum-v1", "dqn": "gym:CartPole-v1"}
-OF_DATASETS = ("cal-ql", "rlpd", "moorl", "h2o")
-TASKS |= dict.fromkeys(("mdpo-off", *OF_DATASETS), "gym:Pendulum-v1")
+OF_DATASETS = ("cal-ql", "rlpd", "moorl", "h2o", "serl")
+TASKS |= dict.fromkeys(("mdpo-off", *OF_DATASETS), "gym:Pendulum-v1") | {"serl": f"{FILE}:pair"}
 
 
 def learner(name: str, blocks: bool, updates: int = 50) -> ActorCritic:
     knobs = {path: value for path, value in SMALL.items() if name != "dqn" or not path.startswith("policy")}
     knobs |= {"acting.0.steps": 20} | ({"models.q.lag_every": 70} if name == "dqn" else {})
     knobs |= {f"models.{each}.network.hidden": (8, 8) for each in ("pair_source", "step_source") if name == "h2o"}
+    knobs |= {**PAIR_KNOBS, **VICE_KNOBS, "models.q.network.members": 2} if name == "serl" else {}
     settings = Settings(steps=4, horizon=25, updates_per_step=updates, minibatch=8, seed=3, offline_steps=0)
     dataset = random_dataset(TASKS[name]) if name in OF_DATASETS else None
     made = set_up(find(name), TASKS[name], "tiny", settings, knobs=knobs, dataset=dataset)

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pushed_and_back
 import pytest
-from pushed_and_back import STEPS, Kept, Pushed, is_back
+from pushed_and_back import FILE, PAIR_KNOBS, STEPS, Kept, Pushed, is_back
 
 import upslope as up
 from upslope.errors import Remark, TaskError, UserError
@@ -18,11 +18,10 @@ from upslope.given import task_argument
 from upslope.tasks import load_task
 from upslope.testing.runs import Breaks, Crash, assert_same_run, experience, random_dataset
 
-FILE = Path(pushed_and_back.__file__)
 PAIR, WITHOUT, FORWARD = (f"{FILE}:{name}" for name in ("pair", "pair_without_state", "forward"))
 KNOBS = {
     "policy.hidden": (8,), "models.q.network.hidden": (8,), "models.q.network.members": 2, "acting.steps": 8,
-    "policy.pair": True, "models.q.network.pair": True, "models.temperature.pair": True,
+    **PAIR_KNOBS,
 }  # fmt: skip
 SIZES = {
     "steps": 4,

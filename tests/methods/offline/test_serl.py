@@ -7,6 +7,7 @@ import torch
 from stored_rows import EPS, SMALL, SPACE, Small, assert_same_weights, drawn_rows
 from torch import Tensor
 
+from upslope.errors import MethodError
 from upslope.methods import find
 from upslope.types import Source, Trajectories
 
@@ -255,3 +256,10 @@ def test_accuracy_is_that_of_labels_and_agreement_that_of_the_runs_own_states():
     assert classified(small, rows.replace(step_reward=paid))[1]["agreement"].mean().item() == pytest.approx(0.5)
     shown = rows.replace(label={"source": torch.full((40,), int(Source.DEMONSTRATED))})
     assert classified(small, shown)[1]["agreement"].mean().item() == 0.0
+
+
+def test_a_pair_of_classifiers_compares_no_states():
+    with pytest.raises(
+        MethodError, match=r"models\.success\.network\.pair of SuccessClassifier is True, and mixup .* Leave the pair"
+    ):
+        serl.with_knobs(LEARNED | {"models.success.network.pair": True, "models.success.mixup": True})

@@ -84,3 +84,22 @@ def test_a_number_is_learned_through_its_logarithm():
     )
     model.logarithm(seen, frozen=False).sum().backward()
     assert model.stack.flat.grad.item() == 4.0 and model.stack.flat.item() == pytest.approx(math.log(0.2))
+
+
+def test_the_slope_of_a_state_is_its_gradient_and_can_be_descended():
+    """Beside differences; and with a penalty on it, weights of images' encoders get a gradient, too."""
+    model = MLPEnsemble(members=2, hidden=(8,), activation="tanh").build(VECTORS, False, 0).double()
+    state = torch.randn(4, 1, 3, dtype=torch.float64)
+    slope = model.slope(state, True, state)
+    for axis in range(3):
+        step = torch.zeros(3, dtype=torch.float64).index_fill(0, torch.tensor(axis), 1e-6)
+        ahead, behind = (model.of_state(state, True, state + sign * step)[0, ..., 0] for sign in (1, -1))
+        torch.testing.assert_close(slope[..., axis], (ahead - behind) / 2e-6, rtol=1e-6, atol=1e-8)
+    assert not slope.requires_grad
+    image = ActionSpace((12, 12, 3), 2, False, 2)
+    seen = torch.randint(0, 256, (4, 1, 12, 12, 3), dtype=torch.uint8)
+    looks = MLPEnsemble(members=1, hidden=(8,)).build(image, False, 0)
+    mixed = 0.5 * looks.state(seen, False) + 0.5 * looks.state(seen.flip(0), False)
+    looks.slope(seen, False, mixed).square().sum().backward()
+    assert torch.equal(looks.of_state(seen, True, looks.state(seen, True)), looks.answer(seen, None, True))
+    assert looks.encoder.flat.grad.abs().max() > 0 and looks.stack.flat.grad.abs().max() > 0

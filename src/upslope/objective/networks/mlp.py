@@ -44,15 +44,16 @@ class MLPModel(nn.Module):
         return found
 
     def state(self, observation: Tensor, frozen: bool) -> Tensor:
-        """The state as `of_state` and `slope` take it, ``[N, T, D]``: whoever changes it gives it back."""
-        return observation
+        """The state as `of_state` and `slope` take it, ``[N, T, ...]``, an image in numbers that can be mixed: whoever changes it
+        gives it back."""
+        return observation.to(self.stack.flat.dtype)
 
     def of_state(self, observation: Tensor, frozen: bool, state: Tensor) -> Tensor:
         """What a model of states says ``[E, N, T, 1]`` of others than those of the rows."""
         return self.answer(state, None, frozen)
 
     def slope(self, observation: Tensor, frozen: bool, state: Tensor) -> Tensor:
-        """The gradient ``[N, T, D]`` of what its first member says, in the state; it can be descended itself."""
+        """The gradient ``[N, T, ...]`` of what its first member says, in the state; it can be descended itself."""
         with torch.enable_grad():
             state = state.detach().requires_grad_()
             said = self.answer(state, None, frozen, members=1)

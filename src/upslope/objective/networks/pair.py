@@ -33,7 +33,12 @@ class Pair(nn.Module):
                 f"environment have the shape {space.observation}. Make the environment with up.reset_free."
             )
         own = replace(space, observation=(space.observation[0] - 1,))
-        return cls(make(own, seed), make(own, seed + 1))
+        first, second = make(own, seed), make(own, seed + 1)
+        if getattr(first, "encoder", None) is not None:
+            raise MethodError(
+                "pair=True is for networks that look at numbers, and these have an encoder. Leave one of the two out."
+            )
+        return cls(first, second)
 
     def chosen(self, observation: Tensor, ask: Callable[[Any, Tensor], Tensor], trailing: int = 0) -> Tensor:
         """What the network of each decision's task says, ``[..., N, T, *trailing]``.
