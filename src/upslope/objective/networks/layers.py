@@ -192,9 +192,9 @@ def collecting(modules: Sequence[FlatModule]) -> Iterator[None]:
     """
     for module in modules:
         module.zero_gradient()
-        module.collects = True
+        module.__dict__["collects"] = True  # setting an attribute of torch's modules looks for parameters first
     try:
         yield
     finally:
         for module in modules:
-            module.collects = False
+            module.__dict__["collects"] = False
