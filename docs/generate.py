@@ -91,6 +91,8 @@ def measure_page(method: Method) -> str:
         f"```text\n{_aligned(method.formula)}\n```",
         "## Notes and doubts",
         method.notes,
+        "## The paper's claim, measured",
+        *filter(None, _claims(method)),
         "## Run it",
         "It is part of what `upslope data describe NAME` prints; [the page on data](../data.md) shows it.",
     )

@@ -44,12 +44,25 @@ def task(continuous: bool = True) -> Any:
     )  # fmt: skip
 
 
-def our_policy(method: Method, continuous: bool = True, seed: int = 0) -> NetworkPolicy:
-    """The networks of a method, untrained."""
-    policy: NetworkPolicy = method.policy.build(task(continuous), seed)
+def our_policy(method: Method, continuous: bool = True, seed: int = 0, given: Any = None) -> NetworkPolicy:
+    """The networks of a method, untrained, for vectors or for what a task shows."""
+    policy: NetworkPolicy = method.policy.build(given or task(continuous), seed)
     for name, model in method.learned:
         policy.add_model(name, model, seed)
     return policy.double()
+
+
+def image_task(shape: tuple[int, ...] = (4, 36, 36)) -> Any:
+    """One that shows images, and whose actions are choices."""
+    layout = SimpleNamespace(channel_axis=0)
+    return SimpleNamespace(**vars(task(continuous=False)), observation_shape=shape, layout=layout)
+
+
+def random_images(rows: Trajectories, seed: int, shape: tuple[int, ...] = (4, 36, 36)) -> Trajectories:
+    """The rows with images in place of vectors."""
+    random = torch.Generator().manual_seed(seed)
+    seen = [torch.randint(256, (rows.rows, 1, *shape), generator=random, dtype=torch.uint8) for _ in range(2)]
+    return rows.replace(inputs=ExperienceInputs(*seen))
 
 
 def random_rows(seed: int, continuous: bool = True, rows: int = ROWS, demonstrated: int = 0) -> Trajectories:

@@ -25,6 +25,15 @@ PARTS = {"actor": ("mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "
          "critic": ("mlp_extractor.value_net.0", "mlp_extractor.value_net.2", "value_net")}  # fmt: skip
 
 
+IMAGE_PARTS = {
+    **{f"encoder.module.convolutions.{ours}": f"features_extractor.cnn.{theirs}" for ours, theirs in ((0, 0), (1, 2), (2, 4))},
+    "encoder.module.last": "features_extractor.linear.0",
+    **{f"stacks.{stack}.{place}": f"mlp_extractor.{stack}_net.{place}" for stack in ("policy", "value") for place in (0, 2)},
+    "stacks.policy.4": "action_net", "stacks.value.4": "value_net",
+}  # fmt: skip
+"""Of policies that look at images: where Stable-Baselines3 has each layer."""
+
+
 class Step(NamedTuple):
     """A rollout as it was learned from (columns ``[envs, horizon]``), the gradient norms of its updates, the weights after it."""
 
@@ -34,6 +43,9 @@ class Step(NamedTuple):
 
 
 def their_name(name: str) -> str:
+    layer, _, last = name.rpartition(".")
+    if layer in IMAGE_PARTS:
+        return f"{IMAGE_PARTS[layer]}.{last}"
     part, _, rest = name.partition(".")
     position, _, kind = rest.partition(".")
     return f"{PARTS[part][int(position)]}.{kind}" if rest else name
@@ -90,14 +102,15 @@ class Watch(BaseCallback):
 
 
 def their_steps(
-    preset: Preset, env: str, first: dict[str, Tensor], rows: list[Trajectories], monkeypatch: pytest.MonkeyPatch
+    preset: Preset, env: str, first: dict[str, Tensor], rows: list[Trajectories], monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> list[Step]:
     """The same steps of Stable-Baselines3. Its own are the environments' course, values, advantages, losses and updates."""
     envs = make_vec_env(env, preset.n_envs)
     model = PPO(
-        "MlpPolicy", envs, n_steps=preset.n_steps, batch_size=preset.batch_size, n_epochs=preset.n_epochs, gamma=preset.gamma,
-        gae_lambda=preset.gae_lambda, ent_coef=preset.ent_coef, vf_coef=preset.vf_coef, max_grad_norm=preset.max_grad_norm,
-        clip_range=preset.clip_range, learning_rate=preset.learning_rate, device="cpu",
+        options.pop("policy", "MlpPolicy"), envs, n_steps=preset.n_steps, batch_size=preset.batch_size, n_epochs=preset.n_epochs,
+        gamma=preset.gamma, gae_lambda=preset.gae_lambda, ent_coef=preset.ent_coef, vf_coef=preset.vf_coef,
+        max_grad_norm=preset.max_grad_norm, clip_range=preset.clip_range, learning_rate=preset.learning_rate, device="cpu",
+        **options,
     )  # fmt: skip
     own = dict(model.policy.named_parameters())
     assert sorted(map(their_name, first)) == sorted(own)

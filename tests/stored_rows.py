@@ -85,7 +85,7 @@ class Small:
     def __init__(self, method: Method, *, lr: float = 1e-3, seed: int = 0, space: ActionSpace = SPACE, like: Small | None = None):
         self.method, self.space = method, space
         part: Any = method.policy
-        self.policy = NetworkPolicy(space, part.actor(space, seed), None, part.lag, part.lag_every)
+        self.policy = NetworkPolicy(space, part.actors(space, seed), None, part.lag, part.lag_every)
         self.policy.chosen_by = getattr(part, "by", "")
         for name, model in (*method.learned, *method.solved):
             self.policy.add_model(name, model, seed)

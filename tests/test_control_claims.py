@@ -120,6 +120,22 @@ def test_experts_of_the_small_environments_know_the_way():
 
 
 @pytest.mark.slow
+def test_the_robot_arm_is_paid_for_reaching_its_cube_and_its_script_does():
+    env = control_envs.CubeReach()
+    observation, _ = env.reset(seed=1)
+    script, paid, over = control_envs.ToCube(), [], False
+    script.begin(env, observation, np.random.default_rng(0))
+    while not over:
+        observation, reward, over, late, _ = env.step(script.act(observation))
+        paid.append(reward)
+        assert not late
+    assert paid[-1] == 1 and not any(paid[:-1]) and 5 < len(paid) < 40
+    env.reset(seed=1)
+    ends = [env.step(np.zeros(5, np.float32))[1:4] for _ in range(env.length)]
+    assert ends[-1] == (0.0, False, True) and not any(truncated for _, _, truncated in ends[:-1])
+
+
+@pytest.mark.slow
 def test_many_claims_run_at_once_go_on_where_they_stopped_and_are_told_later(tmp_path, monkeypatch, capsys):
     def in_turn(workers):
         return ThreadPoolExecutor(1)
@@ -135,5 +151,7 @@ def test_many_claims_run_at_once_go_on_where_they_stopped_and_are_told_later(tmp
     assert "0 cells to run, 4 are there" in capsys.readouterr().out
     many.main(["page", *arguments, "--pages", str(tmp_path)])
     assert "- bc: above td3: " in (tmp_path / "example.md").read_text() and (tmp_path / "example.png").exists()
+    many.main(["list", *arguments, "example"])
+    assert capsys.readouterr().out.splitlines()[-1] == "example"
     with pytest.raises(SystemExit, match="no claim 'dappo'"):
         many.main(["list", "dappo"])

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 
+from upslope import reset_free
+
 
 class NoisyChoices(gymnasium.Env[np.ndarray, int]):
     """Eight choices that all pay nothing on average, with noise; whatever is done, every value is 0 and any other is an error."""
@@ -107,6 +109,33 @@ class SparseReach(_Point):
         return float(there), there
 
 
+class ReachAndReturn(SparseReach):
+    """The same, which says where it is and can be put there: a robot that is not reset (`reach_and_return`)."""
+
+    home: ClassVar = np.array([-0.7, -0.7])
+
+    def get_state(self) -> np.ndarray:
+        return np.concatenate([self.place, self.speed, [self.steps]])
+
+    def set_state(self, numbers: np.ndarray) -> None:
+        self.place, self.speed, self.steps = numbers[:2].copy(), numbers[2:4].copy(), int(numbers[4])
+
+
+def is_home(observation: np.ndarray) -> bool:
+    """Whether the point is in the square where episodes begin."""
+    return bool(np.abs(observation[:2] - ReachAndReturn.home).max() <= 0.2)
+
+
+def reach_and_return() -> gymnasium.Env[np.ndarray, np.ndarray]:
+    """To the disc and back to the corner in turns, without a reset."""
+    return reset_free(ReachAndReturn(), is_home, _Point.length)
+
+
+def reach_alone() -> gymnasium.Env[np.ndarray, np.ndarray]:
+    """To the disc alone, from the corner each time, seen as in the pair: where its policy is judged."""
+    return reset_free(ReachAndReturn(), is_home, _Point.length, forward_only=True)
+
+
 class WalledPoint(_Point):
     """A wall with a gap at its left end lies between the lower half and the goal; every step costs the way that is left."""
 
@@ -134,18 +163,108 @@ class WalledPoint(_Point):
         return float(np.linalg.norm(self.place - self.gap) + np.linalg.norm(self.gap - self.goal))
 
 
+class CubeReach(gymnasium.Env[np.ndarray, np.ndarray]):
+    """OGBench's robot arm and cube: 1 for bringing the gripper to the cube, which ends the episode, else nothing."""
+
+    name, near, length = "cube-single-singletask-v0", 0.03, 100
+
+    def __init__(self) -> None:
+        from upslope.tasks.env_packages import register
+
+        register(self.name)
+        self.robot: Any = gymnasium.make(self.name).unwrapped  # without its limit of time and its own reward
+        self.observation_space, self.action_space = self.robot.observation_space, self.robot.action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.robot.reset(seed=seed)[0], {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        seen, _, _, _, told = self.robot.step(action)
+        self.steps += 1
+        there = bool(np.linalg.norm(told["proprio/effector_pos"] - told["privileged/block_0_pos"]) < self.near)
+        return seen, float(there), there, not there and self.steps >= self.length, {}
+
+
+class ToCube:
+    """OGBench's own scripted manipulator, which goes to the cube first."""
+
+    def __init__(self) -> None:
+        from upslope.datasets.oracle import CubeOracle
+
+        self.oracle = CubeOracle("plan")
+
+    def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
+        self.oracle.begin(simulator.robot, observation, rng)
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        return self.oracle.act(observation)
+
+
 class Towards:
-    """Pushes a point to its goal, through the gap where there is one."""
+    """Pushes a point to its goal, through the gap where there is one, and of a pair back home in turn."""
 
     def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
         self.simulator = simulator
 
     def act(self, observation: np.ndarray) -> np.ndarray:
         place, goal = self.simulator.place, self.simulator.goal
+        if len(observation) > 4 and observation[-1] > 0:  # of a pair, on the way back
+            goal = self.simulator.home
         gap, beyond = getattr(self.simulator, "gap", None), np.array([0.0, 0.15])
         if gap is not None and place[1] <= 0.05:
             goal = gap + beyond if abs(place[0] - gap[0]) < 0.15 else gap - beyond
         return np.clip(8 * (goal - place) - 4 * self.simulator.speed, -1, 1)
 
 
-CONTROLLERS = {"WalledPoint": ("WalledPoint", Towards), "SparseReach": ("SparseReach", Towards)}
+CONTROLLERS = {"WalledPoint": ("WalledPoint", Towards), "SparseReach": ("SparseReach", Towards), "CubeReach": ("CubeReach", ToCube)}
+
+
+class Detour(_Point):
+    """A disc lies between the point and its goal, and both ways around it are equally long; every step costs the way that is left.
+
+    Who shows the way goes above the disc, and steers back to it wherever noise has carried the point.
+    """
+
+    noise = 0.02
+    goal: ClassVar = np.array([0.7, 0.0])
+    radius = 0.35
+    either = False
+    """Whether a coin decides between above and below, once an episode."""
+
+    def start(self) -> np.ndarray:
+        self.side = float(self.np_random.choice([-1.0, 1.0])) if self.either else 1.0
+        return self.np_random.uniform([-0.8, -0.1], [-0.6, 0.1])
+
+    def blocked(self, before: np.ndarray, after: np.ndarray) -> bool:
+        return bool(np.linalg.norm(after) < self.radius)
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.speed = self.speed + self.noise * self.np_random.standard_normal(2)
+        return super().step(action)
+
+    def paid(self) -> tuple[float, bool]:
+        left = float(np.linalg.norm(self.place - self.goal))
+        return -left, left < 0.1
+
+    def best_action(self, observation: np.ndarray) -> np.ndarray:
+        """Towards a place beside the disc, and behind it towards the goal."""
+        target = np.array([0.0, 0.55 * self.side]) if self.place[0] < 0 else self.goal
+        return np.clip(8 * (target - self.place) - 4 * self.speed, -1, 1)
+
+
+class CalmDetour(Detour):
+    noise = 0.0
+
+
+class EitherDetour(CalmDetour):
+    either = True
+
+
+class ShakyDetour(Detour):
+    noise = 0.05
+
+
+class WildDetour(Detour):
+    noise = 0.3

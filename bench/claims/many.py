@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each (2)")
     parser.add_argument("--minutes", type=float, default=9.0, help="begin nothing that would end later (9)")
     parser.add_argument("--smoke", action="store_true", help="every cell for a moment")
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)  # names may stand behind flags
     found = chosen(given.names)
     if given.what == "run":
         seeds = range(given.first_seed, given.first_seed + given.seeds)

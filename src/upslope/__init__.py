@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 FUNCTIONS = (
-    "compare", "compose", "describe", "list_methods", "list_tasks", "load", "load_data", "make_data", "method", "resume", "train",
+    "compare", "compose", "describe", "list_methods", "list_tasks", "load", "load_data", "make_data", "method",
+    "reset_free", "resume", "train",
 )  # fmt: skip
 CLASSES = {
     "Callback": "upslope.run.callbacks", "Dataset": "upslope.experience", "Episode": "upslope.experience",
@@ -23,11 +24,25 @@ CLASSES = {
 """For what is written around a run, and where each is defined."""
 __all__ = [
     "Callback", "Dataset", "Episode", "Episodes", "StopTraining", "Tracker", "UserError", "Watcher", "__version__", "compare",
-    "compose", "describe", "list_methods", "list_tasks", "load", "load_data", "make_data", "method", "resume", "train",
+    "compose", "describe", "list_methods", "list_tasks", "load", "load_data", "make_data", "method", "reset_free", "resume",
+    "train",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from upslope.api import compare, compose, describe, list_methods, list_tasks, load, load_data, make_data, method, resume, train
+    from upslope.api import (
+        compare,
+        compose,
+        describe,
+        list_methods,
+        list_tasks,
+        load,
+        load_data,
+        make_data,
+        method,
+        reset_free,
+        resume,
+    )
+    from upslope.api import train as train
     from upslope.errors import UserError
     from upslope.experience import Dataset, Episode, Episodes
     from upslope.run.callbacks import Callback, StopTraining

@@ -42,6 +42,7 @@ from upslope.runtime.system_text import with_system_text
 from upslope.runtime.trackers import check_trackers
 from upslope.runtime.user_code import load_file
 from upslope.tasks import list_tasks
+from upslope.tasks.gym_make import reset_free
 from upslope.types import Method
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "compare", "compose", "describe", "list_methods", "list_tasks", "load", "load_data", "make_data", "method", "plan_comparison",
-    "resume", "train",
+    "reset_free", "resume", "train",
 ]  # fmt: skip
 
 METHOD = "a method, its name ('upslope methods'), a composition such as 'dhpo+high-entropy', or a file such as 'mine.py'"
@@ -155,7 +156,9 @@ def train(
             and ``answer``, a pandas or `datasets` table, anything that yields dicts; the run keeps a copy. Or a `TextTask`, a
             ``gymnasium.Env``, its class, or a function that makes one.
         model: ``"tiny"``, ``"smollm2"``, a folder that transformers can load or a run's, a `Run`; or ``(model, tokenizer)`` of
-            `transformers`, of which a copy is trained and kept with the run (``run.policy.model`` is the trained one).
+            `transformers`, of which a copy is trained and kept with the run (``run.policy.model`` is the trained one). In control a
+            ``torch.nn.Module`` of your own from observations ``[B, ...]`` to features ``[B, F]``, of which a copy is trained with
+            layers for actor and critic behind it; no folder can keep its code, so `resume` and `load` need it again.
         knobs: Of the method's parts, by path: ``{"surrogate.high": 0.3}``.
         reward: For text: a name as on the command line (``"exact"``, ``"length:max=200*0.1"``, ``"file.py:function"``), a function,
             a list of them, or ``{"name": (function or name, weight)}``. A function that no file defines cannot be kept with a run:

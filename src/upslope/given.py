@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
+from torch import nn
+
+from upslope.policies.control.own_module import OwnModule
 from upslope.policies.given import GivenModel, given_model
 from upslope.rewards import load_reward
 from upslope.run import Run
@@ -29,16 +33,23 @@ def task_argument(task: Any, test_data: Any) -> tuple[str, str, PythonObjects]:
     return found.name, name, PythonObjects(task=found, test_data=tested)
 
 
-def model_argument(model: object) -> tuple[str, GivenModel | None]:
-    """What a model is called, and the model itself where it is an object."""
+def model_argument(model: object) -> tuple[str, GivenModel | OwnModule | None]:
+    """What a model is called, and the model itself where it is an object; a module that is no language model is for control."""
     model = model.path if isinstance(model, Run) else model
     if isinstance(model, (str, Path)):
         return str(model), None
-    given = given_model(model)
+    given = OwnModule(model) if is_own_module(model) else given_model(model)
     return given.name, given
+
+
+def is_own_module(model: object) -> TypeGuard[nn.Module]:
+    """Whether it is a module of torch's and none of `transformers`."""
+    known = sys.modules.get("transformers")  # whoever has a model of theirs has imported it
+    return isinstance(model, nn.Module) and not (known is not None and isinstance(model, known.PreTrainedModel))
 
 
 def objects_again(task: object, reward: object, model: object) -> PythonObjects:
     """What a run was given, once more, for one that could not keep it."""
     source = None if task is None or isinstance(task, (str, TextTask)) else source_of(task)
+    model = OwnModule(model) if is_own_module(model) else model
     return PythonObjects(task if source is None else GymTask(source), None if reward is None else load_reward(reward), model)

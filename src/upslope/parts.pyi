@@ -85,6 +85,10 @@ from upslope.objective.models.success import SuccessClassifier as SuccessClassif
 from upslope.objective.models.value import ValueFunction as ValueFunction
 from upslope.objective.networks.balance import BoundedNumber as BoundedNumber
 from upslope.objective.networks.discriminator import DiscriminatorNetwork as DiscriminatorNetwork
+from upslope.objective.networks.encoders import DefaultEncoder as DefaultEncoder
+from upslope.objective.networks.encoders import Encoder as Encoder
+from upslope.objective.networks.encoders import NatureCNN as NatureCNN
+from upslope.objective.networks.encoders import SmallCNN as SmallCNN
 from upslope.objective.networks.mlp import MLPEnsemble as MLPEnsemble
 from upslope.objective.networks.scalar import Scalar as Scalar
 from upslope.objective.networks.vae import ActionVAE as ActionVAE
@@ -165,6 +169,7 @@ from upslope.policies.control.networks import Deterministic as Deterministic
 from upslope.policies.control.networks import FamilyOfPolicies as FamilyOfPolicies
 from upslope.policies.control.networks import GreedyChoice as GreedyChoice
 from upslope.policies.control.networks import MLP as MLP
+from upslope.policies.control.networks import Recurrent as Recurrent
 from upslope.policies.control.networks import Stochastic as Stochastic
 from upslope.policies.views.layer import Layer as Layer
 from upslope.policies.views.routing import RoutingReplay as RoutingReplay

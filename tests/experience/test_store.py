@@ -7,7 +7,7 @@ import pytest
 
 from upslope.experience import store as module
 from upslope.experience.episodes import NOT_ACTED
-from upslope.experience.sampler import draw
+from upslope.experience.sampler import draw, window
 from upslope.experience.store import Lane, ReplayStore
 from upslope.types import Ended
 
@@ -89,3 +89,53 @@ def test_environments_share_the_capacity():
     for number, each in enumerate(made.lanes):
         play(each, 10 * number, 5)
     assert made.decision_count == 8 and made.bytes > 0
+
+
+@pytest.mark.parametrize("capacity", [1, 3, 20, 5000])
+@pytest.mark.parametrize("growth", [4, 16])
+def test_stacked_frames_are_kept_once_and_seen_whole(monkeypatch, growth: int, capacity: int):
+    """A lane of frames against one that keeps every stack as it came; a stack begins with its episode's first frame repeated."""
+    monkeypatch.setattr(module, "GROWTH", growth)
+    random, shape = np.random.default_rng(0), (3, 2, 2)
+    thin, thick = (Lane((shape, np.uint8), (), True, capacity, frames) for frames in (3, 1))
+    for _ in range(15):
+        frames = [random.integers(0, 256, shape[1:], np.uint8)] * 3
+        for each in (thin, thick):
+            each.begin(np.stack(frames))
+        for _ in range(random.integers(0, 9)):
+            frames = [*frames[1:], random.integers(0, 256, shape[1:], np.uint8)]
+            ended = int(random.choice([Ended.NO, Ended.NO, Ended.NO, Ended.TERMINATED]))
+            for each in (thin, thick):
+                each.add(np.int64(1), 1.0, ended, np.stack(frames))
+            numbers = np.arange(thin.decision_count)
+            for found, wanted in zip(draw(thin, numbers, 0.9, 2), draw(thick, numbers, 0.9, 2), strict=True):
+                np.testing.assert_array_equal(found, wanted)
+            if ended:
+                break
+    assert thin.columns.observation.shape[1:] == (2, 2)
+
+
+def test_a_lane_of_frames_is_filled_again_with_those_before_its_oldest_decision():
+    frames, made, log = [np.zeros((1, 1), np.uint8)] * 3, Lane(((3, 1, 1), np.uint8), (), True, 4, 3), [0]
+    made.begin(np.stack(frames))
+    for number in range(1, 11):
+        frames = [*frames[1:], np.full((1, 1), number, np.uint8)]
+        made.add(np.int64(number), 0.0, int(Ended.NO), np.stack(frames))
+        log.append(number)
+    made.settle()
+    ended = np.array([Ended.NO] * 9 + [Ended.TRUNCATED, NOT_ACTED], np.int8)
+    again = Lane(((3, 1, 1), np.uint8), (), True, 4, 3)
+    again.refill(np.array(log, np.uint8).reshape(-1, 1, 1), np.array(log), np.zeros(11, np.float32), ended)
+    wanted = [[4, 5, 6], [5, 6, 7], [6, 7, 8], [7, 8, 9]]
+    for each in (made, again):
+        assert draw(each, np.arange(4), 0.9).observation.reshape(4, 3).tolist() == wanted
+
+
+def test_a_window_of_stacked_frames_is_of_whole_observations():
+    made, frames = Lane(((2, 1, 1), np.uint8), (), True, 10, 2), [np.full((1, 1), 1, np.uint8)] * 2
+    made.begin(np.stack(frames))
+    for number in (2, 3):
+        frames = [frames[1], np.full((1, 1), number, np.uint8)]
+        made.add(np.int64(0), 0.0, int(Ended.NO), np.stack(frames))
+    found = window(made, np.array([1]), 2)
+    assert found.observation[0].reshape(2, 2).tolist() == [[1, 1], [1, 2]]

@@ -6,6 +6,8 @@ import dataclasses
 import itertools
 from typing import Any
 
+import image_environment
+import numpy as np
 import pytest
 import torch
 from point_mass import PointMass, point_data
@@ -20,6 +22,7 @@ from upslope.methods import find
 from upslope.rollout.replay import ReplayRollout
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
+from upslope.testing.runs import random_dataset
 from upslope.testing.table_nets import small
 from upslope.types import Method
 
@@ -164,3 +167,45 @@ def test_a_critic_that_believes_itself_ends_the_step():
         networks["q"].stack.frozen["2.bias"].fill_(1e6)
     with pytest.raises(NonFinite, match=r"step 2: q_value is .*no return is above"):
         made.step(2)
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+SMALL_CNN = "SmallCNN(features=8, channels=4)"
+
+
+def of_images(name: str, **given: Any) -> ActorCritic:
+    """A learner of small networks that sees images, with data of the same environment where the method wants some."""
+    task = f"{image_environment.__file__}:Steered"
+    method = find(name)
+    models = [model for model in dict(method.models) if model in ("q", "value")]
+    knobs = {
+        f"models.{model}.network.{knob}": value for model in models for knob, value in (("encoder", SMALL_CNN), ("hidden", (8,)))
+    }
+    knobs |= {"policy.encoder": SMALL_CNN, "policy.hidden": (8,)}
+    dataset = random_dataset(task, episodes=3, longest=8)
+    settings = Settings(steps=2, horizon=8, updates_per_step=4, minibatch=4, seed=3, **given)
+    made = set_up(method, task, "tiny", settings, knobs=knobs, dataset=dataset)
+    return ActorCritic(made.method, made.policy, made.rollout, made.settings)
+
+
+@pytest.mark.parametrize("name", ["bc", "td3-bc", "iql", "cql", "serl"])
+def test_methods_learn_from_data_of_images_and_images_are_not_normalised(name: str):
+    learner = of_images(name)
+    before = {key: weight.clone() for key, weight in learner.policy.weights().items()}
+    metrics = learner.step(1)
+    assert learner.settings.normalise_observations is False and learner.last.inputs.observation.dtype == torch.uint8
+    assert all(np.isfinite(value) for value in metrics.values())
+    moved = {key for key, weight in learner.policy.weights().items() if not torch.equal(weight, before[key])}
+    assert "policy.encoder.last.weight" in moved
+    assert all(f"{model}.encoder.last.weight" in moved for model in learner.policy.networks if model in ("q", "value"))
+    assert (type(learner.data.augment).__name__, learner.data.gamma) == (
+        ("RandomCrop", 0.96) if name == "serl" else ("NoAugmentation", 0.99)
+    )
+
+
+def test_what_cannot_see_images_says_so():
+    with pytest.raises(UserError, match=r"normalise_observations=true.*shares of 255"):
+        of_images("bc", normalise_observations=True)
+    with pytest.raises(MethodError, match=r"FamilyOfPolicies\(\) takes vectors.*\(12, 12, 1\)"):
+        of_images("famo2o")

@@ -3,6 +3,7 @@
 import gc
 from typing import Any
 
+import image_environment
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -76,6 +77,25 @@ def test_a_knob_that_moves_drops_what_was_recorded():
     assert not found.graphed._recordings
     found.step(2)
     assert found.graphed._recordings
+
+
+def test_blocks_from_images_end_in_the_same_weights():
+    def of_images(blocks: bool) -> ActorCritic:
+        settings = Settings(steps=4, envs=2, horizon=10, updates_per_step=20, minibatch=4, seed=3)
+        knobs = {"acting.0.steps": 8, "models.q.network.encoder": "SmallCNN(features=8, channels=4)"}
+        made = set_up(find("dqn"), f"{image_environment.__file__}:Beacon", "tiny", settings, knobs=knobs)
+        found = ActorCritic(made.method, made.policy, made.rollout, made.settings)
+        if blocks:
+            found.graphed = GraphedUpdates(made.policy, made.method, found._draw, found._learn)
+        return found
+
+    plain, blocks = of_images(False), of_images(True)
+    for step in (1, 2, 3):
+        found, expected = blocks.step(step), plain.step(step)
+        assert found["q_loss"] == pytest.approx(expected["q_loss"], rel=1e-12)
+    weights = plain.policy.weights()
+    assert all(torch.equal(weight, weights[key]) for key, weight in blocks.policy.weights().items())
+    assert any(key.startswith("lagged.q.encoder.") for key in weights)
 
 
 # -- what cannot be recorded ---------------------------------------------------------------------------------------------------

@@ -13,10 +13,12 @@ import torch
 from upslope.errors import UserError
 from upslope.given import task_argument
 from upslope.methods import find
+from upslope.objective.data.augment import RandomCrop
 from upslope.objective.data.stored import MixedReplay, UniformReplay
 from upslope.policies.control.networks import Stochastic
 from upslope.rollout.acting import UniformFirst
 from upslope.rollout.replay import ReplayRollout
+from upslope.runtime.seeding import numpy_generator
 from upslope.tasks import load_task
 from upslope.testing.runs import random_dataset
 from upslope.types import Ended, Source
@@ -35,6 +37,44 @@ class Counting(gymnasium.Env):
     def step(self, action: np.ndarray):
         self.steps += 1
         return np.full(1, self.steps, np.float32), float(action[0]), self.steps == 5, self.steps == 5, {}
+
+
+class Frames(gymnasium.Env):
+    """Images that count up: stacked by gymnasium, each shows the last ones."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (12, 12), np.uint8)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        self.steps = 10
+        return np.full((12, 12), self.steps, np.uint8), {}
+
+    def step(self, action: int):
+        self.steps += 1
+        return np.full((12, 12), self.steps, np.uint8), 1.0, self.steps == 15, False, {}
+
+
+class Shades(gymnasium.Env):
+    """Images no two pixels of which are alike."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (9, 8, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._image(), {}
+
+    def step(self, action: int):
+        self.steps += 1
+        return self._image(), 0.0, self.steps == 7, False, {}
+
+    def _image(self) -> np.ndarray:
+        return (np.arange(216).reshape(9, 8, 3) + self.steps).astype(np.uint8)
+
+
+def stacked() -> gymnasium.Env:
+    return gymnasium.wrappers.FrameStackObservation(Frames(), 3)
 
 
 def rollout(task: Any = Counting, envs: int = 1, episodes: Any = None, acting: tuple = (), **more: Any) -> ReplayRollout:
@@ -185,3 +225,51 @@ def test_a_policy_that_reads_a_model_acts_greedily():
     lane = made.store.lanes[0]
     seen = torch.from_numpy(lane.columns.observation[:6])
     assert policy.networks["q"].stack(seen, True).mean(0).argmax(-1).tolist() == lane.columns.action[:6].tolist()
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("envs", [1, 2])
+def test_stacked_frames_are_stored_once_as_bytes_and_drawn_as_they_were_seen(envs: int, tmp_path: Path):
+    made = rollout(stacked, envs=envs)
+    made.keep_in(tmp_path)
+    acted(made, 13)
+    assert made.task.frames == 3 and made.store.lanes[0].columns.observation.shape[1:] == (12, 12)
+    rows = made.draw(60, 1, [1], made.data)
+    seen, following = rows.inputs.observation[:, 0, :, 0, 0].tolist(), rows.inputs.following[:, 0, :, 0, 0].tolist()
+    assert rows.inputs.observation.dtype == torch.uint8 and rows.inputs.observation.shape == (60, 1, 3, 12, 12)
+    starts = {(10, 10, 10): (10, 10, 11), (10, 10, 11): (10, 11, 12)} | {(n - 2, n - 1, n): (n - 1, n, n + 1) for n in (12, 13, 14)}
+    assert {tuple(now): tuple(then) for now, then in zip(seen, following, strict=True)} == starts
+    made.settle()
+    state = made.state()
+    again = rollout(stacked, envs=envs)
+    again.keep_in(tmp_path)
+    again.load_state(state)
+    drawn = again.draw(60, 1, [1], made.data)
+    assert torch.equal(drawn.inputs.observation, made.draw(60, 1, [1], made.data).inputs.observation)
+
+
+def test_a_policy_acts_on_images_as_its_networks_say():
+    made = acted(rollout(stacked), 3)
+    seen = made.draw(4, 1, [1], made.data).inputs.observation
+    output = made.policy.acting().output(seen[:, 0].numpy())
+    torch.testing.assert_close(torch.from_numpy(output), made.policy.actor.output(seen, True)[:, 0])
+
+
+def test_cropped_images_are_those_of_their_own_update(tmp_path: Path):
+    made = acted(rollout(Shades, data=UniformReplay(augment=RandomCrop(padding=2))), 12)
+    plain = made.draw(6, 1, [1, 2], UniformReplay())
+    together, second = made.draw(6, 1, [1, 2], made.data), made.draw(6, 1, [2], made.data)
+    assert torch.equal(together.inputs.following[6:], second.inputs.following)
+    assert torch.equal(together.action, plain.action) and not torch.equal(together.inputs.observation, plain.inputs.observation)
+    crop = RandomCrop(padding=2)
+    for name, at in (("augment now", "observation"), ("augment next", "following")):
+        stored = getattr(plain.inputs, at)[6:, 0].numpy()
+        wanted = crop(stored, 2, numpy_generator(made.seed, name, 1, 2))
+        np.testing.assert_array_equal(getattr(second.inputs, at)[:, 0].numpy(), wanted)
+
+
+def test_vectors_are_not_cropped():
+    with pytest.raises(UserError, match=r"RandomCrop\(padding=4\) changes images.*vectors"):
+        rollout("gym:Pendulum-v1", data=UniformReplay(augment=RandomCrop()))

@@ -139,10 +139,11 @@ def changed_knobs(plan: JsonDict) -> JsonDict:
 
 
 def _domains(plan: JsonDict) -> list[tuple[str, ...]]:
-    """Kinds of task a plan may be for; whether a controller's actions are continuous does not stand in it."""
+    """Kinds of task a plan may be for; what a controller sees and does does not stand in it."""
     if plan["domain"] == "text":
         return [("text",)]
-    return [("control", "control-continuous"), ("control", "control-discrete")]
+    kinds = (("control", "control-continuous"), ("control", "control-discrete"))
+    return [*kinds, *((*kind, "control-images") for kind in kinds)]
 
 
 def method_of_run(plan: JsonDict) -> JsonDict:

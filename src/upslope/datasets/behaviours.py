@@ -27,6 +27,17 @@ class Behaviour(Protocol):
         """An id from 0, or a vector ``[A]`` in the environment's units."""
 
 
+def propensity(who: Any, observation: np.ndarray, action: int) -> float | None:
+    """How likely a behaviour is to choose this action where it sees this; ``None`` where it cannot say.
+
+    Behaviours with a method ``propensity(observation, action)`` can. Of a controller that is certain it is 1 or 0, which its
+    ``act`` tells: it is asked a second time, and must not change by that.
+    """
+    if hasattr(who, "propensity"):
+        return who.propensity(observation, action)
+    return float(int(who.act(observation)) == action) if getattr(who, "certain", False) else None
+
+
 class RandomActions:
     """Uniform over the action space, or over the middle of it.
 
@@ -52,6 +63,9 @@ class RandomActions:
     def act(self, observation: np.ndarray) -> Any:
         return self.rng.uniform(self.low, self.high) if self.task.continuous else int(self.rng.integers(self.choices))
 
+    def propensity(self, observation: np.ndarray, action: int) -> float:
+        return float(action < self.choices) / self.choices
+
 
 class Within:
     """Another's actions, moved into what `RandomActions` with this share would draw from."""
@@ -73,11 +87,11 @@ class Sometimes:
     """One of two, chosen anew at every step.
 
     Args:
-        other: Acts where ``when(observation, rng)`` says so.
+        other: Acts with the chance that ``chance(observation)`` says; where it says true or false nothing is drawn.
     """
 
-    def __init__(self, usual: Behaviour, other: Behaviour, when: Callable[[np.ndarray, np.random.Generator], bool]) -> None:
-        self.usual, self.other, self.when = usual, other, when
+    def __init__(self, usual: Behaviour, other: Behaviour, chance: Callable[[np.ndarray], float | bool]) -> None:
+        self.usual, self.other, self.chance = usual, other, chance
 
     def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -87,7 +101,14 @@ class Sometimes:
     def act(self, observation: np.ndarray) -> Any:
         # Both are asked, so that one with a memory keeps up.
         usual = self.usual.act(observation)
-        return self.other.act(observation) if self.when(observation, self.rng) else usual
+        chance = self.chance(observation)
+        turn = chance if isinstance(chance, bool) else self.rng.random() < chance
+        return self.other.act(observation) if turn else usual
+
+    def propensity(self, observation: np.ndarray, action: int) -> float | None:
+        sides = [propensity(who, observation, action) for who in (self.usual, self.other)]
+        chance = self.chance(observation)
+        return None if sides[0] is None or sides[1] is None else (1 - chance) * sides[0] + chance * sides[1]
 
 
 class PolicyActor(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upslope.datasets.behaviours import Behaviour
+from upslope.datasets.behaviours import Behaviour, propensity
 from upslope.errors import UserError
 from upslope.experience import Episode, Episodes
 from upslope.runtime.seeding import mix, numpy_generator
@@ -100,8 +100,10 @@ def global_numpy(seed: int) -> Iterator[None]:
 def _play(task: GymTask, place: Environments, who: Behaviour, seed: int, number: int, steps: int) -> Played:
     seen = [place.reset(0, mix(seed, "data", number) >> 32)]
     who.begin(place.simulator(0), seen[0], numpy_generator(seed, "data", "act", number))
+    keeps = getattr(place.simulator(0), "keeps_propensities", False)
     actions: list[np.ndarray] = []
     rewards: list[float] = []
+    chances: list[float | None] = []
     longest = steps if task.max_episode_steps else min(steps, MOST_WATCHED)
     ended = Ended.NO
     while ended == Ended.NO and len(rewards) < longest:
@@ -109,11 +111,13 @@ def _play(task: GymTask, place: Environments, who: Behaviour, seed: int, number:
         stepped = place.step(chosen, [0])
         # As the environment took it, which clips; choices are counted from 0 all the same.
         actions.append(actions_taken(task.action_space, chosen)[0].reshape(-1) if task.continuous else chosen[0])
+        chances.append(propensity(who, seen[-1], int(chosen[0])) if keeps else None)
         rewards.append(float(stepped.reward[0]))
         seen.append(stepped.observation[0])
         ended = Ended.TERMINATED if stepped.terminated[0] else Ended.TRUNCATED if stepped.truncated[0] else Ended.NO
     left = ended == Ended.NO and not (len(rewards) >= MOST_WATCHED and not task.max_episode_steps)
-    episode = Episode(np.stack(seen), np.stack(actions), np.array(rewards), ended if ended else Ended.TRUNCATED)
+    known = np.array(chances, np.float32) if None not in chances else None
+    episode = Episode(np.stack(seen), np.stack(actions), np.array(rewards), ended if ended else Ended.TRUNCATED, known)
     return Played(episode, left)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from upslope.datasets.behaviours import Behaviour
 from upslope.errors import UserError
 from upslope.tasks.gym import GymTask
+from upslope.tasks.worlds.solving import best_of, optimal_values, regulator
 
 
 class PendulumSwingUp:
@@ -56,17 +57,6 @@ def _cart_pole(simulator: Any) -> tuple[np.ndarray, np.ndarray]:
     change = np.array([[0, 1, 0, 0], [0, 0, slide * turn, 0], [0, 0, 0, 1], [0, 0, turn, 0]])
     force = np.array([[0], [1 / total + slide * push], [0], [push]])
     return np.eye(4) + simulator.tau * change, simulator.tau * simulator.force_mag * force
-
-
-def regulator(change: np.ndarray, force: np.ndarray, state_cost: np.ndarray, action_cost: np.ndarray) -> np.ndarray:
-    """The gain K of the linear-quadratic regulator ``u = -K x``, by iterating the Riccati equation."""
-    value = state_cost
-    for _ in range(2000):
-        gain = np.linalg.solve(action_cost + force.T @ value @ force, force.T @ value @ change)
-        value, before = state_cost + change.T @ value @ (change - force @ gain), value
-        if np.abs(value - before).max() <= 1e-10 * np.abs(value).max():
-            break
-    return gain
 
 
 class MountainCarSwing:
@@ -112,13 +102,20 @@ def best_actions(table: Mapping[int, Mapping[int, list[tuple[float, int, float, 
             for chance, following, paid, over in outcomes:
                 reward[state, action] += chance * paid
                 move[state, action, following] += 0.0 if over else chance
-    value = np.zeros(states)
-    for _ in range(100_000):
-        worth = reward + discount * move @ value
-        value, before = worth.max(1), value
-        if np.abs(value - before).max() < 1e-10:
-            break
-    return (worth > worth.max(1, keepdims=True) - 1e-8).argmax(1)
+    return best_of(optimal_values(move, reward, discount))
+
+
+class Known:
+    """The best action, where the environment itself can tell it: it has a method ``best_action(observation)``."""
+
+    certain = True
+    """That it would do the same again, so that its propensities are known."""
+
+    def begin(self, simulator: Any, observation: np.ndarray, rng: np.random.Generator) -> None:
+        self.simulator = simulator
+
+    def act(self, observation: np.ndarray) -> Any:
+        return self.simulator.best_action(observation)
 
 
 class MazeWaypoints:
@@ -168,11 +165,14 @@ def scripted(task: GymTask) -> Behaviour | None:
     env = task.make_one()
     try:
         names = [kind.__name__ for kind in type(env.unwrapped).__mro__]
+        knows = hasattr(env.unwrapped, "best_action")
         has_table = hasattr(env.unwrapped, "P") and hasattr(env.observation_space, "n")
     finally:
         env.close()
     found = next((CONTROLLERS[name][1] for name in names if name in CONTROLLERS), None)
-    return found() if found is not None else TableOptimal() if has_table else None
+    if found is not None:
+        return found()
+    return Known() if knows else TableOptimal() if has_table else None
 
 
 def demand_scripted(task: GymTask) -> Behaviour:
@@ -181,7 +181,8 @@ def demand_scripted(task: GymTask) -> Behaviour:
     if found is None:
         known = ", ".join(name for name, _ in CONTROLLERS.values())
         raise UserError(
-            f"{task.name} has no scripted controller; {known} have one, and environments that show their table P (FrozenLake, "
-            "CliffWalking, Taxi). Give a trained run: --from RUN."
+            f"{task.name} has no scripted controller; {known} have one, and so have gym:upslope/..., environments that show their "
+            "table P (FrozenLake, CliffWalking, Taxi) and those with a method best_action(observation). Give a trained run: "
+            "--from RUN."
         )
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import warnings
@@ -24,6 +25,7 @@ from upslope.experience.shapes import check_columns
 from upslope.plain_data import JsonDict
 from upslope.tasks import load_task
 from upslope.tasks.gym import GymTask
+from upslope.tasks.levels import LEVELS
 from upslope.tasks.physics import PARAMS
 from upslope.types import Ended
 
@@ -77,10 +79,10 @@ def make_data(
 
 def env_text(task: GymTask) -> str:
     """The task as ``--task`` takes it, with what it was made with."""
-    options = [f"{key}={value}" for key, value in task.options.items() if not key.startswith(PARAMS)]
+    options = [f"{key}={value}" for key, value in task.options.items() if not key.startswith((PARAMS, LEVELS))]
     if not options:
         return task.name
-    return f"{task.name}{',' if task.physics.changes else ':'}{','.join(options)}"
+    return f"{task.name}{',' if task.physics.changes or task.levels else ':'}{','.join(options)}"
 
 
 def _new_folder(name: str, out: str | Path) -> Path:
@@ -219,17 +221,19 @@ class _Bench:
                 """The expert's turn comes as often as its share says, evenly spread."""
                 return self.actor if math.floor((number + 1) * share) > math.floor(number * share) else self.random
 
-            return collect(self.task, turns, steps, self.seed, self.progress)
+            played = collect(self.task, turns, steps, self.seed, self.progress)
+            # The expert's own chances are not those with which the data came about: some actions only the others could take.
+            return dataclasses.replace(played, episodes=dataclasses.replace(played.episodes, propensity=None))
         varied = self._varied(kind)
         return collect(self.task, lambda _: varied, steps, self.seed, self.progress, half if kind == "segments" else None)
 
     def _varied(self, kind: str) -> Behaviour:
         if kind == "noisy":
             eps = self.recipe["eps"]
-            return Sometimes(self.actor, self.random, lambda _, rng: bool(rng.random() < eps))
+            return Sometimes(self.actor, self.random, lambda _: eps)
         if kind == "two_quality":
             axis, middle = self._split()
-            return Sometimes(self.actor, self.random, lambda seen, _: _place(seen, axis) < middle)
+            return Sometimes(self.actor, self.random, lambda seen: _place(seen, axis) < middle)
         if kind == "narrow_action":
             narrow = RandomActions(self.task, self.recipe["share"])
             return narrow if self.recipe.base == "random" else Within(self.actor, narrow)

@@ -12,6 +12,8 @@ from upslope.experience.card import Space, spaces_of
 from upslope.experience.dataset import Dataset
 from upslope.experience.episodes import Episodes
 from upslope.experience.shapes import check_columns, place, rest
+from upslope.tasks import parse_spec
+from upslope.tasks.levels import LEVELS
 from upslope.tasks.physics import PARAMS
 
 if TYPE_CHECKING:
@@ -81,10 +83,8 @@ def _ends(bound: np.ndarray) -> str:
 
 def world(env: str) -> str:
     """A task's text less what changes neither its physics nor what it shows: time limits and the like."""
-    name, _, options = env.rpartition(":")
-    if "=" not in options:
-        return env
-    physics = sorted(option for option in options.split(",") if option.startswith(PARAMS))
+    name, options = parse_spec(env)
+    physics = sorted(f"{option}={value}" for option, value in options.items() if option.startswith((PARAMS, LEVELS)))
     return ":".join([name, *([",".join(physics)] if physics else [])])
 
 

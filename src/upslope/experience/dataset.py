@@ -25,6 +25,8 @@ CARD, COLUMNS = "dataset.json", "columns.safetensors"
 HOME = "data"
 """The folder, below the current one, in which a bare name is looked for."""
 FIELDS = ("observation", "action", "reward", "ended")
+PROPENSITY = "propensity"
+"""A column that not every dataset has."""
 WAYS = "the name of a folder in data/, a folder, FILE.npz, FILE.hdf5 or minari:ID"
 
 
@@ -52,7 +54,8 @@ class Dataset:
     def save(self, folder: str | Path) -> Path:
         """Writes the folder, which is not there before all of it is. What was there under its name goes."""
         path = Path(folder)
-        columns = {name: torch.from_numpy(np.ascontiguousarray(getattr(self.episodes, name))) for name in FIELDS}
+        names = FIELDS if self.episodes.propensity is None else (*FIELDS, PROPENSITY)
+        columns = {name: torch.from_numpy(np.ascontiguousarray(getattr(self.episodes, name))) for name in names}
         with whole_folder(path) as files:
             files.write_json(CARD, self.card.record())
             files.write_tensors(COLUMNS, columns)
@@ -148,7 +151,7 @@ def _from_folder(folder: Path) -> Dataset:
     tensors = files.read_tensors(COLUMNS)
     if missing := [name for name in FIELDS if name not in tensors]:
         raise Damaged(f"{folder / COLUMNS} is damaged: it has no column {missing[0]!r}.")
-    episodes = Episodes(**{name: tensors[name].numpy() for name in FIELDS})
+    episodes = Episodes(**{name: tensors[name].numpy() for name in (*FIELDS, PROPENSITY) if name in tensors})
     if (found := digest_of(episodes)) != card.digest:
         raise Damaged(f"{folder / COLUMNS} has the digest {found[:12]}, and {CARD} says {card.digest[:12]}: one was replaced.")
     return Dataset(episodes, card)

@@ -31,6 +31,8 @@ class Episode:
     """``[T]``"""
     ended: Ended
     """Behind the last decision: `Ended.TERMINATED`, or `Ended.TRUNCATED` by a limit (also where a log merely stops)."""
+    propensities: np.ndarray | None = None
+    """``[T]``, how likely each action was when it was chosen; ``None`` where nobody wrote it down."""
 
     @property
     def return_(self) -> float:
@@ -53,6 +55,8 @@ class Episodes:
     """``[R]`` float32; zero at the last row of an episode."""
     ended: np.ndarray
     """``[R]`` int8: `Ended` behind each decision, `NOT_ACTED` at the last row of an episode."""
+    propensity: np.ndarray | None = None
+    """``[R]`` float32, how likely each action was when it was chosen; ``None`` unless all have it. No part of the digest."""
 
     @classmethod
     def of(cls, episodes: Iterable[Episode]) -> Episodes:
@@ -66,7 +70,9 @@ class Episodes:
         reward = np.concatenate([_with_last(each.rewards) for each in kept])
         ended = np.concatenate([_endings(each) for each in kept])
         seen = observation if observation.dtype == np.uint8 else observation.astype(np.float32, copy=False)
-        return cls(seen, action.astype(np.int64 if discrete else np.float32), reward.astype(np.float32), ended)
+        known = [_with_last(each.propensities) for each in kept if each.propensities is not None]
+        propensity = np.concatenate(known).astype(np.float32) if len(known) == len(kept) else None
+        return cls(seen, action.astype(np.int64 if discrete else np.float32), reward.astype(np.float32), ended, propensity)
 
     @property
     def discrete(self) -> bool:
@@ -105,7 +111,8 @@ class Episodes:
         first, length = int(self.starts[number]), int(self.lengths[number])
         acted = slice(first, first + length)
         ended = Ended(int(self.ended[first + length - 1]))
-        return Episode(self.observation[first : first + length + 1], self.action[acted], self.reward[acted], ended)
+        chosen = None if self.propensity is None else self.propensity[acted]
+        return Episode(self.observation[first : first + length + 1], self.action[acted], self.reward[acted], ended, chosen)
 
     def take(self, numbers: Sequence[int]) -> Episodes:
         """These episodes, in this order."""

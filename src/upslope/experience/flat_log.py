@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from upslope.experience.episodes import NOT_ACTED, Episode, Episodes
 from upslope.types import Ended
 
 OBSERVATIONS, ACTIONS, REWARDS, NEXT = "observations", "actions", "rewards", "next_observations"
+PROPENSITIES = "propensities"
 ENDS = {"terminations": ("terminations", "terminals"), "truncations": ("truncations", "timeouts")}
 """The columns that say where episodes end, each with the name that D4RL has for it."""
 WANTED = "observations, actions, rewards, terminations, truncations and, better, next_observations"
@@ -49,10 +51,16 @@ def from_flat(columns: Mapping[Any, Any], where: str) -> Episodes:
     ended[np.zeros(rows, bool) if terminated is None else terminated] = Ended.TERMINATED
     _check_ends(ended, where)
     action = as_actions(action, rows, where)
+    chosen = _propensities(columns, rows, where)
     if following is None:
-        return _without_following(observation, action, reward, ended, where)
+        return _without_following(observation, action, reward, ended, where, chosen)
     _cut_at_jumps(ended, observation, following, where)
-    return _with_following(observation, action, reward, ended, following)
+    found = _with_following(observation, action, reward, ended, following)
+    if chosen is None:
+        return found
+    propensity = np.zeros(len(found.ended), np.float32)
+    propensity[found.decisions] = chosen
+    return dataclasses.replace(found, propensity=propensity)
 
 
 def stops_short(columns: Mapping[Any, Any]) -> bool:
@@ -73,7 +81,7 @@ def to_flat(episodes: Episodes) -> dict[str, np.ndarray]:
         "terminations": episodes.ended[rows] == Ended.TERMINATED,
         "truncations": episodes.ended[rows] == Ended.TRUNCATED,
         NEXT: episodes.observation[rows + 1],
-    }
+    } | ({} if episodes.propensity is None else {PROPENSITIES: episodes.propensity[rows]})
 
 
 def as_actions(action: np.ndarray, rows: int, where: str) -> np.ndarray:
@@ -111,6 +119,20 @@ def _flags(columns: Mapping[Any, Any], names: tuple[str, ...], rows: int, where:
     if column.size != rows:
         raise UserError(f"{where} has {column.size:,} {name} and {rows:,} rewards; each step has one of both.")
     return column.reshape(rows).astype(bool)
+
+
+def _propensities(columns: Mapping[Any, Any], rows: int, where: str) -> np.ndarray | None:
+    """How likely each action was, where a log says so."""
+    if PROPENSITIES not in columns:
+        return None
+    column = _column(columns, PROPENSITIES, where)
+    if column.size != rows:
+        raise UserError(f"{where} has {column.size:,} {PROPENSITIES} and {rows:,} rewards; each step has one of both.")
+    chance = column.reshape(rows).astype(np.float32)
+    if len(wrong := np.flatnonzero(~((chance > 0) & (chance <= 1)))):
+        told = f"{where}: row {wrong[0]} has the propensity {chance[wrong[0]]:g}"
+        raise UserError(f"{told}; what was chosen had a chance above 0, up to 1.")
+    return chance
 
 
 def _rewards(reward: np.ndarray, where: str) -> np.ndarray:
@@ -173,16 +195,21 @@ def _with_following(
     return found
 
 
-def _without_following(observation: np.ndarray, action: np.ndarray, reward: np.ndarray, ended: np.ndarray, where: str) -> Episodes:
+def _without_following(
+    observation: np.ndarray, action: np.ndarray, reward: np.ndarray, ended: np.ndarray, where: str, chosen: np.ndarray | None
+) -> Episodes:
     """Episodes whose final observation nobody wrote down."""
     edges = np.flatnonzero(ended != Ended.NO) + 1
     kept: list[Episode] = []
     for rows in np.split(np.arange(len(ended)), edges):
         if len(rows) and ended[rows[-1]] == Ended.TERMINATED:
             # Nothing is learned from what follows a termination, so the last observation may stand in for it.
-            kept.append(Episode(observation[[*rows, rows[-1]]], action[rows], reward[rows], Ended.TERMINATED))
+            seen, acted, how = observation[[*rows, rows[-1]]], rows, Ended.TERMINATED
         elif len(rows) > 1:
-            kept.append(Episode(observation[rows], action[rows[:-1]], reward[rows[:-1]], Ended.TRUNCATED))
+            seen, acted, how = observation[rows], rows[:-1], Ended.TRUNCATED
+        else:
+            continue
+        kept.append(Episode(seen, action[acted], reward[acted], how, None if chosen is None else chosen[acted]))
     if not kept:
         raise UserError(f"{where} has no episode of two rows or more. Without next_observations one row shows no step.")
     return Episodes.of(kept)

@@ -16,14 +16,14 @@ import numpy as np
 from upslope.errors import MissingExtra, UserError, install_extra
 from upslope.experience.card import Card
 from upslope.experience.dataset import Dataset, digest_of
-from upslope.experience.flat_log import ENDS, from_flat, stops_short, to_flat
+from upslope.experience.flat_log import ENDS, PROPENSITIES, from_flat, stops_short, to_flat
 
 if TYPE_CHECKING:
     from upslope.plain_data import JsonDict
 
 CARD_KEY = "upslope_card"
 """Under which name a file keeps the card, for whoever reads it with us."""
-FLAT = ("observations", "actions", "rewards", *ENDS["terminations"], *ENDS["truncations"], "next_observations")
+FLAT = ("observations", "actions", "rewards", *ENDS["terminations"], *ENDS["truncations"], "next_observations", PROPENSITIES)
 
 
 def read_npz(path: Path) -> Dataset:

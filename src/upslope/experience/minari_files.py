@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from upslope.errors import MissingExtra, UserError, did_you_mean, install_extra
+from upslope.errors import MissingExtra, Remark, UserError, did_you_mean, install_extra
 from upslope.experience.card import Card, Space
 from upslope.experience.dataset import Dataset, digest_of
 from upslope.experience.episodes import Episode, Episodes
@@ -20,6 +20,7 @@ from upslope.experience.formats import CARD_KEY
 from upslope.plain_data import JsonDict
 from upslope.tasks import domain_of, parse_spec
 from upslope.tasks.env_packages import register
+from upslope.tasks.levels import LEVELS
 from upslope.tasks.physics import PARAMS
 from upslope.tasks.spaces import ObservationLayout, action_size, observation_layout
 from upslope.types import Ended
@@ -104,6 +105,10 @@ def write_minari(dataset: Dataset, spec: str) -> None:
         raise UserError(f"{spec!r}: an id of Minari's ends in its version, as in minari:me/{name or 'hopper'}-v0.")
     if name in minari.list_local_datasets():
         raise UserError(f"Minari has a dataset {name!r} already. Choose another id, or: minari delete {name}.")
+    if dataset.episodes.propensity is not None:
+        warnings.warn(
+            Remark(f"{spec}: Minari has no place for propensities; they are left out. FILE.npz keeps them."), stacklevel=2
+        )
     about = f"Made by upslope {card.version}: {card.recipe or 'given data'} on {card.env or 'an environment not named'}."
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that nobody gave an author, a link, another environment to judge in
@@ -141,7 +146,7 @@ def _gym_space(space: Space) -> Any:
 
 def _spec_of(env: str) -> Any:
     """What gymnasium knows under a task's id, with the task's options, so that Minari can make the environment again; none where
-    there is no such id, or the task has another physics."""
+    there is no such id, or the task has another physics or levels."""
     if not env or domain_of(env) != "control":
         return None
     import gymnasium
@@ -150,7 +155,7 @@ def _spec_of(env: str) -> Any:
     env_id = name.partition(":")[2]
     register(env_id)
     known = copy.deepcopy(gymnasium.registry.get(env_id))
-    if known is None or any(option.startswith(PARAMS) for option in options):
+    if known is None or any(option.startswith((PARAMS, LEVELS)) for option in options):
         return None
     known.max_episode_steps = options.pop("max_episode_steps", known.max_episode_steps)
     known.kwargs = {**known.kwargs, **options}

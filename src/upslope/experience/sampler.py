@@ -72,13 +72,12 @@ def draw(store: Rows, numbers: np.ndarray, gamma: float, n_steps: int = 1) -> Dr
         behind, steps = behind + going, steps + going
         going &= ended == Ended.NO
     discount = np.where(ended == Ended.TERMINATED, 0.0, gamma ** steps.astype(np.float64))
-    following = columns.observation[store.place(behind)]
     return DrawnRows(
-        columns.observation[place],
+        store.observations(rows),
         columns.action[place],
         reward.astype(np.float32),
         discount.astype(np.float32),
-        following,
+        store.observations(behind),
         ended,
         rows,
     )
@@ -104,7 +103,8 @@ def window(store: Rows, numbers: np.ndarray, length: int) -> Window:
     """The ``length`` steps up to each decision, which stands last; where its episode was younger, padding comes first."""
     columns, rows = store.columns, store.decision_rows(numbers)
     shape = (len(rows), length)
-    made = [np.zeros((*shape, *each.shape[1:]), each.dtype) for each in (columns.observation, columns.action, columns.reward)]
+    seen = store.observations(rows)
+    made = [np.zeros((*shape, *each.shape[1:]), each.dtype) for each in (seen, columns.action, columns.reward)]
     valid = np.zeros(shape, bool)
     going = np.ones(len(rows), bool)
     for back in range(length):
@@ -114,7 +114,8 @@ def window(store: Rows, numbers: np.ndarray, length: int) -> Window:
         going = going & (columns.ended[here] != NOT_ACTED)
         position = length - 1 - back
         valid[:, position] = going
-        for into, column in zip(made, (columns.observation, columns.action, columns.reward), strict=True):
+        made[0][going, position] = store.observations(np.where(going, wanted, rows)[going])
+        for into, column in zip(made[1:], (columns.action, columns.reward), strict=True):
             into[going, position] = column[here[going]]
     return Window(made[0], made[1], made[2], valid)
 

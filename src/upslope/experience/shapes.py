@@ -34,6 +34,7 @@ def check_columns(episodes: Episodes, name: str) -> None:
             kind = f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else shown(found)
             raise UserError(f"{name} has the column {column} as {kind}; it must be {wanted}. Episodes.of makes it so.")
     rows = {column: len(getattr(episodes, column)) for column in COLUMNS}
+    rows |= {} if episodes.propensity is None else {"propensity": len(episodes.propensity)}
     if len(set(rows.values())) > 1:
         raise UserError(f"{name} has columns of different lengths: {', '.join(f'{key} {count:,}' for key, count in rows.items())}.")
     ended = episodes.ended
@@ -62,6 +63,9 @@ def check_episodes(given: Sequence[Episode], name: str) -> list[Episode]:
         for column, (found, wanted) in counts.items():
             if found != wanted:
                 raise UserError(f"{name}: episode {number} has {steps} rewards and {found} {column}; it must have {wanted}.")
+        if episode.propensities is not None and episode.propensities.shape != (steps,):
+            told = f"{steps} rewards and propensities of shape {episode.propensities.shape}"
+            raise UserError(f"{name}: episode {number} has {told}; it must be a number a step.")
         for column in ("observations", "actions", "rewards"):
             ours, first = getattr(episode, column).shape[1:], getattr(given[0], column).shape[1:]
             if ours != first:
@@ -83,7 +87,8 @@ def _as_arrays(episode: Episode, name: str) -> Episode:
         columns[column] = found
     if not isinstance(episode.ended, int) or episode.ended not in (Ended.TERMINATED, Ended.TRUNCATED):
         raise UserError(f"{name} has ended={shown(episode.ended)}; it must be 1 (terminated) or 2 (truncated).")
-    return Episode(**columns, ended=Ended(episode.ended))
+    chosen = None if episode.propensities is None else np.asarray(episode.propensities, np.float32)
+    return Episode(**columns, ended=Ended(episode.ended), propensities=chosen)
 
 
 def place(episodes: Episodes, rows: np.ndarray) -> str:

@@ -39,6 +39,9 @@ class Rows(Protocol):
     def place(self, rows: np.ndarray) -> np.ndarray:
         """Where in the columns rows are."""
 
+    def observations(self, rows: np.ndarray) -> np.ndarray:
+        """What was seen at rows, ``[M, ...]``."""
+
 
 class DatasetRows:
     """A dataset's episodes as rows."""
@@ -59,6 +62,9 @@ class DatasetRows:
     def place(self, rows: np.ndarray) -> np.ndarray:
         return rows
 
+    def observations(self, rows: np.ndarray) -> np.ndarray:
+        return self.columns.observation[rows]
+
 
 class Lane:
     """What one environment has shown: a ring of the last ``capacity`` decisions and the observations around them.
@@ -66,12 +72,17 @@ class Lane:
     Args:
         observation: Its shape and kind of number.
         action: The shape of an action, empty for a choice.
+        frames: In an observation, along its first axis, all but the newest of which were in the last one (an episode begins with
+            as many of its first). Each is kept once.
     """
 
-    def __init__(self, observation: tuple[tuple[int, ...], Any], action: tuple[int, ...], discrete: bool, capacity: int):
+    def __init__(
+        self, observation: tuple[tuple[int, ...], Any], action: tuple[int, ...], discrete: bool, capacity: int, frames: int = 1
+    ):
         shape, kind = observation
-        self.capacity = capacity
-        size = min(GROWTH, capacity + 2)
+        shape = shape[1:] if frames > 1 else shape
+        self.capacity, self.frames = capacity, frames
+        size = min(GROWTH, capacity + 1 + frames)
         self.columns = Episodes(
             np.zeros((size, *shape), kind),
             np.zeros((size, *action), np.int64 if discrete else np.float32),
@@ -99,6 +110,20 @@ class Lane:
     def place(self, rows: np.ndarray) -> np.ndarray:
         return rows % len(self.columns.reward)
 
+    def observations(self, rows: np.ndarray) -> np.ndarray:
+        """What was seen at rows, ``[M, ...]``, put together of its frames."""
+        kept = self.columns.observation
+        if self.frames == 1:
+            return kept[self.place(rows)]
+        places = np.empty((len(rows), self.frames), np.int64)
+        places[:, -1] = self.place(rows)
+        for back in range(1, self.frames):
+            before = rows - 1
+            inside = (before >= 0) & (self.columns.ended[self.place(before)] != NOT_ACTED)
+            rows = np.where(inside, before, rows)
+            places[:, -1 - back] = self.place(rows)
+        return kept[places]
+
     def begin(self, observation: np.ndarray) -> None:
         """A new episode begins; what ran before, if it did not end by itself, is cut."""
         self.settle()
@@ -120,7 +145,7 @@ class Lane:
         """Takes rows that were written before, in place of all it has; the running episode is over."""
         acted = np.flatnonzero(ended != NOT_ACTED)
         self._forgotten = max(len(acted) - self.capacity, 0)
-        first = int(acted[self._forgotten]) if len(acted) else len(reward)
+        first = self._with_frames(int(acted[self._forgotten])) if len(acted) else len(reward)
         self.rows, self.acted, kept = len(reward), len(acted), np.arange(first, len(reward))
         size = max(self._size, len(kept) + 1)
         columns = []
@@ -151,19 +176,24 @@ class Lane:
     def _size(self) -> int:
         return len(self.columns.reward)
 
+    def _with_frames(self, row: int) -> int:
+        """The first row that an observation is put together of."""
+        return max(row - self.frames + 1, 0)
+
     def _append(self, observation: np.ndarray) -> None:
-        if self.rows - self.first_row >= self._size:
+        if self.rows - self._with_frames(self.first_row) >= self._size:
             self._grow()
         place = self.rows % self._size
-        self.columns.observation[place], self.columns.ended[place] = observation, NOT_ACTED
+        self.columns.observation[place] = observation if self.frames == 1 else observation[-1]
+        self.columns.ended[place] = NOT_ACTED
         self.columns.action[place], self.columns.reward[place] = 0, 0
         self.rows += 1
 
     def _grow(self) -> None:
         """Twice the room; rows keep their numbers, so each goes to where the larger ring has it."""
         # Behind its capacity of decisions a lane needs a row more for each episode, and how many those are nobody knows beforehand.
-        size = min(2 * self._size, max(self.capacity, self._size) + self.capacity // 16 + 2)
-        kept = np.arange(self.first_row, self.rows)
+        size = min(2 * self._size, max(self.capacity, self._size) + self.capacity // 16 + 1 + self.frames)
+        kept = np.arange(self._with_frames(self.first_row), self.rows)
         made = []
         for column in self._all_columns():
             larger = np.zeros((size, *column.shape[1:]), column.dtype)
@@ -189,10 +219,11 @@ class ReplayStore:
     """The lanes of several environments."""
 
     def __init__(
-        self, observation: tuple[tuple[int, ...], Any], action: tuple[int, ...], discrete: bool, capacity: int, lanes: int
-    ):
+        self, observation: tuple[tuple[int, ...], Any], action: tuple[int, ...], discrete: bool, capacity: int, lanes: int,
+        frames: int = 1,
+    ):  # fmt: skip
         each = max(1, capacity // lanes)
-        self.lanes = [Lane(observation, action, discrete, each) for _ in range(lanes)]
+        self.lanes = [Lane(observation, action, discrete, each, frames) for _ in range(lanes)]
 
     @property
     def decision_count(self) -> int:

@@ -235,7 +235,8 @@ def episode(run: Run, seed: int = 0, task: GymTask | None = None, watch: Callabl
         start = mix(EPISODE_SEED, "try", seed) >> 32
         played = play(task or components.test_task, components.policy, components.rollout.observations, start, watch)
     rewards, ends = played.rewards, {"terminated": "ended", "truncated": "reached its time limit", "unfinished": "was still going"}
-    total = f"return {sum(rewards):.1f} in {len(rewards)} steps; the episode {ends[played.ended]}"
+    level = "".join(f", {name} {value}" for name, value in played.level.items())
+    total = f"return {sum(rewards):.1f} in {len(rewards)} steps{level}; the episode {ends[played.ended]}"
     return f"{total}\nreward  {sparkline(rewards, 60)}  from {min(rewards):.3g} to {max(rewards):.3g}"
 
 

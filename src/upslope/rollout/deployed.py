@@ -13,6 +13,7 @@ import numpy as np
 from upslope.errors import UserError
 from upslope.policies.control.mlp import MLPPolicy
 from upslope.policies.control.network_policy import NetworkPolicy
+from upslope.policies.control.torch_policy import TorchPolicy
 from upslope.rollout.normalise import ObservationNormaliser
 from upslope.runtime.seeding import generator
 from upslope.tasks.gym import GymTask
@@ -28,7 +29,11 @@ class DeployedPolicy:
     """
 
     def __init__(
-        self, task: GymTask, policy: MLPPolicy | NetworkPolicy, observations: ObservationNormaliser | None, seed: int = 0
+        self,
+        task: GymTask,
+        policy: MLPPolicy | NetworkPolicy | TorchPolicy,
+        observations: ObservationNormaliser | None,
+        seed: int = 0,
     ) -> None:
         self.task, self.policy, self.observations = task, policy, observations
         self.observation_space, self.action_space = task.observation_space, task.action_space
@@ -37,27 +42,43 @@ class DeployedPolicy:
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[np.ndarray, Any]:
-        """Actions for one observation or a batch of them, and the state as it was given: these policies have no memory.
+        """Actions for one observation or a batch of them, and the state behind them.
 
         Args:
             observation: As the environment gives it, or several with one more axis in front.
+            state: What the last call gave back, of policies that remember; ``None`` begins. Of others it is given back as it is.
+            episode_start: Whether an episode begins with each of them: what was remembered is then forgotten.
             deterministic: The likeliest action; otherwise one is drawn, as in training.
 
         Raises:
-            UserError: if it is not of the environment's shape, or not finite.
+            UserError: if it is not of the environment's shape, or not finite, or the state is of other episodes.
         """
         seen, single = self.seen(observation)
-        output = self._actor.output(seen)
+        output, behind = self._actor.step(seen, self._memory(state, episode_start, len(seen)))
+        state = behind if self._actor.memory_size else state
         action = self._actor.choose(output, np.empty(0) if deterministic else self._noise(len(seen)), deterministic)
         taken = actions_taken(self.action_space, action)
         return (taken[0] if single and self.task.continuous else np.asarray(taken[0]) if single else taken), state
+
+    def _memory(self, state: Any, episode_start: Any, rows: int) -> np.ndarray:
+        """What is remembered of each episode ``[B, S]``; of a policy that remembers nothing, nothing."""
+        empty = np.zeros((rows, self._actor.memory_size), np.float32)
+        if state is None or not self._actor.memory_size:
+            return empty
+        if np.shape(state) != empty.shape:
+            raise UserError(
+                f"state has the shape {np.shape(state)}, and that of {rows} episodes is {empty.shape}. Give what the last predict "
+                "gave back, or None where they begin."
+            )
+        begins = np.zeros(rows, bool) if episode_start is None else np.broadcast_to(np.asarray(episode_start, bool), (rows,))
+        return np.where(begins[:, None], empty, np.asarray(state, np.float32))
 
     def parameters(self, observation: Any) -> np.ndarray:
         """Of the actions, ``[B, A]``: logits, values of the choices, or means before they are clipped or squashed."""
         return self._actor.output(self.seen(observation)[0])[:, : self.task.action_size]  # a value or spreads stand behind them
 
     def seen(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Observations as the network sees them, ``[B, D]`` float32, and whether it was a single one."""
+        """Observations as the network sees them, ``[B, D]`` float32 or images in bytes, and whether it was a single one."""
         raw, single = self._flat(observation)
         return (raw if self.observations is None else self.observations(raw)), single
 

@@ -7,7 +7,7 @@ in the last two cases. That value is of the episode's own final observation, nev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +17,12 @@ from torch import Tensor
 from upslope.errors import TaskError
 from upslope.plain_data import JsonDict
 from upslope.policies.control.mlp import Actor, ControlInputs, MLPPolicy
-from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser, Stored
-from upslope.runtime.seeding import generator, mix, stable_hash
+from upslope.policies.control.torch_policy import TorchPolicy
+from upslope.rollout.level_draws import LevelDraws
+from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser
+from upslope.runtime.seeding import generator, mix
 from upslope.tasks.gym import MOST_WATCHED, GymTask, Stepped
+from upslope.tasks.levels import Level
 from upslope.types import Ended, Metrics, Trajectories, View
 
 
@@ -34,7 +37,8 @@ class EnvRollout:
     """Samples a control policy in several environments at once.
 
     The inner state of an environment cannot be saved in general. `restart` therefore begins fresh episodes from a counter, and is
-    called after every checkpoint as well as on resume: an interrupted run and one that was not see the same episodes.
+    called after every checkpoint as well as on resume: an interrupted run and one that was not see the same episodes. Environments
+    that are never reset go on where they are, and a resumed run puts them there again, if they can be (`Environments.states`).
 
     Args:
         envs: Environments, and so rows. More lowers the variance of an update and makes acting cheaper per step.
@@ -52,7 +56,7 @@ class EnvRollout:
     """Episodes are under way between rollouts, so a run can only go on from a step at which they begin afresh anyway."""
     traced = False
 
-    def __init__(self, task: GymTask, policy: MLPPolicy, *, envs: int, horizon: int, seed: int, gamma: float,
+    def __init__(self, task: GymTask, policy: MLPPolicy | TorchPolicy, *, envs: int, horizon: int, seed: int, gamma: float,
                  normalise_observations: bool, normalise_rewards: bool, workers: int = 1) -> None:  # fmt: skip
         if horizon < 1:
             raise TaskError(f"horizon={horizon}: a rollout needs at least 1 step.")
@@ -61,15 +65,27 @@ class EnvRollout:
         self.observations = ObservationNormaliser(task.observation_size) if normalise_observations else None
         self.rewards = RewardNormaliser(envs, gamma) if normalise_rewards else None
         self._envs = task.make(envs, workers)
+        self._levels = LevelDraws(task.levels, seed, envs)
         self._raw: Any = None
         """Observations ``[envs, D]`` to act on next, as the environments gave them; none before the first restart."""
+        self._memory: np.ndarray | None = None
+        """What the policy remembers of each running episode ``[envs, S]``; none before it has acted in any."""
+        self._carried: Sequence[JsonDict] = ()
+        """Where environments that are never reset were when the run was saved, until they begin."""
         self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
         self._finished: list[EpisodeStats] = []
+        self._played: list[JsonDict] = []
+        """Levels of the episodes that ended in this rollout."""
 
     def restart(self, step: int) -> None:
         """Begin a fresh episode in every environment, the same ones whatever ran before. Statistics stay."""
-        self._raw = np.stack([self._envs.reset(env, mix(self.seed, "reset", step, env) >> 32) for env in range(len(self._envs))])
-        self._return[:], self._length[:] = 0.0, 0
+        for env, place in enumerate(self._carried):
+            self._envs.restore(env, place)
+        self._carried = ()
+        self._levels.restart(step)
+        seeds = [mix(self.seed, "reset", step, env) >> 32 for env in range(len(self._envs))]
+        self._raw = np.stack([self._envs.reset(env, seed, self._levels.next(env)) for env, seed in enumerate(seeds)])
+        self._return[:], self._length[:], self._memory = 0.0, 0, None
         if self.rewards is not None:
             self.rewards.restart()
 
@@ -77,16 +93,24 @@ class EnvRollout:
         """Act for ``horizon`` steps in every environment, going on where the last rollout stopped."""
         if self._raw is None:
             self.restart(step)
-        finished_before = len(self._finished)
+        finished_before, self._played = len(self._finished), []
+        tasks = torch.tensor([self._levels.task_id(env, self.task.name) for env in range(len(self._envs))])
         actor = self.policy.acting()
+        if self._memory is None:
+            self._memory = np.zeros((len(self._envs), actor.memory_size), np.float32)
+        before = self._memory.copy()
         noise = _noise(self.task, (self.horizon, len(self._envs)), generator(self.seed, "act", step))
-        tape = _Tape([], [], [], [], [], [])
+        tape = _Tape([], [], [], [], [], [], before)
         for position in range(self.horizon):
             self._step(actor, noise[position], tape)
-        rows = self._rows(actor, tape)
+        rows = self._rows(actor, tape, tasks)
         self.env_steps += self.horizon * len(self._envs)
-        returns = [episode.return_ for episode in self._finished[finished_before:]]
-        return rows.replace(info=[{"task": self.task.name, "episode_returns": returns}] + [{}] * (len(self._envs) - 1))
+        return rows.replace(info=[self._told(self._finished[finished_before:])] + [{}] * (len(self._envs) - 1))
+
+    def _told(self, episodes: list[EpisodeStats]) -> JsonDict:
+        """The episodes that ended, for people."""
+        told: JsonDict = {"task": self.task.name, "episode_returns": [episode.return_ for episode in episodes]}
+        return told | ({"episode_levels": self._played} if self.task.levels else {})
 
     def metrics(self) -> Metrics:
         """Of the episodes that ended since the last call; a sample is a step of an environment."""
@@ -108,13 +132,14 @@ class EnvRollout:
         episodes, self._finished = self._finished, []
         return episodes
 
-    def state(self) -> dict[str, Stored]:
+    def state(self) -> dict[str, Any]:
         """What a checkpoint keeps: the statistics and the steps taken. Running episodes are not in it."""
-        state: dict[str, Stored] = {"env_steps": self.env_steps}
+        state: dict[str, Any] = {"env_steps": self.env_steps}
         for name, normaliser in (("observation", self.observations), ("reward", self.rewards)):
             if normaliser is not None:
                 state.update({f"{name}.{key}": value for key, value in normaliser.state().items()})
-        return state
+        places = self._carried or self._envs.states()
+        return state | ({"environments": places} if places else {})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; `restart` must follow."""
@@ -123,7 +148,8 @@ class EnvRollout:
             self.observations.load_state(_under(state, "observation"))
         if self.rewards is not None:
             self.rewards.load_state(_under(state, "reward"))
-        self._raw, self._finished = None, []
+        self._raw, self._memory, self._finished = None, None, []
+        self._carried = state.get("environments", ())
 
     def close(self) -> None:
         self._envs.close()
@@ -137,7 +163,8 @@ class EnvRollout:
         if self.observations is not None:
             self.observations.update(self._raw)  # here, not at the reset: an observation counts once, when it is acted on
         seen = self._policy_sees(self._raw)
-        output = actor.output(seen)
+        assert self._memory is not None
+        output, memory = actor.step(seen, self._memory)
         action = actor.choose(output, noise)
         stepped = self._envs.step(action, range(len(seen)))
         ends = stepped.terminated | stepped.truncated
@@ -146,27 +173,30 @@ class EnvRollout:
         self._length += 1
         cut = np.flatnonzero(stepped.truncated)
         if len(cut):
-            tape.cuts.append((len(tape.seen), cut, self._policy_sees(stepped.observation[cut])))
+            tape.cuts.append((len(tape.seen), cut, self._policy_sees(stepped.observation[cut]), memory[cut]))
         ended = stepped.terminated * np.int8(Ended.TERMINATED) + stepped.truncated * np.int8(Ended.TRUNCATED)
         tape.seen.append(seen)
         tape.output.append(output)
         tape.action.append(action)
         tape.reward.append(reward)
         tape.ended.append(ended)
-        self._raw = self._begin_where_ended(stepped, ends)
+        memory[ends] = 0.0
+        self._raw, self._memory = self._begin_where_ended(stepped, ends), memory
 
     def _begin_where_ended(self, stepped: Stepped, ends: np.ndarray) -> np.ndarray:
         following = stepped.observation
         for env in np.flatnonzero(ends):
             self._finished.append(EpisodeStats(float(self._return[env]), int(self._length[env])))
+            if (level := self._levels.playing[env]) is not None:
+                self._played.append(level.values())
             self._return[env], self._length[env] = 0.0, 0
-            following[env] = self._envs.reset(int(env))
+            following[env] = self._envs.reset(int(env), None, self._levels.next(int(env)))
         return following
 
     # -- the columns ---------------------------------------------------------------------------------------------------
 
-    def _rows(self, actor: Actor, tape: _Tape) -> Trajectories:
-        """The tape, written down as rows ``[envs, horizon]`` on the policy's device."""
+    def _rows(self, actor: Actor, tape: _Tape, tasks: Tensor) -> Trajectories:
+        """The tape, written down as rows ``[envs, horizon]``; what the policy looks at again is on its device."""
 
         def column(steps: list[np.ndarray]) -> Tensor:
             return torch.from_numpy(np.stack(steps, axis=1))
@@ -178,36 +208,37 @@ class EnvRollout:
         action = np.stack(tape.action, axis=1)
         view = actor.view(np.stack(tape.output, axis=1), action)
         ended, bootstrap = self._ends(actor, tape, column(tape.ended))
-        return self._trajectories(observation, torch.from_numpy(action), reward, ended, bootstrap, view)
+        inputs = ControlInputs(observation, torch.from_numpy(tape.memory) if actor.memory_size else None)
+        return self._trajectories(inputs, torch.from_numpy(action), reward, ended, bootstrap, view, tasks)
 
     def _ends(self, actor: Actor, tape: _Tape, ended: Tensor) -> tuple[Tensor, Tensor]:
         """``ended`` with the pause at its last column, and the values behind cuts and pause."""
         bootstrap = torch.zeros(ended.shape)
-        for position, cut, seen in tape.cuts:
-            bootstrap[torch.from_numpy(cut), position] = torch.from_numpy(actor.value(seen))
+        assert self._memory is not None
+        for position, cut, seen, memory in tape.cuts:
+            bootstrap[torch.from_numpy(cut), position] = torch.from_numpy(actor.value(seen, memory))
         goes_on = ended[:, -1] == Ended.NO
-        bootstrap[goes_on, -1] = torch.from_numpy(actor.value(self._policy_sees(self._raw)))[goes_on]
+        bootstrap[goes_on, -1] = torch.from_numpy(actor.value(self._policy_sees(self._raw), self._memory))[goes_on]
         ended[goes_on, -1] = int(Ended.PAUSED)
         return ended, bootstrap
 
-    def _trajectories(self, observation: Tensor, action: Tensor, reward: Tensor, ended: Tensor, bootstrap: Tensor,
-                      view: View) -> Trajectories:  # fmt: skip
-        device = self.policy.device
-        rows, reward, view = len(reward), reward.to(device), view.map(lambda found: found.contiguous().to(device))
+    def _trajectories(self, inputs: ControlInputs, action: Tensor, reward: Tensor, ended: Tensor, bootstrap: Tensor,
+                      view: View, tasks: Tensor) -> Trajectories:  # fmt: skip
+        rows, view = len(reward), view.map(Tensor.contiguous)
         return Trajectories(
             sampled=torch.ones_like(reward),
             reward=reward.new_zeros(rows),
-            group=torch.arange(rows, device=device),
-            task=torch.full((rows,), stable_hash(self.task.name), device=device),
+            group=torch.arange(rows),
+            task=tasks,  # the level a row begins in: others may follow
             behavior=view,
             proximal=view,  # the weights have not moved since: no second pass is needed
-            action=action.to(device),
+            action=action,
             temperature=torch.ones_like(reward),
             step_reward=reward,
-            ended=ended.to(device),
-            bootstrap=bootstrap.to(device),
+            ended=ended,
+            bootstrap=bootstrap,
             horizon=self.horizon,
-            inputs=ControlInputs(observation.to(device)),
+            inputs=inputs.take(lambda column: column.to(self.policy.device)),
         )
 
 
@@ -219,16 +250,20 @@ class _Tape(NamedTuple):
     action: list[np.ndarray]
     reward: list[np.ndarray]
     ended: list[np.ndarray]
-    cuts: list[tuple[int, np.ndarray, np.ndarray]]
-    """Where time limits struck: the position, the environments, and their final observations as the policy sees them."""
+    cuts: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]]
+    """Where time limits struck: the position, the environments, their final observations as the policy sees them, and what it
+    remembered then."""
+    memory: np.ndarray
+    """What it remembered before the first step ``[envs, S]``."""
 
 
-def evaluate_control(task: GymTask, policy: MLPPolicy, normaliser_state: Mapping[str, Any] | None, *, episodes: int, seed: int,
+def evaluate_control(task: GymTask, policy: Any, normaliser_state: Mapping[str, Any] | None, *, episodes: int, seed: int,
                      greedy: bool = True, envs: int = 10, progress: Callable[[int], Any] | None = None) -> list[float]:  # fmt: skip
     """Raw returns of exactly ``episodes`` episodes, in the order of their seeds.
 
     Every episode has a number, a seed made from it and a place in an environment's queue before any is played. Taking the first
     ``episodes`` that end instead would favour short ones. Where there is no time limit, one is cut after `MOST_WATCHED` steps.
+    Where the task has levels, the episodes are spread evenly over them.
 
     Args:
         normaliser_state: `EnvRollout.state`, of which the observation statistics are used as they stand; ``None`` or a state
@@ -243,25 +278,31 @@ def evaluate_control(task: GymTask, policy: MLPPolicy, normaliser_state: Mapping
     actor, places, returns = policy.acting(), task.make(min(envs, episodes)), np.zeros(episodes)
     playing = np.arange(len(places))  # the number of the episode in each place; episode e is played in place e modulo the places
     draws = [generator(seed, "evaluate", episode) for episode in playing.tolist()]
-    raw = np.stack([places.reset(place, _episode_seed(seed, place)) for place in range(len(places))])
+    raw = np.stack([places.reset(place, *_beginning(task, seed, place, episodes)) for place in range(len(places))])
     active, finished, lengths = playing.copy(), 0, np.zeros(len(places))
+    memory = np.zeros((len(places), actor.memory_size), np.float32)
     longest = np.inf if task.max_episode_steps else MOST_WATCHED
     while len(active):
-        output = actor.output(raw[active] if observations is None else observations(raw[active]))
+        output, memory[active] = actor.step(raw[active] if observations is None else observations(raw[active]), memory[active])
         noise = np.empty(0) if greedy else np.stack([_noise(task, (), draws[place]) for place in active])
         stepped = places.step(actor.choose(output, noise, greedy), active.tolist())
         returns[playing[active]] += stepped.reward
         raw[active], lengths[active] = stepped.observation, lengths[active] + 1
         for place in active[stepped.terminated | stepped.truncated | (lengths[active] >= longest)]:
-            finished, lengths[place], playing[place] = finished + 1, 0, playing[place] + len(places)
+            finished, lengths[place], playing[place], memory[place] = finished + 1, 0, playing[place] + len(places), 0.0
             if playing[place] < episodes:
-                raw[place] = places.reset(int(place), _episode_seed(seed, int(playing[place])))
+                raw[place] = places.reset(int(place), *_beginning(task, seed, int(playing[place]), episodes))
                 draws[place] = generator(seed, "evaluate", int(playing[place]))
             if progress is not None:
                 progress(finished)
         active = active[playing[active] < episodes]
     places.close()
     return returns.tolist()
+
+
+def _beginning(task: GymTask, seed: int, episode: int, episodes: int) -> tuple[int, Level | None]:
+    """Where an episode of an evaluation begins."""
+    return _episode_seed(seed, episode), task.levels.spread(episode, episodes) if task.levels else None
 
 
 def _episode_seed(seed: int, episode: int) -> int:

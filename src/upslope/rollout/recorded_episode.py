@@ -11,6 +11,7 @@ import numpy as np
 from upslope.plain_data import JsonDict
 from upslope.policies.control.mlp import MLPPolicy
 from upslope.policies.control.network_policy import NetworkPolicy
+from upslope.policies.control.torch_policy import TorchPolicy
 from upslope.rollout.normalise import ObservationNormaliser
 from upslope.tasks.gym import MOST_WATCHED, Environments, GymTask
 
@@ -31,6 +32,8 @@ class RecordedEpisode:
     """What the critic expected before each action, in the environment's own rewards; none without a critic."""
     gamma: float = 1.0
     """The discount that these values and the returns to go have."""
+    level: JsonDict = field(default_factory=dict)
+    """What the seed drew where a task has levels, by name."""
 
     @property
     def returns_to_go(self) -> list[float]:
@@ -48,7 +51,7 @@ class RecordedEpisode:
 
 def play(
     task: GymTask,
-    policy: MLPPolicy | NetworkPolicy,
+    policy: MLPPolicy | NetworkPolicy | TorchPolicy,
     observations: ObservationNormaliser | None,
     seed: int,
     watch: Callable[[Environments], None] | None = None,
@@ -64,7 +67,7 @@ def play(
         reward_spread: What the critic's rewards were divided by.
     """
     place, actor = Environments(task, 1), policy.acting()
-    seen = place.reset(0, seed)[None]
+    seen, memory = place.reset(0, seed)[None], np.zeros((1, actor.memory_size), np.float32)
     rewards: list[float] = []
     actions: list[object] = []
     values: list[float] = []
@@ -74,7 +77,7 @@ def play(
             watch(place)
         while len(rewards) < MOST_WATCHED and ended == "unfinished":
             shown = seen if observations is None else observations(seen)
-            output = actor.output(shown)
+            output, memory = actor.step(shown, memory)
             action = actor.choose(output, np.empty(0), True)
             judged = actor.judged(shown, output, action)
             values += [] if judged is None else [float(judged[0]) * reward_spread]
@@ -88,4 +91,5 @@ def play(
                 ended = "terminated" if stepped.terminated[0] else "truncated"
     finally:
         place.close()
-    return RecordedEpisode(seed, rewards, actions, ended, values, gamma)
+    level = place.level(0)
+    return RecordedEpisode(seed, rewards, actions, ended, values, gamma, {} if level is None else level.values())

@@ -1,7 +1,7 @@
 """Experience for learners that draw: environments acted in tick by tick, everything kept, rows drawn from what is kept.
 
 The run's own experience and a dataset are two stores; which of them an update's rows come from is the method's business
-(`DrawnData`). Observations are stored raw and normalised when they are looked at.
+(`DrawnData`). Observations are stored raw, images as bytes, and normalised when they are looked at.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from upslope.experience.sampler import DrawnRows, draw, joined, returns_to_go
 from upslope.experience.search_tree import SearchTree
 from upslope.experience.store import DatasetRows, ReplayStore
 from upslope.objective.data.stored import DEMONSTRATED, REPLAYED
+from upslope.plain_data import JsonDict
 from upslope.policies.control.bound_networks import ExperienceInputs
 from upslope.policies.control.network_policy import NetworkPolicy
 from upslope.rollout.environments import EpisodeStats
+from upslope.rollout.level_draws import LevelDraws
 from upslope.rollout.normalise import ObservationNormaliser, Stored
 from upslope.runtime.seeding import mix, numpy_generator, stable_hash
 from upslope.tasks.gym import GymTask
@@ -36,7 +38,8 @@ class ReplayRollout:
     """Acts, remembers and draws.
 
     Running episodes cannot be saved. They are cut at every checkpoint, and `restart` begins fresh ones from a counter: an
-    interrupted run and one that was not see the same.
+    interrupted run and one that was not see the same. Environments that are never reset go on where they are, and a resumed run
+    puts them there again, if they can be (`Environments.states`).
 
     Args:
         data: How rows are drawn, and how much is remembered.
@@ -56,11 +59,13 @@ class ReplayRollout:
                  planned_steps: int, episodes: Episodes | None = None, normalise: bool = False, workers: int = 1,
                  with_returns: bool = False) -> None:  # fmt: skip
         self.task, self.policy, self.data, self.acting, self.seed = task, policy, data, acting, seed
+        if getattr(data.augment, "for_images", False) and policy.space.channel_axis is None:
+            raise UserError(f"data.augment={data.augment} changes images, and {task.name} shows vectors. Leave it out.")
         self.planned_steps, self.env_steps = planned_steps, 0
         self.observations = ObservationNormaliser(task.observation_size) if normalise else None
         action = (task.action_size,) if task.continuous else ()
-        kept = ((task.observation_size,), np.float32)
-        self.store = ReplayStore(kept, action, not task.continuous, data.capacity, envs)
+        kept = (task.observation_shape, task.observation_dtype)
+        self.store = ReplayStore(kept, action, not task.continuous, data.capacity, envs, task.frames)
         self.dataset = None if episodes is None else DatasetRows(episodes)
         self.returns = returns_to_go(episodes, data.gamma) if episodes is not None and with_returns else None
         if self.observations is not None and episodes is not None:
@@ -70,8 +75,11 @@ class ReplayRollout:
         """Of all rewards that were seen, by size: what values must be explained by."""
         self._count, self._workers = envs, workers
         self._envs: Any = None
+        self._levels = LevelDraws(task.levels, seed, envs)
         self._raw: Any = None
         self._restart = 1
+        self._carried: list[JsonDict] | None = None
+        """Where environments that are never reset were when the run was saved, until somebody acts."""
         self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
         self._finished: list[EpisodeStats] = []
         self._actor = policy.acting()
@@ -87,8 +95,12 @@ class ReplayRollout:
     def _begin(self) -> None:
         if self._envs is None:
             self._envs = self.task.make(self._count, self._workers)
+        for env, state in enumerate(self._carried or ()):
+            self._envs.restore(env, state)
+        self._carried = None
+        self._levels.restart(self._restart)
         seeds = [mix(self.seed, "reset", self._restart, env) >> 32 for env in range(self._count)]
-        self._raw = np.stack([self._envs.reset(env, seed) for env, seed in enumerate(seeds)])
+        self._raw = np.stack([self._envs.reset(env, seed, self._levels.next(env)) for env, seed in enumerate(seeds)])
         for lane, raw in zip(self.store.lanes, self._raw, strict=True):
             lane.begin(raw)
         self._return[:], self._length[:] = 0.0, 0
@@ -113,7 +125,7 @@ class ReplayRollout:
             if ended[env]:
                 self._finished.append(EpisodeStats(float(self._return[env]), int(self._length[env])))
                 self._return[env], self._length[env] = 0.0, 0
-                self._raw[env] = self._envs.reset(env)
+                self._raw[env] = self._envs.reset(env, None, self._levels.next(env))
                 lane.begin(self._raw[env])
         if self.log is not None and self.store.lanes[0].rows - self.log.written[0] > FLUSH:
             self.log.flush()
@@ -167,7 +179,25 @@ class ReplayRollout:
                 if count:
                     numbers[name].append(torch.randint(stored[name], (count,), generator=random).numpy())
                     order.append(np.full(count, 2 * update + (name == DEMONSTRATED)))
-        return self._from_stores({name: np.concatenate(each) for name, each in numbers.items() if each}, order, data)
+        found = self._from_stores({name: np.concatenate(each) for name, each in numbers.items() if each}, order, data)
+        return self._augmented(found, step, updates, data) if getattr(data.augment, "for_images", False) else found
+
+    def _augmented(self, found: Trajectories, step: int, updates: Sequence[int], data: DrawnData) -> Trajectories:
+        """The rows with changed images: those of an update by its own number."""
+        axis, each = self.policy.space.channel_axis, found.rows // len(updates)
+
+        def changed(column: torch.Tensor, name: str) -> torch.Tensor:
+            images = column.squeeze(1).numpy()
+            pieces = [
+                data.augment(images[place * each : (place + 1) * each], axis, numpy_generator(self.seed, name, step, update))
+                for place, update in enumerate(updates)
+            ]
+            return torch.from_numpy(np.concatenate(pieces)).unsqueeze(1)
+
+        inputs = found.inputs
+        return found.replace(
+            inputs=ExperienceInputs(changed(inputs.observation, "augment now"), changed(inputs.following, "augment next"))
+        )
 
     def _from_stores(self, numbers: dict[str, np.ndarray], order: list[np.ndarray], data: DrawnData) -> Trajectories:
         """Decisions of each store, put into the order in which updates want them."""
@@ -209,8 +239,8 @@ class ReplayRollout:
             for lane, place, start in zip(lanes, places, first, strict=True)
             if len(place)
         ]
-        asked = np.argsort(np.concatenate(places))  # lane by lane so far; the rows of several updates are told apart by their order
-        return DrawnRows(*(column[asked] for column in joined(found)))
+        # Lane by lane so far; the rows of several updates are told apart by their order.
+        return DrawnRows(*(_placed(columns, [each for each in places if len(each)]) for columns in zip(*found, strict=True)))
 
     def _trajectories(self, found: DrawnRows, source: np.ndarray, returns: np.ndarray) -> Trajectories:
         def column(values: np.ndarray) -> torch.Tensor:
@@ -277,7 +307,8 @@ class ReplayRollout:
         state["logged"] = list(self.log.written) if self.log is not None else [0] * self._count
         if self.observations is not None:
             state.update({f"observation.{key}": value for key, value in self.observations.state().items()})
-        return state
+        places = self._carried if self._envs is None else self._envs.states()
+        return state | ({} if places is None else {"environments": places})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; `restart` must follow. Without files to write to, nothing is remembered."""
@@ -288,9 +319,18 @@ class ReplayRollout:
         if self.log is not None:
             self.log.restore([int(length) for length in state["logged"]])
         self._raw, self._finished = None, []
+        self._carried = state.get("environments")
 
     def close(self) -> None:
         if self._envs is not None:
             self._envs.close()
         if self.log is not None:
             self.log.close()
+
+
+def _placed(columns: Sequence[np.ndarray], places: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows of several lanes, each put where it was asked for: images are moved once."""
+    made = np.empty((sum(map(len, places)), *columns[0].shape[1:]), columns[0].dtype)
+    for column, place in zip(columns, places, strict=True):
+        made[place] = column
+    return made

@@ -19,6 +19,7 @@ import tomli_w
 from upslope.errors import Remark, UserError
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan, base_digests, check_base, checked_table
+from upslope.policies.control.own_module import OwnModule
 from upslope.policies.trained import is_run, underlying_model, what_was_taken
 from upslope.run.lengthening import Lengthening
 from upslope.run.listeners import Listeners
@@ -109,7 +110,8 @@ class Run:
 
         Args:
             observation: As the environment gives it; the run's own normalisation is applied here.
-            state, episode_start: For recurrent policies elsewhere; ours have no memory.
+            state: What the last call gave back, of a policy that remembers; ``None`` begins.
+            episode_start: Whether an episode begins with each of them.
             deterministic: The likeliest action, otherwise one is drawn.
 
         Raises:
@@ -195,7 +197,7 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
     components = set_up_plan(plan, knobs)
     dataset = getattr(components, "dataset", None)
     plan = dataclasses.replace(plan, dataset_digest=dataset.digest if dataset is not None else "")
-    check_domain(plan.settings, plan.domain, plan.task, plan.model)
+    check_domain(plan.settings, plan.domain, plan.task, "tiny" if isinstance(plan.objects.model, OwnModule) else plan.model)
     settled = components.settle_reward(plan.reward)
     plan = dataclasses.replace(plan, settings=components.settings, method=components.method, reward=settled)
     table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)

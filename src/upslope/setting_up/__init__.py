@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from upslope.errors import UserError
 from upslope.learners.base import check_learner
 from upslope.plain_data import Knobs
+from upslope.policies.control.own_module import OwnModule
 from upslope.rewards import load_rewards
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.reward_text import reward_texts
@@ -61,7 +62,10 @@ def set_up(
         columns=settings.columns,
     )
     if loaded.domain == "control":
-        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {}, for_training, dataset)
+        own = objects.model if isinstance(objects.model, OwnModule) else None  # a language model is refused with the settings
+        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {}, for_training, dataset, own)
+    if isinstance(objects.model, OwnModule):
+        objects.model.refuse_text()
     if dataset is not None:
         raise UserError(f"--data is stored experience of an environment; {loaded.name} is answered in text. Leave it out.")
     if method.learner != "policy-gradient":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from upslope.types import Learned, Method, Network, Solved
 
 if TYPE_CHECKING:
     from upslope.experience.dataset import Dataset
+    from upslope.policies.control.own_module import OwnModule
     from upslope.tasks.gym import GymTask
 
 WATCHED_EPISODE = 7
@@ -44,7 +45,9 @@ class ControlComponents(Components):
         knobs: Knobs,
         for_training: bool = True,
         dataset: Dataset | None = None,
+        own_module: OwnModule | None = None,
     ):
+        self.own_module = own_module
         self.task, self.test_task, self.dataset = task, load_test_task(settings.test_task, task), dataset
         for remark in set(self.test_task.remarks) - set(task.remarks) if for_training else ():
             warnings.warn(Remark(remark), stacklevel=2)
@@ -53,13 +56,11 @@ class ControlComponents(Components):
         if settings.engine != "torch":
             raise UserError(f"--engine {settings.engine} continues text; {task.name} is an environment. Leave it out.")
         stored = method.learner == "actor-critic"
-        if settings.device == "cuda" and not stored:
-            raise UserError(
-                f"--device cuda: the small networks of {method.name} are on the CPU, where they are faster; leave it out."
-            )
         device: Device = pick_device("cuda", "") if settings.device == "cuda" else "cpu"
-        domains = ("control", f"control-{'continuous' if task.continuous else 'discrete'}")
+        domains = domains_of(task)
         recipe = (dict(STORED_EXPERIENCE) if stored else {}) | method.settings_on(*domains)
+        if task.layout.is_image:
+            recipe |= _images_as_they_are(settings, task)
         asked = settings.offline_steps
         settings = dataclasses.replace(settings, device=device).resolved(
             "control", "mlp", continuous=task.continuous, recipe=recipe
@@ -68,6 +69,7 @@ class ControlComponents(Components):
             settings = dataclasses.replace(settings, offline_steps=settings.steps)
         method = settled_method(method, domains, knobs)
         _check_data(method, settings, dataset, for_training)
+        _check_pair(method, task)
         if settings.device == "cuda" and method.solved:
             raise UserError(f"--device cuda: models.{method.solved[0][0]} of {method.name} is asked on the CPU; leave it out.")
         for slot in ("curriculum", "rollout", "view") if stored else ("curriculum", "rollout", "data", "view"):
@@ -81,13 +83,19 @@ class ControlComponents(Components):
 
     def _sample(self, for_training: bool) -> None:
         """A policy that learns from rows just sampled."""
+        from upslope.policies.control.mlp import MLPPolicy
         from upslope.rollout.environments import EnvRollout
 
         method, settings, task = self.method, self.settings, self.task
         estimator.check(method, POLICY_COLUMNS | EnvRollout.provides)
-        self.policy = cast(Network, method.policy).build(task, mix(settings.seed, "policy"))
+        self.policy = self._built_policy()
+        if settings.device == "cuda" and isinstance(self.policy, MLPPolicy):
+            raise UserError(
+                f"--device cuda: the small networks of {method.name} are on the CPU, where they are faster; leave it out."
+            )
         self.policy.plain = settings.plain
         self.give_heads()
+        self.policy.to(settings.device)
         self.rollout = EnvRollout(
             task,
             self.policy,
@@ -100,6 +108,21 @@ class ControlComponents(Components):
             workers=settings.env_workers if for_training else 1,
         )
 
+    def _built_policy(self) -> Any:
+        """The policy that the method's network builds, looking through the user's own module where there is one."""
+        from upslope.policies.control.networks import MLP, Recurrent
+
+        network, seed = cast(Network, self.method.policy), mix(self.settings.seed, "policy")
+        if self.own_module is None:
+            return network.build(self.task, seed)
+        name = self.own_module.name
+        if not isinstance(network, (MLP, Recurrent)):
+            raise UserError(
+                f"model={name} goes with methods whose policy is MLP or Recurrent; {self.method.name} has {type(network).__name__}."
+                " Write an Encoder that builds it, in a file of your own, and give that as encoder."
+            )
+        return network.build(self.task, seed, self.own_module.built(self.task))
+
     def _remember(self, for_training: bool) -> None:
         """A policy of networks that learns from rows drawn out of what is stored."""
         from upslope.learners.actor_critic import check, drawn_data
@@ -108,7 +131,7 @@ class ControlComponents(Components):
 
         method, settings, task = self.method, self.settings, self.task
         check(method, ReplayRollout.provides)
-        self.policy = cast(Network, method.policy).build(task, mix(settings.seed, "policy"))
+        self.policy = self._built_policy()
         if not isinstance(self.policy, NetworkPolicy):
             raise UserError(f"{method.name} learns from stored experience, and policy={method.policy} is for rows just sampled. "
                             "Take Stochastic(), Deterministic() or GreedyChoice().")  # fmt: skip
@@ -172,6 +195,28 @@ class ControlComponents(Components):
             self.test_task, self.policy, self.rollout.observations, WATCHED_EPISODE, gamma=gamma, reward_spread=spread
         )  # fmt: skip
         folder.write_episode(played.record(step))
+
+
+def _check_pair(method: Method, task: GymTask) -> None:
+    """Refuses a pair of networks where no number says which of them is meant."""
+    found = next((path for path, part in method.parts() if getattr(part, "pair", False)), None)
+    if found is not None and not task.is_pair:
+        raise UserError(f"{found}.pair is for two tasks that take turns, and {task.name} is one. Make it with up.reset_free, or "
+                        f"leave {found}.pair out.")  # fmt: skip
+
+
+def domains_of(task: GymTask) -> tuple[str, ...]:
+    """What a method's knobs go by: the kind of task, that of its actions, and whether it shows images."""
+    images = ("control-images",) if task.layout.is_image else ()
+    return ("control", f"control-{'continuous' if task.continuous else 'discrete'}", *images)
+
+
+def _images_as_they_are(settings: Settings, task: GymTask) -> dict[str, object]:
+    if settings.normalise_observations:
+        raise UserError(
+            f"normalise_observations=true: {task.name} shows images, which networks read as shares of 255. Leave it out."
+        )
+    return {"normalise_observations": False}
 
 
 def _check_data(method: Method, settings: Settings, dataset: Dataset | None, for_training: bool) -> None:

@@ -31,6 +31,7 @@ from upslope.tasks.own import make_own
 from upslope.tasks.recommend import Recommend
 from upslope.tasks.table_files import Table, files_in
 from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, UndecidedReward, WithReward, split_of
+from upslope.tasks.worlds.names import WORLDS
 
 if TYPE_CHECKING:
     from upslope.tasks.gym import GymTask
@@ -68,6 +69,7 @@ def list_tasks(all: bool = False) -> list[TaskInfo]:
     found["FILE.jsonl"] = 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Also CSV, Parquet, ...'
     found["FILE.py:CLASS"] = "A TextTask of your own, a sampler and a scorer; or a gymnasium.Env, or a function that makes one."
     found["gym:ID"] = "Any environment of gymnasium or a known package, such as gym:CartPole-v1; gym:MODULE:ID imports MODULE."
+    found |= {f"gym:{name}": world.about for name, world in WORLDS.items()}
     return [TaskInfo(name, domain_of(name), about) for name, about in found.items()]
 
 
@@ -151,7 +153,7 @@ def parse_spec(spec: str) -> tuple[str, JsonDict]:
     if not colon or "=" not in last:
         return spec, {}
     options: JsonDict = {}
-    for item in re.split(r",(?![^\[]*\])", last):  # commas inside of [..] belong to a list
+    for item in re.split(r",(?![^\[]*[\])])", last):  # commas inside of [..] belong to a list, of [..) to a range
         knob, equals, value = (part.strip() for part in item.partition("="))
         if not knob or not equals or not value:
             raise TaskError(f"{item!r} in {spec!r} is not of the form knob=value.")

@@ -37,6 +37,7 @@ class EnvPackage:
 
 
 PACKAGES = (
+    EnvPackage("upslope.tasks.worlds.registered", "upslope", "control", r"upslope/"),
     EnvPackage("ale_py", "ale-py", "atari", r"ALE/|\w+NoFrameskip-v"),
     EnvPackage("minigrid", "minigrid", "minigrid", r"MiniGrid-|BabyAI-"),
     EnvPackage(

@@ -23,7 +23,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from upslope.errors import TaskError, UserError
+from upslope.plain_data import JsonDict
 from upslope.tasks.gym import Environments, GymTask, Stepped
+from upslope.tasks.levels import Level
 
 HEADER = struct.Struct("<Q")
 PATIENCE = 5.0
@@ -54,12 +56,27 @@ class SpreadEnvironments:
     def __len__(self) -> int:
         return self._bounds[-1][1]
 
-    def reset(self, which: int, seed: int | None = None) -> np.ndarray:
+    def reset(self, which: int, seed: int | None = None, level: Level | None = None) -> np.ndarray:
         """As `Environments.reset`."""
+        return self._ask_one("reset", which, seed, level)
+
+    def states(self) -> list[JsonDict] | None:
+        """As `Environments.states`."""
+        for worker in self._workers:
+            worker.ask("states")
+        shares = [self._own.states(), *(worker.answer() for worker in self._workers)]
+        return None if None in shares else [state for share in shares for state in share]
+
+    def restore(self, which: int, state: JsonDict) -> None:
+        """As `Environments.restore`."""
+        self._ask_one("restore", which, state)
+
+    def _ask_one(self, action: str, which: int, *arguments: Any) -> Any:
+        """What the process of an environment says."""
         place = next(place for place, (begin, end) in enumerate(self._bounds) if begin <= which < end)
         if place == 0:
-            return self._own.reset(which, seed)
-        self._workers[place - 1].ask("reset", which - self._bounds[place][0], seed)
+            return getattr(self._own, action)(which, *arguments)
+        self._workers[place - 1].ask(action, which - self._bounds[place][0], *arguments)
         return self._workers[place - 1].answer()
 
     def step(self, actions: np.ndarray, which: Sequence[int]) -> Stepped:

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from upslope.errors import TaskError
+from upslope.plain_data import JsonDict
 from upslope.tasks.env_sources import ById, EnvSource
-from upslope.tasks.gym_make import time_limit
+from upslope.tasks.gym_make import stacked_frames, time_limit
+from upslope.tasks.levels import LEVELS, Level, LevelPhysics, Levels
 from upslope.tasks.physics import PARAMS, Physics
 from upslope.tasks.rendering import simplify
 from upslope.tasks.spaces import action_size, actions_taken, observation_layout
@@ -51,18 +53,22 @@ class GymTask:
         env: Its id as gymnasium knows it, ``"CartPole-v1"`` (``"package.module:MyEnv-v0"`` imports the module first), or where else
             it comes from (`upslope.tasks.env_sources`).
         make_options: Handed to whatever makes it: an environment's own settings, or ``max_episode_steps``. Those that begin with
-            ``params.`` change its physics once it is made (`upslope.tasks.physics`).
+            ``params.`` change its physics once it is made (`upslope.tasks.physics`), those with ``levels.`` in every episode
+            (`upslope.tasks.levels`).
 
     Attributes:
-        name: ``"gym:CartPole-v1"``; changed physics are in it, ``"gym:Pendulum-v1:params.gravity=12"``.
+        name: ``"gym:CartPole-v1"``; changed physics are in it, ``"gym:Pendulum-v1:params.gravity=12"``, and levels.
+        levels: What episodes differ in; false if in nothing.
         observation_shape: Of an observation as `Environments` give it: ``(D,)``, or that of an image.
         observation_dtype: float32, or uint8 for images.
+        frames: Of an image: how many frames are stacked in it, all but the newest of them known from the last one; else 1.
         observation_size: Numbers in an observation: a Box flattened, a Discrete one-hot, a Dict or Tuple one after the other.
         action_space: Gymnasium's.
         continuous: Whether actions are vectors (Box) rather than choices (Discrete).
         action_size: Choices, or dimensions.
         max_episode_steps: The time limit, or ``None`` where episodes can go on for ever.
         solved: The mean return at which the environment counts as solved, if it names one.
+        is_pair: Whether the last number of an observation says which of two tasks is to be done (`upslope.tasks.reset_free`).
         remarks: What a user should know of it before a run begins.
     """
 
@@ -72,20 +78,27 @@ class GymTask:
         self.source: EnvSource = ById(env) if isinstance(env, str) else env
         self.options = make_options
         self.physics = Physics.parse(self.options, self.source.name)
+        self.levels = Levels.parse(self.options, self.source.name)
         made = self.make_one()
         try:
+            self.levels.check(made)
             self.source = self.source.settled(made)
-            self.name = f"{self.source.name}{self.physics}"
+            changed = ",".join(map(str, (*self.physics.changes, *self.levels.axes)))
+            self.name = f"{self.source.name}{':' if changed else ''}{changed}"
             self.observation_space, self.action_space = made.observation_space, made.action_space
             self.max_episode_steps: int | None = time_limit(made)
             self.solved: float | None = getattr(made.spec, "reward_threshold", None)
+            self.is_pair = made.has_wrapper_attr("phase_steps")
+            self._can_go_on = not self.is_pair or bool(made.get_wrapper_attr("can_go_on"))
+            frames = stacked_frames(made)
         finally:
             made.close()
         self.layout = observation_layout(self.name, self.observation_space)
         self.observation_shape, self.observation_dtype = self.layout.shape, self.layout.dtype
         self.observation_size = prod(self.observation_shape)
+        self.frames = frames if self.layout.is_image and not self.layout.is_tree else 1
         self.continuous, self.action_size = action_size(self.name, self.action_space)
-        self.remarks: tuple[str, ...] = (*self._without_limit(), *self._without_text())
+        self.remarks: tuple[str, ...] = (*self._without_limit(), *self._without_text(), *self._without_state())
 
     def _without_limit(self) -> Iterator[str]:
         if not self.max_episode_steps:
@@ -98,9 +111,16 @@ class GymTask:
         if left_out := self.layout.left_out:
             yield f"{self.name} has text in its observations ({', '.join(left_out)}), which is left out: the policy sees the rest."
 
+    def _without_state(self) -> Iterator[str]:
+        if not self._can_go_on:
+            yield (
+                f"{self.name} is not reset, and it has no get_state() and set_state(): a run that is interrupted and resumed "
+                "goes on from a reset, not from where it was."
+            )
+
     def make_one(self, **options: Any) -> Any:
         """One plain ``gymnasium.Env``; ``render_mode="human"`` to watch it."""
-        asked = {key: value for key, value in {**self.options, **options}.items() if not key.startswith(PARAMS)}
+        asked = {key: value for key, value in {**self.options, **options}.items() if not key.startswith((PARAMS, LEVELS))}
         env = self.source.make(asked)
         self.physics.apply(env)
         if asked.get("render_mode") == "rgb_array":
@@ -135,6 +155,8 @@ class Environments:
             raise TaskError(f"{task.name}: asked for {count} environments; at least 1 is needed.")
         self.task = task
         self._envs = [task.make_one() for _ in range(count)]
+        self._physics = [LevelPhysics(env, task.levels) for env in self._envs] if task.levels else []
+        self._levels: list[Level | None] = [None] * count
         self._steps = [0] * count
         self._write = task.layout.writer()
         self._shape, self._dtype = task.observation_shape, task.observation_dtype
@@ -144,9 +166,15 @@ class Environments:
     def __len__(self) -> int:
         return len(self._envs)
 
-    def reset(self, which: int, seed: int | None = None) -> np.ndarray:
-        """The first observation of a new episode, ``[D]`` or an image; without a seed the environment goes on with its own."""
+    def reset(self, which: int, seed: int | None = None, level: Level | None = None) -> np.ndarray:
+        """The first observation of a new episode, ``[D]`` or an image; without a seed the environment goes on with its own.
+
+        Args:
+            level: Where the task has levels, that of the episode; left out, the seed draws it.
+        """
         self._steps[which] = 0
+        if self._physics:
+            seed = self._enter(which, seed, level)
         try:
             returned = self._envs[which].reset(seed=seed)
         except (Exception, SystemExit) as error:
@@ -160,6 +188,20 @@ class Environments:
         if self._zeros is not None and not np.isfinite(flat).all():
             raise self._not_finite("reset()", "observation", observation)
         return flat
+
+    def _enter(self, which: int, seed: int | None, level: Level | None) -> int | None:
+        """Sets the physics of the next episode; the seed it begins with."""
+        if level is None and seed is not None:
+            level = self.task.levels.draw(seed)
+        if level is None:
+            return seed
+        self._physics[which].set(level)
+        self._levels[which] = level
+        return seed if level.seed is None else level.seed
+
+    def level(self, which: int) -> Level | None:
+        """The level that an environment is in, where the task has any."""
+        return self._levels[which]
 
     def step(self, actions: np.ndarray, which: Sequence[int]) -> Stepped:
         """Step the environments ``which`` with one action each: ids ``[B]`` or vectors ``[B, D]``. Nothing is reset."""
@@ -214,6 +256,18 @@ class Environments:
 
     def _when(self, env: int | None) -> str:
         return f" at step {self._steps[env]} of an episode" if env is not None and self._steps[env] else ""
+
+    def states(self) -> list[JsonDict] | None:
+        """Where environments that are never reset are, each in numbers; nothing for others, or if one does not say."""
+        if not self.task.is_pair:
+            return None
+        found = [env.get_wrapper_attr("kept_state")() for env in self._envs]
+        return None if None in found else found
+
+    def restore(self, which: int, state: JsonDict) -> None:
+        """Puts an environment to where it was; `reset` gives the observation there."""
+        self.reset(which, 0)
+        self._envs[which].get_wrapper_attr("go_on_from")(state)
 
     def simulator(self, which: int) -> Any:
         """The environment itself, without wrappers: for controllers that know more than they are shown."""

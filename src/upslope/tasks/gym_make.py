@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
@@ -56,6 +57,8 @@ def make_by_id(env_id: str, options: JsonDict) -> Any:
 
 def time_limit(env: Any) -> int | None:
     """Steps after which an environment's episodes are cut, or nothing where they can go on for ever."""
+    if env.has_wrapper_attr("phase_steps"):  # of a task without resets; it counts in place of the environment's own
+        return env.get_wrapper_attr("phase_steps")
     limit = getattr(env.spec, "max_episode_steps", None)
     if limit is None and "ale_py" in sys.modules and isinstance(env.unwrapped, sys.modules["ale_py"].AtariEnv):
         from upslope.tasks.atari import frame_limit
@@ -66,6 +69,49 @@ def time_limit(env: Any) -> int | None:
 
         limit = step_limit(env)
     return limit if limit is not None and limit > 0 else None  # -1 takes a limit away
+
+
+def reset_free(env: Any, backward: Callable[[Any], bool], steps: int, forward_only: bool = False) -> Any:
+    """An environment that is reset once: a second task brings back what the first one did, and the two take turns.
+
+    Each begins where the other ended. The number of the task, 0 or 1, is the last one of an observation, and with the knobs
+    ``policy.pair``, ``models.q.network.pair`` and ``models.temperature.pair`` a method has networks of their own for each.
+
+    Args:
+        env: A ``gymnasium.Env`` whose observations are a vector of numbers, and which can go on behind its end. Forward it pays and
+            terminates as it always did. If it has ``get_state()``, which gives numbers, and ``set_state(numbers)``, a run that was
+            interrupted goes on where it was; otherwise from a reset.
+        backward: Says of the environment's own observation whether all is back; that pays 1, else 0, and ends the way back.
+        steps: The most steps that one task may take before it is the other's turn. More gives a policy that has learned little the
+            time to arrive.
+        forward_only: The first task alone, with a reset for each episode, as ``--test-task``: where the policy of a pair is judged.
+
+    Returns:
+        A ``gymnasium.Env``.
+
+    Raises:
+        TaskError: if it cannot be made so.
+
+    Example:
+        >>> import gymnasium, upslope as up
+        >>> car = gymnasium.make("MountainCarContinuous-v0")
+        >>> pair = up.reset_free(car, backward=lambda seen: abs(seen[0] + 0.5) < 0.1, steps=200)
+        >>> pair.observation_space.shape, pair.reset(seed=0)[0][-1].item()
+        ((3,), 0.0)
+    """
+    gymnasium_module()
+    from upslope.tasks.reset_free import ResetFree
+
+    return ResetFree(env, backward, steps, forward_only)
+
+
+def stacked_frames(env: Any) -> int:
+    """Frames that gymnasium stacks in an observation, a new episode's first one repeated; 1 where nobody is known to."""
+    wrappers = gymnasium_module().wrappers
+    while isinstance(env, (wrappers.TimeLimit, wrappers.OrderEnforcing, wrappers.PassiveEnvChecker, wrappers.ClipReward)):
+        env = env.env
+    stacks = isinstance(env, wrappers.FrameStackObservation) and env.padding_type == "reset"
+    return env.stack_size if stacks else 1
 
 
 def make_env(env: Any, options: JsonDict, name: str = "") -> Any:

@@ -28,8 +28,13 @@ class Change:
     value: float
     relative: bool
 
+    @property
+    def amount(self) -> str:
+        """The value for people: ``12``, or ``1.5x``."""
+        return f"{self.value:.12g}{'x' if self.relative else ''}"
+
     def __str__(self) -> str:
-        return f"{PARAMS}{self.name}={self.value:.12g}{'x' if self.relative else ''}"
+        return f"{PARAMS}{self.name}={self.amount}"
 
 
 @dataclass(frozen=True)
@@ -45,39 +50,49 @@ class Physics:
         found = {key.removeprefix(PARAMS): value for key, value in options.items() if key.startswith(PARAMS)}
         return cls(tuple(_change(name, value, task) for name, value in sorted(found.items())), task)
 
-    def __str__(self) -> str:
-        """As it stands behind a task's name; nothing if there is none."""
-        return f":{','.join(map(str, self.changes))}" if self.changes else ""
-
     def apply(self, env: Any) -> None:
         """Changes an environment that was just made.
 
         Raises:
             TaskError: if it has no such parameter, or cannot have that value.
         """
-        if not self.changes:
-            return
-        simulator, known = env.unwrapped, _parameters(env.unwrapped)
         for change in self.changes:
-            if change.name not in known:
-                raise TaskError(self._unknown(change.name, simulator, known))
-            parameter = known[change.name]
-            if change.value < 0 or (change.value == 0 and not parameter.may_be_zero):
-                least = "at least" if parameter.may_be_zero else "above"
-                raise TaskError(f"{self.task}: {change} must be {least} 0.")
-            try:
-                parameter.change(simulator, change.value, change.relative)
-            except ValueError as error:
-                raise TaskError(f"{self.task}: {change}: {error}") from error
+            found_parameter(env.unwrapped, change.name, PARAMS, self.task)
+            apply_change(env.unwrapped, change, str(change), self.task)
 
-    def _unknown(self, name: str, simulator: Any, known: Mapping[str, Parameter]) -> str:
-        if not known:
-            return (
-                f"{self.task} has no physics that can be set, {PARAMS}{name}: MuJoCo's environments and classic control have. "
-                f"What its own maker takes is given without {PARAMS!r}."
-            )
+
+def found_parameter(simulator: Any, name: str, prefix: str, task: str) -> Parameter:
+    """What a simulator has under a name; ``prefix`` is how the option began that named it.
+
+    Raises:
+        TaskError: if it has nothing.
+    """
+    known = _parameters(simulator)
+    if not known:
+        own, seeds = f"What its own maker takes is given without {prefix!r}", f"Levels of it are {prefix}seed=[0,99]"
+        cure = own if prefix == PARAMS else seeds
+        raise TaskError(
+            f"{task} has no physics that can be set, {prefix}{name}: MuJoCo's environments and classic control have. {cure}."
+        )
+    if name not in known:
         there = ", ".join(f"{each} ({parameter.shown(simulator)})" for each, parameter in known.items())
-        return f"{self.task} has no parameter {name!r}.{did_you_mean(name, known)} It has: {there}."
+        raise TaskError(f"{task} has no parameter {name!r}.{did_you_mean(name, known)} It has: {there}.")
+    return known[name]
+
+
+def apply_change(simulator: Any, change: Change, given: str, task: str) -> None:
+    """Sets or multiplies a parameter that is there; ``given`` is what the user wrote, for messages.
+
+    Raises:
+        TaskError: if it cannot have that value.
+    """
+    parameter = _parameters(simulator)[change.name]
+    if change.value < 0 or (change.value == 0 and not parameter.may_be_zero):
+        raise TaskError(f"{task}: {given} must be {'at least' if parameter.may_be_zero else 'above'} 0.")
+    try:
+        parameter.change(simulator, change.value, change.relative)
+    except ValueError as error:
+        raise TaskError(f"{task}: {given}: {error}") from error
 
 
 def _change(name: str, value: object, task: str) -> Change:
@@ -111,6 +126,12 @@ class Parameter(Protocol):
     def change(self, simulator: Any, value: float, relative: bool) -> None:
         """Sets or multiplies it, and works out anew what depends on it; ValueError if that cannot be."""
 
+    def read(self, simulator: Any) -> Any:
+        """Its present value, to be put back by `write`."""
+
+    def write(self, simulator: Any, value: Any) -> None:
+        """Puts back what `read` gave; what depends on it follows with the next `change`."""
+
 
 @dataclass(frozen=True)
 class Attribute:
@@ -131,6 +152,12 @@ class Attribute:
         setattr(simulator, self.name, value * getattr(simulator, self.name) if relative else value)
         self.depends(simulator)
 
+    def read(self, simulator: Any) -> Any:
+        return getattr(simulator, self.name)
+
+    def write(self, simulator: Any, value: Any) -> None:
+        setattr(simulator, self.name, value)
+
 
 @dataclass(frozen=True)
 class ModelGravity:
@@ -144,6 +171,12 @@ class ModelGravity:
     def change(self, simulator: Any, value: float, relative: bool) -> None:
         gravity = simulator.model.opt.gravity
         gravity[2] = gravity[2] * value if relative else -value
+
+    def read(self, simulator: Any) -> Any:
+        return float(simulator.model.opt.gravity[2])
+
+    def write(self, simulator: Any, value: Any) -> None:
+        simulator.model.opt.gravity[2] = value
 
 
 @dataclass(frozen=True)
@@ -165,6 +198,13 @@ class ModelArrays:
         for name in self.names:
             getattr(simulator.model, name)[:] *= value
         mujoco.mj_setConst(simulator.model, mujoco.MjData(simulator.model))  # masses of subtrees, inverse weights, ...
+
+    def read(self, simulator: Any) -> Any:
+        return [getattr(simulator.model, name).copy() for name in self.names]
+
+    def write(self, simulator: Any, value: Any) -> None:
+        for name, array in zip(self.names, value, strict=True):
+            getattr(simulator.model, name)[:] = array
 
 
 def _cart_pole(simulator: Any) -> None:

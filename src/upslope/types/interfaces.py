@@ -26,6 +26,10 @@ class Policy(Protocol):
     independent_decisions: bool
     """Whether a decision's columns depend on no other decision of its row: then it is a `DecisionPolicy`."""
 
+    sized_in_decisions: bool
+    """Whether the size of an update is given in decisions, though rows are learned from whole: what controllers with memory do.
+    A policy that does not say it is, if its decisions are independent."""
+
     plain: bool
     """Take no fast path of ours: whatever is slower and surely right."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -128,6 +128,8 @@ class DrawnData(Data):
     """Decisions of the run that are remembered; the oldest are forgotten."""
     together: int = 1
     """Updates in a row that have the same ``chance``."""
+    augment: Any = None
+    """How drawn images are changed, ``(images [M, ...], channel_axis, random) -> images``; ``for_images`` says that it is."""
 
     def counts(self, rows: int, stored: dict[str, int], chance: float) -> dict[str, int]:
         """Of an update's ``rows``, how many are drawn from each store; ``stored`` is what they hold (``replayed``,

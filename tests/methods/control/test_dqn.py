@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from beside_off_policy import (
     ACTIONS,
     OBSERVATION,
     ROWS,
+    GivenEnv,
     GivenNoise,
+    GivenRows,
     OurUpdates,
     assert_bitwise_equal,
     assert_same_weights,
+    image_task,
     layers_of,
     linears,
     mlp,
     our_policy,
     parameters_in_order,
+    pieces,
+    random_images,
     random_noise,
     random_rows,
     take_weights,
     their_agent,
     their_rows,
 )
+from image_environment import Beacon
 
+import upslope as up
 from upslope.methods import find
 
 UPDATES = 3
@@ -52,6 +63,56 @@ def test_updates_are_those_of_stable_baselines(clip: float, monkeypatch: pytest.
         assert found["q_loss"] == pytest.approx(theirs.logger.name_to_value["train/loss"], abs=1e-10)
     assert_same_weights(policy.networks["q"].stack, linears(theirs.q_net), tolerance=1e-9)
     assert_same_weights(policy.lagged["q"].stack, linears(theirs.q_net_target), tolerance=1e-9)
+
+
+@pytest.mark.checks("oracle", "dqn", by="Stable-Baselines3")
+def test_updates_from_images_are_those_of_stable_baselines(monkeypatch: pytest.MonkeyPatch):
+    """Their CnnPolicy with the paper's convolutions, its weights in ours."""
+    from stable_baselines3 import DQN
+    from stable_baselines3.common.logger import configure
+
+    method = find("dqn").for_domain("control-images").with_knobs({"models.q.lag_every": 2})
+    shape = (4, 36, 36)
+    env = GivenEnv(continuous=False)
+    env.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+    theirs = DQN("CnnPolicy", env, seed=0, device="cpu", learning_rate=1e-3, max_grad_norm=10.0, buffer_size=1)
+    theirs.policy.double()
+    monkeypatch.setattr("stable_baselines3.common.policies.preprocess_obs", lambda obs, *rest, **more: obs.double() / 255)
+    theirs.set_logger(configure(None, []))
+    batches = [random_images(random_rows(seed, continuous=False), seed, shape) for seed in range(UPDATES)]
+    theirs.replay_buffer = GivenRows(batches)
+    policy = our_policy(method, given=image_task(shape))
+
+    def as_ours(network: torch.nn.Module) -> dict[str, torch.Tensor]:
+        convolutions, last = network.features_extractor.cnn, network.features_extractor.linear[0]
+        layers = {f"convolutions.{number}": convolutions[2 * number] for number in range(3)} | {"last": last}
+        found = {f"encoder.{path}.{kind}": getattr(layer, kind).detach() for path, layer in layers.items()
+                 for kind in ("weight", "bias")}  # fmt: skip
+        return found | pieces([linears(network.q_net)])
+
+    policy.load_weights({f"{kind}q.{name}": weight for kind in ("", "lagged.") for name, weight in as_ours(theirs.q_net).items()})
+    theirs.q_net_target.load_state_dict(theirs.q_net.state_dict())
+    ours = OurUpdates(method, policy, lr=1e-3, grad_clip=10.0)
+    for rows in batches:
+        found = ours(rows, GivenNoise({}))
+        theirs.train(1, ROWS)
+        if ours.done % 2 == 0:
+            theirs.q_net_target.load_state_dict(theirs.q_net.state_dict())
+        assert found["q_loss"] == pytest.approx(theirs.logger.name_to_value["train/loss"], abs=1e-9)
+    own = policy.weights()
+    for kind, network in (("", theirs.q_net), ("lagged.", theirs.q_net_target)):
+        for name, weight in as_ours(network).items():
+            torch.testing.assert_close(own[f"{kind}q.{name}"], weight, rtol=0, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_it_learns_what_an_image_shows(tmp_path: Path):
+    run = up.train("dqn", Beacon, steps=2, envs=2, horizon=100, updates_per_step=100, lr=1e-3, eval_problems=10,
+                   knobs={"acting.0.steps": 50}, out=tmp_path / "run")  # fmt: skip
+    first, last = run.evaluations
+    assert first["score"] < 4 and last["score"] == 8, "the square is on the side it goes to"
+    again = up.load(run.path)
+    assert again.predict(np.zeros((12, 12, 1), np.uint8), deterministic=True)[0].shape == ()
 
 
 @pytest.mark.checks("oracle", "dqn", by="torchrl")

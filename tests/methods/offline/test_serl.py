@@ -155,3 +155,103 @@ def test_both_kinds_count_the_same_and_the_runs_own_states_only_where_asked(adve
     wanted = torch.where(rows.step_reward[:, 0] > 0, 0.5 / done, 0.5 / others)
     wanted[30:] = 0.5 / others if adversarial else 0.0
     torch.testing.assert_close(losses[:, 0].detach() / 40 / 0.6931472, wanted)
+
+
+VICE = {"adversarial": True, "label_smoothing": 0.2, "mixup": True, "gradient_penalty": 10.0}
+"""As the suite released it."""
+
+
+def released_vice(weights: dict[str, Tensor], states: Tensor, done: Tensor, order: Tensor, share: float, between: Tensor) -> Tensor:
+    """The suite's loss of its classifier, on states whose first half are goals: mixed labels, and slopes between the halves."""
+
+    def logit(state: Tensor) -> Tensor:
+        for layer in range(3):
+            state = state @ weights[f"success.{layer}.weight"][0] + weights[f"success.{layer}.bias"][0, 0]
+            state = state.relu() if layer < 2 else state
+        return state.squeeze(-1)
+
+    label = done * (1 - 0.2) + 0.5 * 0.2
+    mixed = share * states + (1 - share) * states[order]
+    entropy = torch.nn.functional.binary_cross_entropy_with_logits
+    loss = share * entropy(logit(mixed), label) + (1 - share) * entropy(logit(mixed), label[order])
+    half = len(states) // 2
+    slopes = []
+    for row in range(len(states)):  # each state and its opposite one, seen from both
+        point = between[row] * mixed[row] + (1 - between[row]) * mixed[(row + half) % len(states)]
+        slopes.append(torch.autograd.grad(logit(point.requires_grad_()), point, create_graph=True)[0])
+    norms = torch.stack([(slope**2 + 1e-6).sum().sqrt() for slope in slopes])
+    return loss + 10 * (norms - 1).square().mean()
+
+
+def test_vice_descends_the_released_loss():
+    vice = LEARNED | {f"models.success.{knob}": value for knob, value in VICE.items()}
+    small = Small(serl.with_knobs(vice), lr=LR)
+    weights = {name: weight.requires_grad_() for name, weight in small.weights().items() if name.startswith("success.")}
+    first = {name: weight.detach().clone() for name, weight in weights.items()}
+    adam = torch.optim.Adam(weights.values(), lr=LR, eps=EPS)
+    rows, half = 24, 12
+    done = (torch.arange(rows) < half).float()
+    for update in range(1, 6):
+        found = drawn_rows(update, rows)
+        found = found.replace(step_reward=done.unsqueeze(1), label={"source": torch.where(done > 0, *map(torch.tensor, (
+            int(Source.DEMONSTRATED), int(Source.REPLAYED))))})  # fmt: skip
+        draw = small.noise(update)
+        order = draw("uniform", "mixup/order", (rows, 1))[:, 0].argsort()
+        between, share = draw("uniform", "penalty/share", (rows, 1))[:, 0], float(draw("uniform", "mixup/share", (1,)))
+        adam.zero_grad()
+        released_vice(weights, found.inputs.following[:, 0], done, order, share, between).backward()
+        adam.step()
+        small.update(found, update)
+    ours = {name: weight for name, weight in small.weights().items() if name.startswith("success.")}
+    assert_same_weights(ours, {name: weight.detach() for name, weight in weights.items()}, atol=1e-5)
+    assert all((ours[name] - first[name]).abs().max() > 5e-4 for name in ours if name != "success.2.bias")
+
+
+@pytest.mark.parametrize("knob", [{"label_smoothing": 0.2}, {"mixup": True}, {"gradient_penalty": 10.0}])
+def test_each_of_vices_knobs_changes_the_classifier_and_nothing_else(knob: dict):
+    plain = Small(serl.with_knobs(LEARNED))
+    other = Small(serl.with_knobs(LEARNED | {f"models.success.{name}": value for name, value in knob.items()}), like=plain)
+    rows = demonstrated(7, own=16)
+    plain.update(rows, 1)
+    other.update(rows, 1)
+    moved = {name for name, weight in plain.weights().items() if not torch.equal(weight, other.weights()[name])}
+    assert moved and all(name.startswith("success.") for name in moved)
+
+
+def classified(small: Small, rows: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
+    """Losses and notes of the classifier."""
+    model, batch = dict(small.method.learned)["success"], rows.replace(nets=small.nets(rows, scope="success"))
+    return model.loss(batch.replace(prepared={model: model.prepare(batch)}))
+
+
+def test_only_known_states_are_mixed_and_slopes_need_both_kinds():
+    """Of one kind there is nothing in between, and the run's own states, of which nobody knows, are no part of any mixture."""
+    small = Small(serl.with_knobs(LEARNED | {"models.success.mixup": True, "models.success.gradient_penalty": 10.0}))
+    rows = demonstrated(2, rows=20, own=8)
+    inputs = rows.inputs
+    far = inputs.following.clone()
+    far[12:] = 1e6
+    shifted = rows.replace(inputs=type(inputs)(inputs.observation, far))
+    losses = classified(small, rows)[0]
+    torch.testing.assert_close(losses, classified(small, shifted)[0])
+    assert (losses[:12] > 0).all() and torch.equal(losses[12:], torch.zeros(8, 1))
+    one_kind = rows.replace(step_reward=torch.zeros(20, 1))
+    plain = Small(serl.with_knobs(LEARNED | {"models.success.mixup": True}), like=small)
+    torch.testing.assert_close(classified(small, one_kind)[0], classified(plain, one_kind)[0])
+
+
+def test_accuracy_is_that_of_labels_and_agreement_that_of_the_runs_own_states():
+    """By hand: a classifier that says yes everywhere is right in all done states and in none of the others."""
+    small = Small(serl.with_knobs(LEARNED))
+    for name, weight in small.policy.weights().items():
+        if name.startswith("success.2"):
+            weight.fill_(1.0 if name.endswith("bias") else 0.0)
+    rows = demonstrated(4, rows=40, own=16)
+    notes = classified(small, rows)[1]
+    assert notes["accuracy"].mean().item() == pytest.approx(0.5)
+    assert notes["agreement"].mean().item() == 0.0  # the environment has paid nothing, and it says yes
+    paid = rows.step_reward.clone()
+    paid[24:26] = 1.0
+    assert classified(small, rows.replace(step_reward=paid))[1]["agreement"].mean().item() == pytest.approx(0.5)
+    shown = rows.replace(label={"source": torch.full((40,), int(Source.DEMONSTRATED))})
+    assert classified(small, shown)[1]["agreement"].mean().item() == 0.0

@@ -50,7 +50,9 @@ def test_it_goes_through_a_file_and_a_run(tmp_path: Path):
     method = find("ppo").derive(policy=MLP((8, 4), "silu", -0.5))
     assert method_from_table(tomllib.loads(tomli_w.dumps(method_table(method)))) == method
     run = up.train("ppo", "gym:CartPole-v1", knobs={"policy.hidden": (8, 4)}, out=tmp_path / "run", **QUICK)
-    assert run.table["method"]["policy"] == {"part": "policy.MLP", "hidden": [8, 4], "activation": "tanh", "log_std": 0.0}
+    policy = run.table["method"]["policy"]
+    assert policy.pop("encoder") == {"part": "encoder.DefaultEncoder"}
+    assert policy == {"part": "policy.MLP", "hidden": [8, 4], "activation": "tanh", "log_std": 0.0}
     assert up.load(run.path).policy.sizes.hidden == (8, 4)
 
 
@@ -90,5 +92,5 @@ def test_text_has_no_such_network_and_control_no_view():
 
 
 def test_show_says_what_acts():
-    assert "policy = MLP(hidden=(64, 64), activation='tanh', log_std=0)" in show_text(find("ppo"))
+    assert "policy = MLP(hidden=(64, 64), activation='tanh', log_std=0, encoder=DefaultEncoder())" in show_text(find("ppo"))
     assert "MLP" not in show_text(find("grpo"))

@@ -29,7 +29,8 @@ class RowUpdater:
 
     def shares(self, rows: Trajectories, order: torch.Generator) -> Sequence[Trajectories]:
         cuts = self.settings.updates_per_step
-        if not cuts and self.views.policy.independent_decisions:  # the size of an update is given in decisions
+        policy = self.views.policy
+        if not cuts and getattr(policy, "sized_in_decisions", policy.independent_decisions):
             cuts = math.ceil(int(rows.sampled.sum()) / (self.settings.minibatch or 64))
         return share_groups(rows, cuts or 1, order)
 

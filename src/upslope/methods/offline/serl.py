@@ -25,11 +25,20 @@ serl = rlpd.derive(
         "temperature": Temperature(start=0.01, every=4),
     },
     acting=UniformFirst(steps=300),
-    on={"control": {"settings.horizon": 100, "settings.updates_per_step": 400}},
+    on={
+        "control": {"settings.horizon": 100, "settings.updates_per_step": 400},
+        "control-images": {"data.gamma": 0.96, "data.augment": "RandomCrop()"},
+    },
     notes="The suite's learner runs beside its actor as fast as it can; here a step of the environment is four updates. It wants "
     "half of the entropy that SAC wants (models.temperature.target_entropy), draws the two critics with replacement and moves the "
-    "temperature by another function of its weight. From pictures its discount is 0.96 (data.gamma). A reward "
-    "learned from demonstrations: --set models.success=SuccessClassifier --set reward=LearnedSuccess; with the classifier's "
-    "knob adversarial it is VICE, without its gradient penalty and mixing of labels. The encoder for pictures, "
-    "random crops and the pair of policies that need no reset are not part of this composition.",
+    "temperature by another function of its weight. From images its discount is 0.96 and they are cropped at random; its encoder "
+    "is a ResNet trained beforehand, ours a small one that is learned, for the actor and for the critics each its own. A reward "
+    "learned from demonstrations: --set models.success=SuccessClassifier --set reward=LearnedSuccess. With the classifier's "
+    "knobs adversarial=true, label_smoothing=0.2, mixup=true and gradient_penalty=10 it is VICE; the suite's own learns from goal "
+    "pictures against the policy's, each picture twice, on features of a pretrained encoder with dropout, where here states "
+    "of demonstrations that are not done count as not done too and both kinds count the same however many there are. The slope of "
+    "one that its penalty asks for is one logit in a unit of the observation: observations whose differences are small want a "
+    "smaller weight. The pair of policies that needs no reset: an environment made with up.reset_free, and policy.pair, "
+    "models.q.network.pair and models.temperature.pair. The suite has two learners with a store and a minibatch each; here both "
+    "agents learn from the rows of their own task in one minibatch.",
 )  # fmt: skip

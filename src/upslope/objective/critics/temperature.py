@@ -28,14 +28,16 @@ class Temperature(Learned):
     Fields:
         start: where it begins.
         target_entropy: what is wanted; ``auto`` is minus the number of dimensions, or 0.98 of the most that choices allow.
+        pair: two of them, one for each of the two tasks of an environment that is never reset.
     """
 
     order: int = 1
     start: float = 1.0
     target_entropy: float | Literal["auto"] = "auto"
+    pair: bool = False
 
     def model_network(self) -> ModelNetwork:
-        return Scalar(self.start)
+        return Scalar(self.start, self.pair)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Notes]:
         nets = networks(batch)

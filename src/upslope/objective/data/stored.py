@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from upslope.objective.base import DrawnData
+from upslope.objective.data.augment import Augmentation, NoAugmentation
 
 REPLAYED, DEMONSTRATED = "replayed", "demonstrated"
 """The run's own experience, and the dataset it was given."""
@@ -19,6 +20,7 @@ class UniformReplay(DrawnData):
         gamma: the discount.
         n_steps: steps of a row. More carry rewards back faster and trust old actions more.
         capacity: decisions of the run that are remembered; the oldest are forgotten.
+        augment: how drawn images are changed before networks look at them.
     """
 
     ranges: ClassVar = {"gamma": "[0, 1]", "n_steps": "[1, inf)", "capacity": "[1, inf)"}
@@ -26,6 +28,7 @@ class UniformReplay(DrawnData):
     gamma: float = 0.99
     n_steps: int = 1
     capacity: int = 1_000_000
+    augment: Augmentation = field(default_factory=NoAugmentation)
 
     def counts(self, rows: int, stored: dict[str, int], chance: float) -> dict[str, int]:
         total = sum(stored.values())

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from upslope.objective.base import ActionSpace, ModelNetwork
+from upslope.objective.networks.encoders import vector_size
 from upslope.objective.networks.layers import FlatModule, MLPStack
 from upslope.objective.networks.mlp import HiddenLayers
 
@@ -77,4 +78,6 @@ class BoundedNumber(HiddenLayers, ModelNetwork):
     hidden: tuple[int, ...] = (256, 256)
 
     def build(self, space: ActionSpace, takes_action: bool, seed: int) -> nn.Module:
-        return BalanceModule(MLPStack(1, (space.observation[0], *self.hidden, 1), "relu", False, seed), self.low, self.high)
+        return BalanceModule(
+            MLPStack(1, (vector_size(space, type(self).__name__), *self.hidden, 1), "relu", False, seed), self.low, self.high
+        )

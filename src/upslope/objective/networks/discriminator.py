@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from upslope.objective.base import ActionSpace, ModelNetwork
+from upslope.objective.networks.encoders import vector_size
 from upslope.objective.networks.layers import MLPStack
 from upslope.objective.networks.mlp import HiddenLayers
 
@@ -58,6 +59,6 @@ class DiscriminatorNetwork(HiddenLayers, ModelNetwork):
     bound: float = 2.0
 
     def build(self, space: ActionSpace, takes_action: bool, seed: int) -> nn.Module:
-        inputs = space.observation[0] * (2 if self.sees_following else 1) + space.actions
+        inputs = vector_size(space, type(self).__name__) * (2 if self.sees_following else 1) + space.actions
         stack = MLPStack(1, (inputs, *self.hidden, 2), self.activation, False, seed)
         return DiscriminatorModel(stack, space.actions if space.discrete else 0, self.bound)

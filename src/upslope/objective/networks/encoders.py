@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from upslope.errors import MethodError
-from upslope.types import Part
+from upslope.objective.networks.flat_network import FlatNetwork
+from upslope.types import ActionSpace, Part
 
 
 class ConvLayer(NamedTuple):
@@ -26,12 +27,12 @@ class ConvLayer(NamedTuple):
 class Encoder(Part):
     """Makes features of an observation."""
 
-    def build(self, shape: tuple[int, ...], channel_axis: int, seed: int) -> nn.Module:
-        """An untrained module from observations ``[M, *shape]`` to features ``[M, F]``; its ``features`` is F.
+    def build(self, shape: tuple[int, ...], channel_axis: int | None, seed: int) -> nn.Module:
+        """An untrained module from observations ``[M, *shape]``, bytes where they are images, to features ``[M, F]``.
 
         Args:
             shape: Of an observation.
-            channel_axis: Which axis of it are channels.
+            channel_axis: Which axis of an image are channels; vectors have none.
         """
         raise NotImplementedError
 
@@ -47,8 +48,12 @@ class ImageEncoder(nn.Module):
         features: What comes out; 0 leaves the last feature maps as they are, flat.
     """
 
-    def __init__(self, shape: tuple[int, ...], channel_axis: int, layers: Sequence[ConvLayer], features: int, seed: int):
+    def __init__(self, shape: tuple[int, ...], channel_axis: int | None, layers: Sequence[ConvLayer], features: int, seed: int):
         super().__init__()
+        if channel_axis is None:
+            raise MethodError(
+                f"this encoder is for images, and observations here are vectors of {shape[0]}. Leave the encoder out."
+            )
         self.to_channels_first = (0, channel_axis + 1, *(axis + 1 for axis in range(3) if axis != channel_axis))
         channels, *size = (shape[axis - 1] for axis in self.to_channels_first[1:])
         widths = (channels, *(layer.channels for layer in layers))
@@ -65,7 +70,6 @@ class ImageEncoder(nn.Module):
         self.convolutions = nn.ModuleList(convolutions)
         flat = widths[-1] * math.prod(size)
         self.last = nn.Linear(flat, features) if features else None
-        self.features = features or flat
         _draw_weights(self, seed)
 
     def forward(self, image: Tensor) -> Tensor:
@@ -98,7 +102,7 @@ class NatureCNN(Encoder):
 
     features: int = 512
 
-    def build(self, shape: tuple[int, ...], channel_axis: int, seed: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], channel_axis: int | None, seed: int) -> nn.Module:
         layers = (ConvLayer(32, 8, 4), ConvLayer(64, 4, 2), ConvLayer(64, 3, 1))
         return ImageEncoder(shape, channel_axis, layers, self.features, seed)
 
@@ -117,7 +121,7 @@ class SmallCNN(Encoder):
     features: int = 128
     channels: int = 32
 
-    def build(self, shape: tuple[int, ...], channel_axis: int, seed: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], channel_axis: int | None, seed: int) -> nn.Module:
         layers = (ConvLayer(self.channels, 2, 1), ConvLayer(self.channels, 3, 1))
         return ImageEncoder(shape, channel_axis, layers, self.features, seed)
 
@@ -126,3 +130,36 @@ def encoder_for(shape: tuple[int, ...], channel_axis: int) -> Encoder:
     """What fits images of this size, where none was named."""
     sides = [side for axis, side in enumerate(shape) if axis != channel_axis]
     return NatureCNN() if min(sides) >= 36 else SmallCNN()
+
+
+@dataclass(frozen=True)
+class DefaultEncoder(Encoder):
+    """What fits: `NatureCNN` for images, or `SmallCNN` if a side has fewer than 36 pixels; vectors are taken as they are."""
+
+    def build(self, shape: tuple[int, ...], channel_axis: int | None, seed: int) -> nn.Module:
+        if channel_axis is None:
+            return nn.Identity()
+        return encoder_for(shape, channel_axis).build(shape, channel_axis, seed)
+
+
+def flat_encoder(encoder: Encoder, space: ActionSpace, seed: int) -> tuple[FlatNetwork | None, int]:
+    """What stands before the layers of a network, nothing where they see the observation itself, and how many numbers they get."""
+    shape, axis = space.observation, space.channel_axis
+    module = encoder.build(shape, axis, seed)
+    if isinstance(module, nn.Identity):
+        return None, shape[0]
+    with torch.no_grad():
+        found = module(torch.zeros((1, *shape), dtype=torch.float32 if axis is None else torch.uint8))
+    if found.dim() != 2:
+        raise MethodError(
+            f"the encoder {type(encoder).__name__} makes {tuple(found.shape)} of one observation of {shape}; "
+            "it must be one row of features, as (1, 512)."
+        )
+    return FlatNetwork(module), found.shape[1]
+
+
+def vector_size(space: ActionSpace, network: str) -> int:
+    """Numbers in an observation, for networks that take no images."""
+    if space.channel_axis is not None:
+        raise MethodError(f"{network} takes vectors, and observations here are images of {space.observation}.")
+    return space.observation[0]

@@ -56,6 +56,10 @@ class FlatModule(nn.Module):
         """The weights by name, with or without gradient."""
         return self.frozen if frozen else self.leaves
 
+    def stored(self) -> dict[str, Tensor]:
+        """All that a checkpoint keeps of it, by name, as views."""
+        return self.frozen
+
     def zero_gradient(self) -> None:
         if self.flat.grad is not None:
             self.flat.grad.zero_()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from upslope.objective.base import ActionSpace, ModelNetwork
 from upslope.objective.networks.layers import FlatModule
+from upslope.objective.networks.pair import PairModel
 
 
 class ScalarModel(nn.Module):
@@ -36,11 +37,13 @@ class Scalar(ModelNetwork):
 
     Fields:
         start: where it begins.
+        pair: two of them, one for each of the two tasks of an environment that is never reset.
     """
 
     ranges: ClassVar = {"start": "(0, inf)"}
 
     start: float = 1.0
+    pair: bool = False
 
     def build(self, space: ActionSpace, takes_action: bool, seed: int) -> nn.Module:
-        return ScalarModel(self.start)
+        return PairModel.build(lambda *_: ScalarModel(self.start), space, seed) if self.pair else ScalarModel(self.start)

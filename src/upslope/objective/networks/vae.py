@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from upslope.errors import MethodError
 from upslope.objective.base import ActionSpace, ModelNetwork
+from upslope.objective.networks.encoders import vector_size
 from upslope.objective.networks.layers import MLPStack
 from upslope.objective.networks.mlp import HiddenLayers
 
@@ -56,7 +57,7 @@ class ActionVAE(HiddenLayers, ModelNetwork):
     def build(self, space: ActionSpace, takes_action: bool, seed: int) -> nn.Module:
         if space.discrete:
             raise MethodError("an autoencoder of actions is for vectors, and this environment's actions are choices.")
-        size, latent = space.observation[0], self.latents * space.actions
+        size, latent = vector_size(space, type(self).__name__), self.latents * space.actions
         encoder = MLPStack(1, (size + space.actions, *self.hidden, 2 * latent), "relu", False, seed)
         decoder = MLPStack(1, (size + latent, *self.hidden, space.actions), "relu", False, seed ^ 1)
         return VAEModule(encoder, decoder)

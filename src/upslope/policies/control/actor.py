@@ -25,7 +25,24 @@ class Acted(NamedTuple):
     value: Tensor | None
 
 
-class Actor:
+class WithoutMemory:
+    """What acts on an observation alone."""
+
+    memory_size = 0
+    """Numbers that are remembered of an episode."""
+
+    def step(self, observation: np.ndarray, memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The output for observations ``[B, ...]``, and the memories ``[B, memory_size]`` behind them, given those before them.
+
+        A memory begins with zeros, and whoever acts puts zeros where an episode has ended.
+        """
+        return self.output(observation), memory
+
+    def output(self, observation: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+
+class Actor(WithoutMemory):
     """A policy's weights as they stood when it was made: actor and critic fused, on the CPU, where environments are.
 
     The first layers are stacked, later ones stand on the diagonal of one matrix: a step costs one small product per layer
@@ -75,9 +92,9 @@ class Actor:
         columns = {"logp": thought.logp, "entropy": thought.entropy} | ({"value": output[:, -1]} if self.has_value else {})
         return View.of({name: torch.from_numpy(column.reshape(shape)) for name, column in columns.items()})
 
-    def value(self, observation: np.ndarray) -> np.ndarray:
-        """Values ``[B]``; zeros without a critic, as where nothing is known behind a cut."""
-        return self.output(observation)[:, -1] if self.has_value else np.zeros(len(observation), np.float32)
+    def value(self, observation: np.ndarray, memory: np.ndarray) -> np.ndarray:
+        """Values ``[B]`` under memories as in `step`; zeros without a critic, as where nothing is known behind a cut."""
+        return self.step(observation, memory)[0][:, -1] if self.has_value else np.zeros(len(observation), np.float32)
 
     def judged(self, observation: np.ndarray, output: np.ndarray, action: np.ndarray) -> np.ndarray | None:
         """What the critic expects from here on, ``[B]``, given one step's output; nothing without a critic."""

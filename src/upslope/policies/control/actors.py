@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from upslope.objective.networks.balance import sinusoids
+from upslope.objective.networks.flat_network import FlatNetwork
 from upslope.objective.networks.layers import FlatModule, MLPStack
 from upslope.types import Drawn
 
@@ -30,9 +31,10 @@ NUMPY_ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 class ActorNetwork(Protocol):
-    """What a policy's network answers. ``observation`` is ``[N, T, D]``; what it is conditioned on stands in it already."""
+    """What a policy's network answers. ``observation`` is ``[N, T, ...]``; what it is conditioned on stands in it already."""
 
     stack: MLPStack
+    encoder: FlatNetwork | None
 
     def sample(self, observation: Tensor, noise: Tensor, frozen: bool) -> Drawn:
         """Actions for noise ``[N, T, J, A]`` (or uniforms ``[N, T, J]``)."""
@@ -48,12 +50,14 @@ class _Actor(nn.Module):
     certain = False
     """Whether nothing is drawn, so that noise need not be."""
 
-    def __init__(self, stack: MLPStack, actions: int):
+    def __init__(self, stack: MLPStack, actions: int, encoder: FlatNetwork | None = None):
         super().__init__()
-        self.stack, self.actions = stack, actions
+        self.stack, self.actions, self.encoder = stack, actions, encoder
 
     def output(self, observation: Tensor, frozen: bool) -> Tensor:
-        return self.stack(observation.flatten(0, 1), frozen).squeeze(0).unflatten(0, observation.shape[:2])
+        flat = observation.flatten(0, 1)
+        seen = flat if self.encoder is None else self.encoder(flat, frozen)
+        return self.stack(seen, frozen).squeeze(0).unflatten(0, observation.shape[:2])
 
 
 class GaussianActor(_Actor):
@@ -64,8 +68,10 @@ class GaussianActor(_Actor):
         shared: One vector of spreads for all states, in place of a further output of the network.
     """
 
-    def __init__(self, stack: MLPStack, actions: int, squashed: bool, shared: FlatModule | None):
-        super().__init__(stack, actions)
+    def __init__(
+        self, stack: MLPStack, actions: int, squashed: bool, shared: FlatModule | None, encoder: FlatNetwork | None = None
+    ):
+        super().__init__(stack, actions, encoder)
         self.squashed, self.shared = squashed, shared
 
     def parameters_at(self, observation: Tensor, frozen: bool) -> tuple[Tensor, Tensor]:
@@ -96,7 +102,7 @@ class GaussianActor(_Actor):
         if self.shared is None:
             mean, log_std = np.split(output, 2, -1)
         else:
-            mean, log_std = output, self.shared.frozen["log_std"].numpy()
+            mean, log_std = output, self.shared.frozen["log_std"].cpu().numpy()
         mean = mean if self.squashed else np.tanh(mean)
         drawn = mean if greedy else mean + np.exp(np.clip(log_std, *LOG_STD)) * noise
         return np.tanh(drawn) if self.squashed else np.clip(drawn, -1, 1)

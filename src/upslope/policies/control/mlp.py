@@ -43,10 +43,12 @@ class ControlInputs:
     """What a control policy looks at again when it learns."""
 
     observation: Tensor
-    """``[N, T, D]``, as the policy saw it: normalised, if the rollout normalises."""
+    """``[N, T, D]``, as the policy saw it: normalised, if the rollout normalises. Images ``[N, T, ...]`` are bytes."""
+    memory: Tensor | None = None
+    """``[N, S]``: what was remembered in front of each row, of policies that remember."""
 
     def take(self, pick) -> ControlInputs:
-        return ControlInputs(pick(self.observation))
+        return ControlInputs(pick(self.observation), None if self.memory is None else pick(self.memory))
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,8 @@ class MLPPolicy(nn.Module):
         """
         if len(getattr(task, "observation_shape", ())) > 1:
             raise MethodError(
-                f"{task.name} has images as observations, {task.observation_space}; the network MLP takes vectors. Use a method "
-                "with a network for images, or an environment that reports its state as numbers."
+                f"{task.name} has images as observations, {task.observation_space}; an MLPPolicy takes vectors. Take what the part "
+                "MLP() builds for a task, or an environment that reports its state as numbers."
             )
         return cls(task.observation_size, task.action_size, task.continuous, **options)
 

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from upslope.errors import UserError
 from upslope.objective.networks.balance import sinusoids
 from upslope.objective.networks.layers import FlatModule, follow
+from upslope.objective.networks.pair import Pair
+from upslope.policies.control.actor import WithoutMemory
 from upslope.policies.control.actors import LOG_STD, NUMPY_ACTIVATIONS, GaussianActor, numpy_forward, torch_forward
 from upslope.policies.control.greedy import GreedyNetwork, dense_layers
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
@@ -121,7 +123,7 @@ class NetworkPolicy(nn.Module):
         """How the action comes from an observation where nothing is drawn.
 
         Raises:
-            UserError: if a model chooses a coefficient in between.
+            UserError: if a model chooses a coefficient in between, or there are two networks.
         """
         if self.chosen_by:
             raise UserError(
@@ -129,6 +131,11 @@ class NetworkPolicy(nn.Module):
                 "an observation to an action are written as a file. up.load(RUN).predict answers for it."
             )
         network: Any = self.networks[self.reads or POLICY]
+        if isinstance(network, Pair):
+            raise UserError(
+                "this policy is a pair, of which the task's number chooses one, and only a single network is written as a file. "
+                "up.load(RUN).predict answers for it."
+            )
         members, activation, size = dense_layers(network.stack), network.stack.activation, self.space.actions
         if self.space.discrete:
             return GreedyNetwork(members, activation, "best", size)
@@ -177,7 +184,7 @@ class NetworkPolicy(nn.Module):
                 for path, module in network.named_modules():
                     if isinstance(module, FlatModule):
                         own = f"{kind}{name}.{path}." if path != "stack" else f"{kind}{name}."
-                        found |= {f"{own}{piece}": view for piece, view in module.frozen.items()}
+                        found |= {f"{own}{piece}": view for piece, view in module.stored().items()}
         return found
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
@@ -210,8 +217,9 @@ class NetworkPolicy(nn.Module):
         self.load_weights(files.read_tensors("policy.safetensors"))
 
 
-class NetworkActor:
-    """A `NetworkPolicy` made to act, observation by observation, on the CPU."""
+class NetworkActor(WithoutMemory):
+    """A `NetworkPolicy` made to act, observation by observation: small networks on the CPU, where environments are, those with an
+    encoder where their weights are."""
 
     has_value = False
 
@@ -219,15 +227,16 @@ class NetworkActor:
         self.policy = policy
         asked = [policy.reads or POLICY, *([policy.chosen_by] if policy.chosen_by else [])]
         self._sources: list[Any] = [policy.networks[name] for name in asked]
-        elsewhere = policy.device.type != "cpu"
+        self._encoder: Any = getattr(self._sources[0], "encoder", None)
+        elsewhere = policy.device.type != "cpu" and self._encoder is None
         self._copies: list[Any] = [copy.deepcopy(source).cpu() for source in self._sources] if elsewhere else self._sources
-        """The networks on the CPU, where environments are."""
+        """The networks that are asked."""
         self._here, self._chooser = self._copies[0], self._copies[-1] if policy.chosen_by else None
-        stack: Any = self._here.stack
+        stack: Any = self._here.first.stack if isinstance(self._here, Pair) else self._here.stack
         self._stack, self._in_numpy = stack, not policy.plain and stack.activation in NUMPY_ACTIVATIONS
 
     def refresh(self) -> None:
-        """Take the weights as they are now, where they are not on the CPU."""
+        """Take the weights as they are now, where copies of them act."""
         if self._copies is self._sources:
             return
         for here, there in zip(self._copies, self._sources, strict=True):
@@ -235,14 +244,28 @@ class NetworkActor:
                 own.flat.data.copy_(new.flat.data)
 
     def output(self, observation: np.ndarray) -> np.ndarray:
-        """What the actor's network puts out, ``[B, O]``; where the policy reads a model, the mean of its members' values."""
+        """What the actor's network puts out, ``[B, O]``; where the policy reads a model, the mean of its members' values.
+
+        Of a pair it is what the task's network puts out, and behind it the number of the task.
+        """
         if self._chooser is not None:
             with torch.no_grad():
                 coefficient = self._chooser.certain(torch.from_numpy(observation).unsqueeze(1), True).squeeze(1)
             observation = np.concatenate([observation, sinusoids(coefficient).numpy()], -1)
+        if self._encoder is not None:
+            with torch.no_grad():
+                features = self._encoder(torch.from_numpy(observation).to(self.policy.device), True)
+                return self._stack(features, True).mean(0).cpu().numpy()
+        if not isinstance(self._here, Pair):
+            return self._of(self._stack, observation)
+        own, task = np.ascontiguousarray(observation[:, :-1]), observation[:, -1:]
+        found = np.where(task > 0, self._of(self._here.second.stack, own), self._of(self._stack, own))
+        return found if self.policy.reads else np.concatenate([found, task], -1)
+
+    def _of(self, stack: Any, observation: np.ndarray) -> np.ndarray:
         if not self.policy.reads:
-            return numpy_forward(self._stack, observation) if self._in_numpy else torch_forward(self._stack, observation)[0]
-        found = numpy_forward(self._stack, observation, None) if self._in_numpy else torch_forward(self._stack, observation)
+            return numpy_forward(stack, observation) if self._in_numpy else torch_forward(stack, observation)[0]
+        found = numpy_forward(stack, observation, None) if self._in_numpy else torch_forward(stack, observation)
         return found.mean(0)
 
     def unit(self, output: np.ndarray, noise: np.ndarray, greedy: bool = False) -> np.ndarray:
@@ -271,7 +294,7 @@ class NetworkActor:
             found = model.answer(seen.to(policy.device), unit.to(policy.device)[:, None, None], True)
         return found.amin(0).flatten().cpu().numpy()
 
-    def value(self, observation: np.ndarray) -> np.ndarray:
+    def value(self, observation: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Zeros: what a critic thinks depends on the action."""
         return np.zeros(len(observation), np.float32)
 

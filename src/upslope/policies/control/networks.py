@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -11,12 +12,19 @@ from torch import nn
 from upslope.errors import MethodError
 from upslope.fields import shown
 from upslope.objective.networks.balance import WAVES
+from upslope.objective.networks.encoders import DefaultEncoder, Encoder, ImageEncoder, flat_encoder, vector_size
+from upslope.objective.networks.flat_network import FlatNetwork
 from upslope.objective.networks.layers import FlatModule, MLPStack
 from upslope.objective.networks.mlp import HiddenLayers
+from upslope.plain_data import JsonDict
 from upslope.policies.control.actors import CertainActor, FamilyActor, GaussianActor, SoftmaxActor
+from upslope.policies.control.memory import RecurrentMemory
 from upslope.policies.control.mlp import MLPPolicy
 from upslope.policies.control.network_policy import ActionBox, NetworkPolicy
-from upslope.runtime.seeding import mix
+from upslope.policies.control.own_module import with_features
+from upslope.policies.control.pair_actor import PairActor
+from upslope.policies.control.torch_policy import TorchPolicy, draw_orthogonal
+from upslope.runtime.seeding import generator, mix
 from upslope.types import ActionSpace, Method, Network
 
 
@@ -29,6 +37,7 @@ class MLP(Network):
         activation: between the layers. Bounded tanh is the safer one for on-policy control.
         log_std: of a Gaussian policy, the logarithm of its standard deviation where training begins. Lower explores less; actions
             that are chosen from a list have none.
+        encoder: what makes features of an image, in front of all these layers; actor and critics share it.
     """
 
     ranges: ClassVar = {"log_std": "[-20, 20]"}
@@ -36,6 +45,7 @@ class MLP(Network):
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu", "silu"] = "tanh"
     log_std: float = 0.0
+    encoder: Encoder = field(default_factory=DefaultEncoder)
 
     def __post_init__(self) -> None:
         if isinstance(self.hidden, list):
@@ -48,8 +58,72 @@ class MLP(Network):
                 f"{path}.hidden of MLP is {shown(self.hidden)}; it must be the width of each hidden layer, at least 1 each: 64,64."
             )
 
-    def build(self, task: Any, seed: int) -> MLPPolicy:
-        return MLPPolicy.for_task(task, hidden=self.hidden, activation=self.activation, log_std=self.log_std, seed=seed)
+    def build(self, task: Any, seed: int, features: nn.Module | None = None) -> MLPPolicy | TorchPolicy:
+        """The policy of a task.
+
+        Args:
+            features: a module of the user's own in the place of the encoder.
+        """
+        encoder = features or built_encoder(self.encoder, task, seed)
+        options: JsonDict = dict(hidden=self.hidden, activation=self.activation, log_std=self.log_std, seed=seed)
+        if encoder is None:
+            return MLPPolicy.for_task(task, **options)
+        return TorchPolicy(task.observation_shape, task.action_size, task.continuous, encoder=encoder, **options)
+
+
+@dataclass(frozen=True)
+class Recurrent(HiddenLayers, Network):
+    """A policy that remembers: a recurrent cell over the steps of an episode, and behind it layers for the actor and each critic.
+
+    The cell is shared by actor and critics. Each row of a rollout is learned from whole, from what was remembered in front of it:
+    gradients go back to its first step and no further.
+
+    Fields:
+        memory: numbers the cell puts out.
+        cell: ``gru``, or ``lstm``, which keeps as many numbers again to itself.
+        hidden: widths of the layers between the cell and each output.
+        activation: between these layers.
+        log_std: of a Gaussian policy, the logarithm of its standard deviation where training begins.
+        encoder: what makes features of an image, in front of the cell.
+    """
+
+    ranges: ClassVar = {"memory": "[1, 65536]", "log_std": "[-20, 20]"}
+
+    memory: int = 64
+    cell: Literal["gru", "lstm"] = "gru"
+    hidden: tuple[int, ...] = (64,)
+    activation: Literal["tanh", "relu", "silu"] = "tanh"
+    log_std: float = 0.0
+    encoder: Encoder = field(default_factory=DefaultEncoder)
+
+    def build(self, task: Any, seed: int, features: nn.Module | None = None) -> TorchPolicy:
+        """The policy of a task.
+
+        Args:
+            features: a module of the user's own in the place of the encoder.
+        """
+        encoder: Any = features or built_encoder(self.encoder, task, seed)
+        inputs = task.observation_size if encoder is None else encoder.features
+        memory = RecurrentMemory(inputs, self.memory, self.cell, seed)
+        return TorchPolicy(
+            task.observation_shape, task.action_size, task.continuous, hidden=self.hidden, activation=self.activation,
+            encoder=encoder, memory=memory, log_std=self.log_std, seed=seed,
+        )  # fmt: skip
+
+
+def built_encoder(encoder: Encoder, task: Any, seed: int) -> nn.Module | None:
+    """The encoder of a policy that learns from rows just sampled; vectors have none, unless one is named.
+
+    Convolutions of ours begin orthogonal, as the layers behind them do.
+    """
+    axis = task.layout.channel_axis
+    with torch.random.fork_rng(devices=[]):  # modules draw from torch's own generator when they are made
+        made = encoder.build(task.observation_shape, axis, mix(seed, "encoder"))
+    if isinstance(made, nn.Identity):
+        return None
+    if isinstance(made, ImageEncoder):
+        draw_orthogonal(made.modules(), math.sqrt(2), generator(seed, "encoder"))
+    return with_features(made, task, type(encoder).__name__)
 
 
 @dataclass(frozen=True)
@@ -63,9 +137,13 @@ class _TorchNetwork(HiddenLayers, Network):
         lag: how far a slowly following copy of the policy moves towards it each time; 0 keeps none.
         lag_every: updates between two moves of that copy.
         every: updates of the critics between two of the policy.
+        pair: two policies, each for one of the two tasks of an environment that is never reset (`upslope.reset_free`); the last
+            number of an observation says which acts.
+        encoder: what makes features of an observation. It is the policy's own: critics have one, too.
     """
 
     ranges: ClassVar = {"lag": "[0, 1]", "lag_every": "[1, inf)", "every": "[1, inf)"}
+    fewest_layers: ClassVar[int] = 0
 
     hidden: tuple[int, ...] = (256, 256)
     activation: Literal["relu", "tanh", "silu", "gelu"] = "relu"
@@ -73,19 +151,26 @@ class _TorchNetwork(HiddenLayers, Network):
     lag: float = 0.0
     lag_every: int = 1
     every: int = 1
+    pair: bool = False
+    encoder: Encoder = field(default_factory=DefaultEncoder)
 
-    def stack(self, space: ActionSpace, outputs: int, seed: int, more_inputs: int = 0) -> MLPStack:
-        """The layers from an observation to the outputs."""
-        widths = (space.observation[0] + more_inputs, *self.hidden, outputs)
-        return MLPStack(1, widths, self.activation, self.layer_norm, mix(seed, "actor"))
+    def layers(self, space: ActionSpace, outputs: int, seed: int, more_inputs: int = 0) -> tuple[MLPStack, FlatNetwork | None]:
+        """What leads from an observation to the outputs: the last layers, and the encoder before them."""
+        encoder, features = flat_encoder(self.encoder, space, mix(seed, "encoder"))
+        widths = (features + more_inputs, *self.hidden, outputs)
+        return MLPStack(1, widths, self.activation, self.layer_norm, mix(seed, "actor")), encoder
 
     def actor(self, space: ActionSpace, seed: int) -> nn.Module:
         """The network that acts."""
         raise NotImplementedError
 
+    def actors(self, space: ActionSpace, seed: int) -> nn.Module:
+        """That network, or two of them."""
+        return PairActor.build(self.actor, space, seed) if self.pair else self.actor(space, seed)
+
     def build(self, task: Any, seed: int) -> NetworkPolicy:
         space = space_of(task)
-        return NetworkPolicy(space, self.actor(space, seed), box_of(task), self.lag, self.lag_every)
+        return NetworkPolicy(space, self.actors(space, seed), box_of(task), self.lag, self.lag_every)
 
 
 @dataclass(frozen=True)
@@ -102,10 +187,11 @@ class Stochastic(_TorchNetwork):
 
     def actor(self, space: ActionSpace, seed: int) -> nn.Module:
         if space.discrete:
-            return SoftmaxActor(self.stack(space, space.actions, seed), space.actions)
-        outputs = space.actions * (2 if self.std == "state" else 1)
+            stack, encoder = self.layers(space, space.actions, seed)
+            return SoftmaxActor(stack, space.actions, encoder)
+        stack, encoder = self.layers(space, space.actions * (2 if self.std == "state" else 1), seed)
         shared = FlatModule({"log_std": torch.zeros(space.actions)}) if self.std == "shared" else None
-        return GaussianActor(self.stack(space, outputs, seed), space.actions, self.form == "squashed", shared)
+        return GaussianActor(stack, space.actions, self.form == "squashed", shared, encoder)
 
 
 @dataclass(frozen=True)
@@ -122,14 +208,22 @@ class FamilyOfPolicies(Stochastic):
     std: Literal["state", "shared"] = "shared"
     by: str = "balance"
 
+    def check_knobs(self, path: str) -> None:
+        super().check_knobs(path)
+        if self.pair:
+            raise MethodError(f"{path}.pair of FamilyOfPolicies is True; a family of policies has no pair. Take Stochastic().")
+
     def actor(self, space: ActionSpace, seed: int) -> nn.Module:
         if space.discrete:
             raise MethodError(
                 "policy=FamilyOfPolicies() gives vectors, and this environment's actions are choices. Take iql, or dqn."
             )
-        outputs = space.actions * (2 if self.std == "state" else 1)
+        vector_size(space, "policy=FamilyOfPolicies()")
+        if self.encoder != DefaultEncoder():
+            raise MethodError(f"policy.encoder is {self.encoder}, and policy=FamilyOfPolicies() takes vectors as they are.")
+        stack, _ = self.layers(space, space.actions * (2 if self.std == "state" else 1), seed, 2 * WAVES)
         shared = FlatModule({"log_std": torch.zeros(space.actions)}) if self.std == "shared" else None
-        return FamilyActor(self.stack(space, outputs, seed, 2 * WAVES), space.actions, self.form == "squashed", shared)
+        return FamilyActor(stack, space.actions, self.form == "squashed", shared)
 
     def build(self, task: Any, seed: int) -> NetworkPolicy:
         policy = super().build(task, seed)
@@ -144,7 +238,8 @@ class Deterministic(_TorchNetwork):
     def actor(self, space: ActionSpace, seed: int) -> nn.Module:
         if space.discrete:
             raise MethodError("policy=Deterministic() gives vectors, and this environment's actions are choices. Take dqn, or sac.")
-        return CertainActor(self.stack(space, space.actions, seed), space.actions)
+        stack, encoder = self.layers(space, space.actions, seed)
+        return CertainActor(stack, space.actions, encoder)
 
 
 @dataclass(frozen=True)
@@ -169,7 +264,9 @@ class GreedyChoice(Network):
 
 def space_of(task: Any) -> ActionSpace:
     """What networks must know of a task."""
-    return ActionSpace((task.observation_size,), task.action_size, not task.continuous)
+    shape = getattr(task, "observation_shape", (task.observation_size,))
+    axis = task.layout.channel_axis if len(shape) > 1 else None
+    return ActionSpace(shape, task.action_size, not task.continuous, axis)
 
 
 def box_of(task: Any) -> ActionBox | None:

@@ -174,6 +174,7 @@ export class Episodes {
       ` in ${plural(episode.length, "step")}, `,
       h("span", { class: "chip" }, episode.ended ?? "ended"),
       h("span", { class: "chip" }, `seed ${episode.seed}`),
+      Object.entries(episode.level ?? {}).map(([name, value]) => h("span", { class: "chip" }, `${name} ${value}`)),
     );
     let sum = 0;
     this.sums = episode.rewards.map((reward) => (sum += reward ?? 0));

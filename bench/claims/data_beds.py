@@ -1,0 +1,72 @@
+"""Beds of claims about data: variants differ in what they learn from, and each result knows how its data are measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from control_bed import ControlBed, data_folder
+from harness import Cell, Result
+
+REPLAY = "replay"
+MEASURED = ("TQ", "SACo", "action variance", "transition noise", "state similarity")
+
+
+@dataclass(frozen=True)
+class DataBed(ControlBed):
+    """As `ControlBed`; and a variant's settings may name fields of the bed, such as ``data`` or ``data_task``, for itself.
+
+    Fields:
+        explorer: the method whose experience `REPLAY` is, which is also what SACo is measured against; its knobs and settings.
+        measure: report TQ, SACo and the measures of imitation beside every result.
+    """
+
+    explorer: str = "dqn"
+    explorer_knobs: tuple[tuple[str, Any], ...] = ()
+    explorer_settings: tuple[tuple[str, Any], ...] = ()
+    measure: bool = True
+
+    def train(self, cell: Cell) -> Result:
+        own = {field.name for field in dataclasses.fields(self)}
+        bed = dataclasses.replace(self, **{key: value for key, value in cell.settings.items() if key in own})
+        plain = dataclasses.replace(cell, settings={key: value for key, value in cell.settings.items() if key not in own})
+        result = super(DataBed, bed).train(plain)
+        told = bed.measured(cell.seed) if bed.measure else {}
+        return dataclasses.replace(result, cell=cell, extra={**result.extra, **told})
+
+    def dataset(self, seed: int, folder: Path) -> Path:
+        return self._explored(seed, folder) if self.data == REPLAY else super().dataset(seed, folder)
+
+    def measured(self, seed: int) -> dict[str, float]:
+        """What `upslope data describe` says of the seed's data."""
+        from upslope.experience import load_dataset
+        from upslope.experience.measures import describe
+
+        with warnings.catch_warnings(), data_folder() as folder:
+            warnings.simplefilter("ignore")
+            reference = load_dataset(self._explored(seed, folder)) if self.explorer else None
+            found = describe(load_dataset(self.dataset(seed, folder)), reference)
+        near = found.neighbourhoods
+        numbers = (found.tq, found.coverage.saco, near.action_variance, near.transition_noise, near.state_similarity)
+        return dict(zip(MEASURED, map(float, numbers), strict=True)) | {f"advice {found.advice.family}": 1.0}
+
+    def _explored(self, seed: int, folder: Path) -> Path:
+        """The experience of a whole online run, of as many steps as the data have."""
+        import upslope as up
+        from upslope.datasets.making import make_data
+
+        name = "".join(c if c.isalnum() else "-" for c in f"{self.task} explored {self.explorer} {self.data_steps} {seed}")
+        if not (folder / name).exists():
+            settings = {"steps": 1, "horizon": self.data_steps, "eval_problems": 1, **dict(self.explorer_settings)}
+            run = up.train(self.explorer, self.task, knobs=dict(self.explorer_knobs), seed=seed, out=folder / f"{name}-run",
+                           record="none", **settings)  # fmt: skip
+            make_data(name, self.task, "replay", self.data_steps, seed, run.path, out=folder)
+        return folder / name
+
+
+def advised(family: str) -> Any:
+    """A measure: 1 where the data's description named this family of methods."""
+    return lambda result: float(result.extra.get(f"advice {family}", 0.0))

@@ -1,0 +1,91 @@
+"""A user's own module as what a control policy looks through: from observations to features; the heads are ours."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from upslope.errors import UserError
+
+CHANGES_BY_MODE = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
+"""Layers that compute something else while they learn: the policy that is learned would not be the one that acted."""
+
+
+class FeatureModule(nn.Module):
+    """A module whose output is known to be ``features`` numbers."""
+
+    def __init__(self, module: nn.Module, features: int) -> None:
+        super().__init__()
+        self.module, self.features = module, features
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return self.module(observation)
+
+
+class OwnModule:
+    """A module given as ``model``, of which a copy is trained; what no folder can hold, so it is asked for again."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.name = module, type(module).__name__
+
+    def built(self, task: Any) -> FeatureModule:
+        """A copy for a task, in float32, asked once to see what it gives.
+
+        Raises:
+            UserError: if it cannot be copied, its output is not a row of features for each observation, or it cannot be learned as
+                it acts.
+        """
+        self._check_layers()
+        try:
+            module = copy.deepcopy(self.module).to("cpu", torch.float32).requires_grad_(True)
+        except Exception as problem:
+            raise UserError(f"model={self.name}: the run trains a copy, and it cannot be copied: {_line(problem)}.") from problem
+        for given, copied in zip(self.module.parameters(), module.parameters(), strict=True):
+            copied.requires_grad_(given.requires_grad)  # what the user froze stays frozen
+        return with_features(module, task, f"model={self.name}")
+
+    def refuse_text(self) -> None:
+        """Says what answers text instead."""
+        from upslope.policies.given import given_model
+
+        given_model(self.module)
+
+    def _check_layers(self) -> None:
+        for name, layer in self.module.named_modules():
+            if isinstance(layer, CHANGES_BY_MODE) and getattr(layer, "track_running_stats", True):
+                raise UserError(f"model={self.name} has {type(layer).__name__} ({name or 'itself'}), which computes something else "
+                                "while it learns than while it acts. Take LayerNorm or GroupNorm, and no dropout.")  # fmt: skip
+        places: dict[int, str] = {}
+        for name, tensor in self.module.state_dict().items():
+            if tensor.numel() and (other := places.setdefault(tensor.data_ptr(), name)) != name:
+                raise UserError(f"model={self.name} has the same weights as {other} and as {name}; give each of them its own.")
+
+
+def with_features(module: nn.Module, task: Any, name: str) -> FeatureModule:
+    """The module with the number of its features, found by asking it once.
+
+    Args:
+        name: What it is called in messages.
+    """
+    shape, image = (2, *task.observation_shape), task.layout.is_image
+    told = f"{name}: two observations of {task.name}, {'bytes' if image else 'numbers'} {shape},"
+    try:
+        with torch.no_grad():
+            found = module(torch.zeros(shape, dtype=torch.uint8 if image else torch.float32))
+    except Exception as problem:
+        cure = " It is given bytes: begin with observation.float() / 255." if image else ""
+        raise UserError(f"{told} make it raise {_line(problem)}.{cure}") from problem
+    if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != 2 or not found.numel() or not found.is_floating_point():
+        what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise UserError(f"{told} give {what}; it must be features, a row of floats for each: (2, F). Heads are added behind it.")
+    if not bool(found.isfinite().all()):
+        raise UserError(f"{told} give features that are not finite. Look at its weights.")
+    return FeatureModule(module, int(found.shape[1]))
+
+
+def _line(problem: Exception) -> str:
+    """An error of the user's code, in one line."""
+    return " ".join(f"{type(problem).__name__}: {problem}".split())[:200].rstrip(".:")
