@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
+import image_environment
 import pytest
 import torch
+from pushed_and_back import FILE, PAIR_KNOBS, VICE_KNOBS
 
+from upslope.errors import Remark
+from upslope.learners.actor_critic import ActorCritic
+from upslope.learners.graphed_updates import recordable
+from upslope.methods import catalogue, find
 from upslope.policies.forward.triton import launch
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.tiny import character_tokenizer
 from upslope.rollout.engines import torch_engine as engine_module
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.rollout.text import sampled_rows
+from upslope.runtime.settings import Settings
+from upslope.setting_up import set_up
+from upslope.testing.drawn import kinds
+from upslope.testing.runs import random_dataset
 from upslope.types import Sampling
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -108,32 +121,37 @@ def test_kernels_learn_what_plain_torch_learns(kind, monkeypatch):
 # -- learning from stored experience ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["sac", "td3", "dqn", "dqn from images", "serl"])
+STORED = [name for name, method in catalogue().items() if method.learner == "actor-critic"]
+
+
+def stored_learner(name: str, device: str, updates: int = 80) -> ActorCritic:
+    """A learner on a small task; of a method made for datasets, on random episodes first, and acting from the third step on."""
+    method = find(name.split()[0])
+    pair = name.endswith("a pair")
+    asks = method.offline or any(getattr(part, "needs_dataset", False) for _, part in method.parts())
+    task = "gym:Pendulum-v1" if "continuous" in kinds(method) else "gym:CartPole-v1"
+    task = f"{image_environment.__file__}:Beacon" if "images" in name else task
+    task = f"{FILE}:pair" if pair else task
+    more = PAIR_KNOBS | VICE_KNOBS if pair else {}
+    waits = {f"{path}.steps": 40 for path, part in method.held("acting") if getattr(part, "steps", 0) > 40}
+    settings = Settings(
+        steps=6, horizon=40, updates_per_step=updates, minibatch=64, seed=3, device=device, lr=1e-4, offline_steps=2 if asks else 0
+    )
+    made = set_up(method, task, "tiny", settings, knobs=waits | more, dataset=random_dataset(task) if asks else None)
+    return ActorCritic(made.method, made.policy, made.rollout, made.settings)
+
+
+@pytest.mark.parametrize("name", [*STORED, "dqn from images", "serl with VICE and a pair"])
 def test_recorded_updates_on_a_gpu_are_those_of_the_cpu(name, monkeypatch):
-    """Losses to rounding, over blocks that are made, recorded and played again; of serl with VICE, whose penalty is a gradient
-    within a gradient, and a pair."""
-    import image_environment
-    from pushed_and_back import FILE, PAIR_KNOBS, VICE_KNOBS
-
-    from upslope.learners.actor_critic import ActorCritic
-    from upslope.methods import find
-    from upslope.runtime.settings import Settings
-    from upslope.setting_up import set_up
-    from upslope.testing.runs import random_dataset
-
-    def learner(device: str) -> ActorCritic:
-        task = {"dqn": "gym:CartPole-v1", "serl": f"{FILE}:pair"}.get(name, "gym:Pendulum-v1")
-        task = f"{image_environment.__file__}:Beacon" if "images" in name else task
-        settings = Settings(steps=6, horizon=40, updates_per_step=80, minibatch=64, seed=3, device=device, lr=1e-4)
-        more, dataset = (PAIR_KNOBS | VICE_KNOBS, random_dataset(task)) if name == "serl" else ({}, None)
-        made = set_up(find(name.split()[0]), task, "tiny", settings, knobs={"acting.0.steps": 40} | more, dataset=dataset)
-        return ActorCritic(made.method, made.policy, made.rollout, made.settings)
-
+    """Losses to rounding, over blocks that are made, recorded and played again; nobody says that a recording failed."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # of convolutions torch keeps ten bits otherwise
-    there, here = learner("cuda"), learner("cpu")
-    for step in range(1, 7):
-        found, expected = there.step(step), here.step(step)
-    assert there.graphed is not None and any(each.graph is not None for each in there.graphed._recordings.values())
+    there, here = stored_learner(name, "cuda"), stored_learner(name, "cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Remark)
+        for step in range(1, 7):
+            found, expected = there.step(step), here.step(step)
+    assert there.graphed is not None and there.graphed.records == recordable(there.method)
+    assert any(each.graph is not None for each in there.graphed._recordings.values()) == recordable(there.method)
     for key in (key for key in expected if key.endswith(("loss", "_value"))):
         assert found[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-4), key
 
@@ -144,9 +162,6 @@ def test_a_step_of_ppo_from_images_is_that_of_the_cpu(policy):
     from picture_environment import Sides
 
     from upslope.learners.policy_gradient import PolicyGradient
-    from upslope.methods import find
-    from upslope.runtime.settings import Settings
-    from upslope.setting_up import set_up
 
     gymnasium.register("Sides-v0", entry_point=Sides, max_episode_steps=6)
     found = {}
@@ -166,3 +181,33 @@ def test_a_step_of_ppo_from_images_is_that_of_the_cpu(policy):
     assert metrics["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=1e-2)
     for name, weight in weights.items():
         torch.testing.assert_close(moved[name], weight, rtol=1e-3, atol=2e-4)
+
+
+def test_a_learner_that_is_gone_does_not_spoil_the_next_recording():
+    """One after the other in a process, each left to the garbage collector while the next one records."""
+    for name in ("rlpd", "famo2o", "awac", "bc", "sac"):
+        there = stored_learner(name, "cuda")
+        there.cycle = there  # only the collector frees it
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Remark)
+            for step in range(1, 4):
+                there.step(step)
+        assert any(each.graph is not None for each in there.graphed._recordings.values()), name
+
+
+def test_a_recording_that_fails_goes_back_to_its_stream(monkeypatch):
+    """Whatever waits for the device fails; the updates are made one by one and are those of the CPU."""
+    there, here = stored_learner("td3", "cuda"), stored_learner("td3", "cpu")
+    learn, before = there.graphed.learn, torch.cuda.current_stream()
+
+    def waiting(rows: Any, *given: Any) -> None:
+        rows.step_reward.sum().item()
+        learn(rows, *given)
+
+    there.graphed.learn = waiting
+    with pytest.warns(Remark, match="cannot be recorded"):
+        for step in range(1, 7):
+            found, expected = there.step(step), here.step(step)
+    assert torch.cuda.current_stream() == before and not there.graphed.records
+    assert found["q_loss"] == pytest.approx(expected["q_loss"], rel=1e-3, abs=1e-4)
+    stored_learner("sac", "cuda").step(1)  # and the next one may record

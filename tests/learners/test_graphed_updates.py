@@ -1,17 +1,24 @@
 """Blocks of updates are the same updates: here without a recording; on a GPU the recording is held against these."""
 
+import gc
+from typing import Any
+
 import choice_environments
 import image_environment
 import pytest
 import torch
 from pushed_and_back import FILE, PAIR_KNOBS, VICE_KNOBS
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from upslope.errors import Remark
 from upslope.learners.actor_critic import ActorCritic
-from upslope.learners.graphed_updates import BLOCK, GraphedUpdates, cycle_of
-from upslope.methods import find
+from upslope.learners.graphed_updates import BLOCK, GraphedUpdates, cycle_of, recordable
+from upslope.methods import catalogue, find
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
-from upslope.testing.runs import random_dataset
+from upslope.testing.drawn import kinds
+from upslope.testing.runs import STORED, random_dataset
+from upslope.testing.table_nets import small
 
 SMALL = {"policy.hidden": (8, 8), "models.q.network.hidden": (8, 8)}
 TASKS = {"sac": "gym:Pendulum-v1", "td3": "gym:Pendulum-v1", "dqn": "gym:CartPole-v1"}
@@ -95,3 +102,128 @@ def test_blocks_from_images_end_in_the_same_weights():
     weights = plain.policy.weights()
     assert all(torch.equal(weight, weights[key]) for key, weight in blocks.policy.weights().items())
     assert any(key.startswith("lagged.q.encoder.") for key in weights)
+
+
+# -- what cannot be recorded ---------------------------------------------------------------------------------------------------
+
+WAITS = ("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "bincount",
+         "repeat_interleave", "lift_fresh")  # fmt: skip
+"""Operations whose result the CPU reads, or that bring numbers from there: on a GPU they wait, and a recording fails."""
+STORED_METHODS = [name for name, method in catalogue().items() if method.learner == "actor-critic"]
+
+
+class NothingWaits(TorchDispatchMode):
+    """Refuses what a recording on a GPU would."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        by_mask = name.startswith("index") and any(
+            each is not None and each.dtype in (torch.bool, torch.uint8)
+            for each in (args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ())
+        )
+        if name in WAITS or by_mask:
+            raise AssertionError(f"{func} waits for the device")
+        return func(*args, **(kwargs or {}))
+
+
+def watched(name: str, kind: str) -> ActorCritic:
+    """A learner that makes blocks, each in a world in which nothing can be read or made on the CPU once it has been made."""
+    method, task = find(name), {"continuous": "gym:Pendulum-v1", "discrete": "gym:CartPole-v1"}[kind]
+    asks = method.offline or any(getattr(part, "needs_dataset", False) for _, part in method.parts())
+    waits = {f"{path}.steps": 8 for path, part in method.held("acting") if getattr(part, "steps", 0) > 8}
+    settings = Settings(**{**STORED, "offline_steps": 1 if asks else 0, "horizon": 1, "updates_per_step": 2 * BLOCK})
+    dataset = random_dataset(task) if asks else None
+    made = set_up(small(method).with_knobs(waits), task, "tiny", settings, dataset=dataset)
+    found = ActorCritic(made.method, made.policy, made.rollout, made.settings)
+    blocks = found.graphed = GraphedUpdates(made.policy, made.method, found._draw, found._learn)
+    play = blocks._play
+
+    def checked(recording: Any, first: int) -> None:
+        # What is made without saying where lands on a device that nothing can be computed on together with the others.
+        with torch.device("meta"), NothingWaits():
+            play(recording, first)
+        checked.played += 1
+
+    checked.played = 0
+    blocks._play = checked
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in STORED_METHODS if recordable(find(name))])
+def test_an_update_can_be_recorded(name):
+    """On a GPU it could: nothing in it waits for a number, and nothing is made on the CPU."""
+    for kind in kinds(find(name)):
+        found = watched(name, kind)
+        for step in range(1, 9):  # until enough was gathered to learn from
+            found.step(step)
+            if found.graphed._play.played:
+                break
+        else:
+            raise AssertionError(f"{kind}: no block was made twice")
+
+
+def test_a_search_on_the_cpu_is_not_recorded():
+    assert [name for name in STORED_METHODS if not recordable(find(name))] == ["prdc"]
+
+
+class BrokenRecording:
+    """A recording that fails at its end, as torch's do, and leaves its stream behind."""
+
+    def __init__(self, streams: list[str]):
+        self.streams = streams
+
+    def __enter__(self) -> None:
+        self.streams.append("recording")
+
+    def __exit__(self, *raised: Any) -> None:
+        raise RuntimeError("operation failed due to a previous error during capture\nin detail")
+
+
+class Stream:
+    """Torch's context: it goes back to where it came from."""
+
+    def __init__(self, streams: list[str]):
+        self.streams = streams
+
+    def __enter__(self) -> None:
+        self.before = list(self.streams)
+
+    def __exit__(self, *raised: Any) -> None:
+        self.streams[:] = self.before
+
+
+def test_a_recording_that_fails_leaves_everything_as_it_was(monkeypatch):
+    """The updates are made one by one, on the stream of before, and are the same."""
+    streams = ["own"]
+    for name, fake in {
+        "synchronize": lambda: None, "CUDAGraph": object, "current_stream": lambda: None,
+        "stream": lambda _: Stream(streams), "graph": lambda _: BrokenRecording(streams),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, fake)
+    plain, blocks = learner("td3", False), learner("td3", True)
+    blocks.graphed.records = True
+    made, play = [], blocks.graphed._play
+    # What is recorded is not computed.
+    monkeypatch.setattr(
+        blocks.graphed, "_play", lambda *given: made.append(streams[-1]) if streams[-1] == "recording" else play(*given)
+    )
+    plain.step(1)
+    with pytest.warns(Remark, match=r"as a CUDA graph \(operation failed .* capture\); they are made one by one"):
+        blocks.step(1)
+    assert made == ["recording"] and streams == ["own"] and gc.isenabled() and not blocks.graphed.records
+    weights = plain.policy.weights()
+    assert all(torch.equal(weight, weights[key]) for key, weight in blocks.policy.weights().items())
+
+
+def test_what_waits_is_seen():
+    given = torch.tensor([1.0, -1.0, 2.0])
+    for wrong in (
+        lambda x: x[x > 0],
+        lambda x: x.sum().item(),
+        lambda x: x + torch.arange(3),
+        lambda x: torch.tensor([1.0, 2.0, 3.0]) * x,
+        lambda x: x.nonzero(),
+        lambda x: float(x[0]) if x[0] else 0.0,
+    ):
+        with pytest.raises((AssertionError, RuntimeError)), torch.device("meta"), NothingWaits():
+            wrong(given)

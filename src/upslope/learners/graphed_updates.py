@@ -43,6 +43,11 @@ def cycle_of(method: Method, policy: NetworkPolicy) -> int:
     return math.lcm(*delays)
 
 
+def recordable(method: Method) -> bool:
+    """Whether all of an update is computed on the device: a model that is solved, not descended, answers from the CPU."""
+    return not method.solved
+
+
 class Sums:
     """Metrics of a block, added up on the device."""
 
@@ -126,7 +131,7 @@ class GraphedUpdates:
         self.device, self.cycle, self.draw, self.learn = policy.device, cycle_of(method, policy), draw, learn
         self._policy, device = policy, policy.device
         self._rare = [every for _, every in policy.lags.values() if every > RARE]
-        self.records = device.type == "cuda"
+        self.records = device.type == "cuda" and recordable(method)
         self._recordings: dict[tuple[int, int], _Recording] = {}
         self._totals: dict[str, tuple[Tensor, int]] = {}
 
@@ -198,19 +203,22 @@ class GraphedUpdates:
     def _record(self, recording: _Recording, first: int) -> None:
         """Records the block. Where a part waits for the device or copies from the CPU, updates are made one by one from now on."""
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
+        graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
         gc.collect()  # to free what an earlier learner left on the device would spoil a recording under way
         gc.disable()
         try:
-            with torch.cuda.graph(graph):
+            # A recording that fails does not go back to the stream it came from.
+            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
                 self._play(recording, first)
         except RuntimeError as problem:
             self.records = False
+            torch.cuda.synchronize()
             told = f"updates cannot be recorded as a CUDA graph ({str(problem).splitlines()[0]}); they are made one by one, slower."
             warnings.warn(Remark(told), stacklevel=2)
             return
         finally:
-            gc.enable()
+            if collects:
+                gc.enable()
         recording.graph = graph
 
     def _add(self, recording: _Recording) -> None:

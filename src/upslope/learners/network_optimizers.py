@@ -10,7 +10,7 @@ from torch import Tensor
 
 from upslope.learners.adam import Adam
 from upslope.learners.optimizer_step import learning_rate
-from upslope.objective.networks.layers import collecting
+from upslope.objective.networks.layers import collect_gradients
 from upslope.policies.control.network_policy import NetworkPolicy, flat_modules
 from upslope.runtime.settings import Settings
 from upslope.types import Method, State
@@ -52,8 +52,7 @@ class NetworkOptimizers:
 
     def apply(self, name: str, loss: Tensor) -> None:
         """One step of a network down its loss."""
-        with collecting(self.modules[name]):
-            loss.backward()
+        collect_gradients(loss, self.modules[name])
         limit = self.settings.grad_clip
         if limit and math.isfinite(limit):
             gradients = [module.flat.grad for module in self.modules[name] if module.flat.grad is not None]

@@ -32,7 +32,9 @@ class DiscriminatorModel(nn.Module):
 
     def logits(self, observation: Tensor, frozen: bool, state: Tensor, action: Tensor, following: Tensor | None = None) -> Tensor:
         """Logits ``[..., 2]`` of the sources; action vectors ``[..., A]`` or ids ``[...]``."""
-        seen = nn.functional.one_hot(action, self.choices).to(state.dtype) if self.choices else action
+        seen = action
+        if self.choices:  # torch's `one_hot` waits for the largest id
+            seen = state.new_zeros((*action.shape, self.choices)).scatter_(-1, action.unsqueeze(-1), 1.0)
         inputs = torch.cat([state, seen] if following is None else [state, seen, following], -1)
         found = self.stack(inputs.flatten(0, -2), frozen)[0].unflatten(0, inputs.shape[:-1])
         return self.bound * found.tanh()

@@ -7,8 +7,7 @@ copy are one operation each, however many layers there are.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import torch
@@ -27,7 +26,7 @@ class FlatModule(nn.Module):
     """
 
     collects = False
-    """Whether a backward pass may add gradients to those of the vector without handing them on (`collecting`)."""
+    """Whether a backward pass may add gradients to those of the vector without handing them on (`collect_gradients`)."""
 
     def __init__(self, pieces: Mapping[str, Tensor]):
         super().__init__()
@@ -188,17 +187,13 @@ def follow(lagged: FlatModule, module: FlatModule, rate: float) -> None:
             lagged.flat.lerp_(module.flat, rate)
 
 
-@contextmanager
-def collecting(modules: Sequence[FlatModule]) -> Iterator[None]:
-    """A backward pass within adds the gradients of these modules where they stand, beginning from zero.
-
-    What is asked of `torch.autograd.grad` is handed back outside of it only.
-    """
+def collect_gradients(loss: Tensor, modules: Sequence[FlatModule]) -> None:
+    """A backward pass that adds the gradients of these modules up where they stand, beginning from zero."""
     for module in modules:
         module.zero_gradient()
-        module.collects = True
+        module.__dict__["collects"] = True  # setting an attribute of torch's modules looks for parameters first
     try:
-        yield
+        loss.backward()
     finally:
         for module in modules:
-            module.collects = False
+            module.__dict__["collects"] = False

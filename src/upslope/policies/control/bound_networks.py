@@ -6,6 +6,7 @@ model's loss reaches that model, the actor's the policy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -104,7 +105,7 @@ class BoundNetworks:
         if (mask := self.action_mask(at)) is not None:
             return _uniform_among(mask, drawn)
         if self.discrete:
-            logp = drawn.new_full(shape, -torch.tensor(float(self.action_size)).log().item())
+            logp = drawn.new_full(shape, -math.log(self.action_size))
             return Drawn((drawn * self.action_size).long().clamp_max(self.action_size - 1), logp)
         return Drawn(2 * drawn - 1, drawn.new_full(shape, -0.6931471805599453 * self.action_size))
 
