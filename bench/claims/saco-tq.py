@@ -52,7 +52,8 @@ CLAIM = Claim(
     seeds=5,
     curves={"return": "return"},
     chosen="""on seed 100 a first setting (discount 0.99, 600 updates at 3e-3) left dqn at 0 on all data but the expert's: values
-    one step apart differ by a hundredth there. With a discount of 0.8 and 1,000 updates at 5e-3, random and expert data were tried.""",
+    one step apart differ by a hundredth there. With a discount of 0.8 and 1,000 updates at 5e-3, random and expert data were
+    tried.""",
 )
 
 if __name__ == "__main__":
