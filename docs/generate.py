@@ -251,13 +251,14 @@ def _claims(method: Method) -> list[str]:
     said = []
     for page in sorted((DOCS / "claims").glob("*.md")):
         title, heading, shown = page.stem, "", ""
+        measured = method.learner == "measure" and page.stem == method.name  # it trains nothing, so all lines are about its data
         lines = []
         for line in page.read_text(encoding="utf-8").splitlines():
             if line.startswith("# "):
                 title = line[2:]
             elif line.startswith("## "):
                 heading = line[3:]
-            elif line.startswith(f"- {method.name}: "):
+            elif line.startswith(f"- {method.name}: ") or (measured and line.startswith("- ") and "**" in line):
                 if heading != shown:
                     lines += ["", f"{heading}:", ""] if lines else [f"{heading}:", ""]
                     shown = heading

@@ -18,6 +18,7 @@ import control_bed  # noqa: E402
 import control_envs  # noqa: E402
 import many  # noqa: E402
 from control_bed import SHARED, ControlBed, env_steps_until, final_return  # noqa: E402
+from data_beds import REPLAY, DataBed  # noqa: E402
 from harness import Claim, Result, Statement, Variant, run_cell  # noqa: E402
 
 SMALL_POLICY = {"policy.hidden": (8, 8)}
@@ -155,3 +156,42 @@ def test_many_claims_run_at_once_go_on_where_they_stopped_and_are_told_later(tmp
     assert capsys.readouterr().out.splitlines()[-1] == "example"
     with pytest.raises(SystemExit, match="no claim 'dappo'"):
         many.main(["list", "dappo"])
+
+
+def test_variants_can_differ_in_their_data_and_know_how_they_are_measured(tmp_path, monkeypatch):
+    monkeypatch.setenv(SHARED, str(tmp_path))
+    claim = control(
+        variants={"calm": Variant("bc", SMALL_POLICY, {"data_task": "CalmDetour"}), "own": Variant("bc", SMALL_POLICY)},
+        bed=DataBed("Detour", data="expert", data_steps=60, explorer="", episodes=2),
+        statements=[Statement("calm", "above", "own", "final return")],
+    )
+    calm, own = (run_cell(cell) for cell in claim.cells([3]))
+    assert sorted(folder.name for folder in tmp_path.iterdir() if folder.is_dir()) == [
+        "CalmDetour-expert-2000-60-3",
+        "Detour-expert-2000-60-3",
+    ]
+    assert calm.extra["transition noise"] < own.extra["transition noise"]
+    assert calm.extra["advice imitation"] == 1.0 and calm.cell.settings["data_task"] == "CalmDetour"
+
+
+def test_the_experience_of_an_explorer_is_data_and_a_measure_of_others(tmp_path):
+    bed = DataBed(
+        "gym:upslope/Chain-v0", data=REPLAY, data_steps=80, explorer_knobs=(("models.q.network.hidden", (8,)),),
+        explorer_settings=(("updates_per_step", 2), ("minibatch", 8)),
+    )  # fmt: skip
+    made = load_dataset(bed.dataset(0, tmp_path))
+    assert made.card.recipe == "replay" and made.card.decisions == 80
+    assert bed.dataset(0, tmp_path) == tmp_path / made.card.name
+
+
+@pytest.mark.parametrize("noise", [control_envs.CalmDetour, control_envs.EitherDetour, control_envs.ShakyDetour])
+def test_who_shows_the_detour_arrives(noise):
+    for seed in range(5):
+        world = noise()
+        world.reset(seed=seed)
+        over, steps = False, 0
+        while not over and steps < 50:
+            _, _, over, _, _ = world.step(world.best_action(np.zeros(4)))
+            steps += 1
+            assert np.linalg.norm(world.place) >= world.radius
+        assert over

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,11 @@ class DataBed(ControlBed):
         with warnings.catch_warnings(), data_folder() as folder:
             warnings.simplefilter("ignore")
             reference = load_dataset(self._explored(seed, folder)) if self.explorer else None
-            found = describe(load_dataset(self.dataset(seed, folder)), reference)
+            data = load_dataset(self.dataset(seed, folder))
+            if self.data == REPLAY:  # a run's own end counts as its expert; here all data are measured by the world's
+                card = load_dataset(dataclasses.replace(self, data="random").dataset(seed, folder)).card
+                data = dataclasses.replace(data, card=dataclasses.replace(data.card, random=card.random, expert=card.expert))
+            found = describe(data, reference)
         near = found.neighbourhoods
         numbers = (found.tq, found.coverage.saco, near.action_variance, near.transition_noise, near.state_similarity)
         return dict(zip(MEASURED, map(float, numbers), strict=True)) | {f"advice {found.advice.family}": 1.0}
@@ -59,8 +64,11 @@ class DataBed(ControlBed):
         from upslope.datasets.making import make_data
 
         name = "".join(c if c.isalnum() else "-" for c in f"{self.task} explored {self.explorer} {self.data_steps} {seed}")
-        if not (folder / name).exists():
-            settings = {"steps": 1, "horizon": self.data_steps, "eval_problems": 1, **dict(self.explorer_settings)}
+        settings = {"steps": 1, "horizon": self.data_steps, "eval_problems": 1, **dict(self.explorer_settings)}
+        with open(folder / f"{name}.lock", "w") as lock:  # whoever comes second waits, and finds it
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if (folder / name).exists():
+                return folder / name
             run = up.train(self.explorer, self.task, knobs=dict(self.explorer_knobs), seed=seed, out=folder / f"{name}-run",
                            record="none", **settings)  # fmt: skip
             make_data(name, self.task, "replay", self.data_steps, seed, run.path, out=folder)

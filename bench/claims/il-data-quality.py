@@ -39,7 +39,8 @@ CLAIM = Claim(
     ],
     seeds=5,
     curves={"return": "return"},
-    chosen="sizes, rates and the three levels of noise were set beforehand; nothing was tried.",
+    chosen="""rates and the levels of noise were set beforehand. 400 steps of data were tried on seed 100 and 150 on seeds 100 and
+    101; both gave the same picture, in which large noise did not hurt, and nothing was changed by that.""",
 )
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from control_bed import final_return
 from data_beds import REPLAY, DataBed, advised
 from harness import Claim, Statement, Variant, extra, main
 
-TABLE = {"models.q.network.hidden": (64,), "models.q.lag_every": 25}
+TABLE = {"models.q.network.hidden": (64,), "models.q.lag_every": 25, "data.gamma": 0.8}
 RETURN = "final return"
 HIGH, LOW = ("expert", "noisy"), ("random", "replay")
 DATA = {"random": "random", "mixed": "mixed:expert=0.2", "replay": REPLAY, "noisy": "noisy:eps=0.2", "expert": "expert"}
@@ -31,9 +31,9 @@ CLAIM = Claim(
         episodes=20,
         explorer="dqn",
         explorer_knobs=tuple(TABLE.items()),
-        explorer_settings=(("updates_per_step", 300), ("minibatch", 64), ("lr", 3e-3)),
+        explorer_settings=(("updates_per_step", 300), ("minibatch", 64), ("lr", 5e-3)),
     ),
-    settings={"steps": 2, "updates_per_step": 300, "lr": 3e-3, "minibatch": 64, "eval_problems": 5},
+    settings={"steps": 2, "updates_per_step": 500, "lr": 5e-3, "minibatch": 128, "eval_problems": 5},
     conditions={name: {"bed": {"data": recipe}} for name, recipe in DATA.items()},
     measures={
         RETURN: final_return,
@@ -51,7 +51,9 @@ CLAIM = Claim(
     ],
     seeds=5,
     curves={"return": "return"},
-    chosen="sizes and rates were set beforehand.",
+    chosen="""on seed 100 a first setting (discount 0.99, 600 updates at 3e-3) left dqn at 0 on all data but the expert's: values
+    one step apart differ by a hundredth there. With a discount of 0.8 and 1,000 updates at 5e-3, random and expert data were
+    tried.""",
 )
 
 if __name__ == "__main__":
