@@ -75,12 +75,15 @@ class PolicyViews:
         policy, part = self.references.compared(method, name), reference_parts(method)[name]
         return self.columns(method, policy, part.sees(rows), frozenset())
 
-    def before_update(self, method: Method, rows: Trajectories) -> Trajectories:
-        """The current policy's columns, without gradient, for parts that read them before the update is cut."""
+    def before_update(self, method: Method, rows: Trajectories, moved: bool) -> Trajectories:
+        """The current policy's columns, without gradient, for parts that read them before the update is cut.
+
+        Args:
+            moved: whether the policy is another one than when the step began.
+        """
         early = estimator.early_columns(method)
         if not early:
             return rows
-        moved = rows.draw > 0 or bool(method.terms)  # a term's own update may have come before
         if not moved and rows.proximal is not None and early <= set(rows.proximal.columns()):
             return rows.replace(current=rows.proximal)
         return rows.replace(current=self.columns(method, self.policy, rows, early - {"logp"}))
