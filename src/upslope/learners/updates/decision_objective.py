@@ -69,7 +69,7 @@ class DecisionObjective:
             values = self._repeat(record, share, columns)
             return record.grads(values), PendingMetrics(record.entries, values)
         leaves = View.of({name: torch.from_numpy(column).requires_grad_() for name, column in columns.items()})
-        rows = self.views.before_update(self.method, share.rows().replace(draw=draw), draw > 0 or bool(self.method.terms))
+        rows = self.views.before_update(self.method, share.rows().replace(draw=draw))
         if record is None and self._repeats:
             outcome = self._recorded(share, rows, leaves)
         else:

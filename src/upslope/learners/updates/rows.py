@@ -14,7 +14,7 @@ from torch.autograd.graph import increment_version
 from upslope.learners.metrics import MetricSums
 from upslope.learners.nonfinite import norm_of
 from upslope.learners.optimizer_step import OptimizerStep
-from upslope.learners.policy_views import PolicyViews
+from upslope.learners.policy_views import PolicyViews, has_updates_before
 from upslope.learners.token_trace import TokenTrace
 from upslope.learners.updates.column_grads import as_leaf, column_grads
 from upslope.learners.updates.slicing import deal_groups, pack, rows_of_groups, share_groups
@@ -115,8 +115,7 @@ class RowUpdater:
                 sums.merge(each.sums, f"{each.loss.name}_")
 
     def _begin(self, loss: RowLoss, rows: Trajectories, number: int, sums: MetricSums) -> _Begun:
-        moved = number > 0 or bool(self.method.terms)  # a term's own update may have come before
-        rows = self.views.before_update(loss.method, rows.replace(draw=number), moved)
+        rows = self.views.before_update(loss.method, rows.replace(draw=number), moved=has_updates_before(self.method))
         batch = estimator.begin_update(loss.method, rows).replace(current=None)
         sums.add("learning", 0.0, batch.sampled.sum())
         if loss.scale != 1.0:
