@@ -42,11 +42,13 @@ class MetricSums:
         """Adds these when a mean is asked for: an update on a few decisions has no time for it."""
         self.pending.append(pending)
 
-    def merge(self, other: MetricSums) -> None:
+    def merge(self, other: MetricSums, prefix: str = "") -> None:
+        """Adds what another has gathered, each name with the prefix; only without one may some of it be deferred."""
+        assert not (prefix and other.pending)
         self.pending += other.pending
         for name, totals in other.totals.items():
-            self.totals[name] += totals
-            self.counts[name] += other.counts[name]
+            self.totals[prefix + name] += totals
+            self.counts[prefix + name] += other.counts[name]
 
     def means(self) -> Metrics:
         """Mean of each name; nothing observed is left out."""

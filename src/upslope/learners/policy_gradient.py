@@ -7,6 +7,7 @@ and of a rollout. How a step is cut into updates is the business of `upslope.lea
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -21,10 +22,10 @@ from upslope.learners.references import References, of_older_checkpoint
 from upslope.learners.token_trace import TokenTrace, TracedStep
 from upslope.learners.updates.base import Updater
 from upslope.learners.updates.decisions import DecisionUpdater
-from upslope.learners.updates.rows import RowUpdater
+from upslope.learners.updates.rows import BesideRows, RowLoss, RowUpdater
 from upslope.learners.updates.slicing import keep_rows
 from upslope.objective import estimator
-from upslope.objective.base import Controller, Data, State
+from upslope.objective.base import Controller, Data, LossTerm, State
 from upslope.runtime.seeding import generator, mix
 from upslope.runtime.settings import Settings
 from upslope.types import (
@@ -115,8 +116,8 @@ class PolicyGradient:
         metrics = sampling_metrics(sampled, rows) | self.rollout.metrics()
         if method.data:
             sampled, rows = self._with_data(method, sampled)
-        rows, trace, found = self._learn_from(method, rows, step)
-        metrics = component_metrics(rows) | metrics | found if rows.rows else metrics
+        rows, trace, found = self._learn_from(method, rows, step, torch.unique(sampled.group))
+        metrics = (component_metrics(rows) if rows.rows else {}) | metrics | found
         self.last = rows if rows.rows else None
         self.traced = TracedStep(sampled, rows, trace.columns) if trace else None
         for path, part in _stateful(method):
@@ -133,19 +134,42 @@ class PolicyGradient:
             "tokens_per_second": tokens / max(ended - began, 1e-9),
         }
 
-    def _learn_from(self, method: Method, rows: Trajectories, step: int) -> tuple[Trajectories, TokenTrace | None, Metrics]:
-        """The rows as they were learned from, what the updates showed of their tokens if that is recorded, and metrics."""
-        traced = self.settings.record != "none" and self.rollout.traced
-        if not rows.rows:
-            return rows, TokenTrace(rows) if traced else None, {}
-        rows = self.views.before_step(method, rows, self._leaves_proximal(method, rows))
-        rows = estimator.annotate(method, rows)
-        rows = keep_rows(rows, estimator.kept(method, rows, late=True))
-        metrics = self.views.kl_to_start(rows, method)
+    def _learn_from(
+        self, method: Method, rows: Trajectories, step: int, groups: Tensor
+    ) -> tuple[Trajectories, TokenTrace | None, Metrics]:
+        """The rows as they were learned from, what the updates showed of their tokens if that is recorded, and metrics.
+
+        Args:
+            groups: Names of all that were sampled, filtered out or not.
+        """
+        traced, metrics = self.settings.record != "none" and self.rollout.traced, Metrics()
+        if rows.rows:
+            rows = self.views.before_step(method, rows, self._leaves_proximal(method, rows))
+            rows = estimator.annotate(method, rows)
+            rows = keep_rows(rows, estimator.kept(method, rows, late=True))
+            metrics = self.views.kl_to_start(rows, method)
         trace = TokenTrace(rows) if traced else None
-        metrics |= self._learn(method, rows, step, trace)
-        self.optimizer_step.check_weights(rows)
+        if rows.rows or any(self._aside(term, rows) for _, term in method.terms):
+            metrics |= self._learn(method, rows, step, trace, groups)
+            self.optimizer_step.check_weights(rows)
         return rows, trace, metrics
+
+    @staticmethod
+    def _aside(term: LossTerm, rows: Trajectories) -> Trajectories | None:
+        """The rows put aside for a term; none where there is not one."""
+        found = rows.aside.get(term.source)
+        return found if found is not None and found.rows else None
+
+    def _beside(self, method: Method, rows: Trajectories) -> list[BesideRows]:
+        """The terms that learn in the step's own updates, with their rows as the policy sees them before the first."""
+        found = []
+        for name, term in method.terms:
+            if term.when == "with" and (aside := self._aside(term, rows)) is not None:
+                own = term.as_method(name, method)
+                aside = aside.replace(state=rows.state, memory=rows.memory, progress=rows.progress)
+                aside = self.views.before_step(own, aside, self._leaves_proximal(method, rows))
+                found.append(BesideRows(RowLoss(own, name, term.scale), estimator.annotate(own, aside)))
+        return found
 
     def _leaves_proximal(self, method: Method, rows: Trajectories) -> bool:
         """Whether the policy leaves the proximal one before the step's last update."""
@@ -213,29 +237,32 @@ class PolicyGradient:
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
-    def updater(self, method: Method) -> Updater:
+    def updater(self, method: Method, beside: Sequence[BesideRows] = (), groups: Tensor | None = None) -> Updater:
         """How updates are made: on single decisions if policy and method allow it, else on rows in slices.
 
         An update holds whole units of what the method must see at once, so a ratio of sequences is not cut into decisions, and
         neither is what a mean per sequence averages.
         """
         alone = estimator.slice_scope(method) == "decision" and not estimator.filled(method.aggregate).by_row
-        if self.policy.independent_decisions and alone:
+        if self.policy.independent_decisions and alone and not beside:
             policy = cast(DecisionPolicy, self.policy)
             return DecisionUpdater(method, policy, self.views, self.optimizer_step, self.settings)
-        return RowUpdater(method, self.views, self.optimizer_step, self.settings)
+        return RowUpdater(method, self.views, self.optimizer_step, self.settings, beside, groups)
 
-    def _learn(self, method: Method, rows: Trajectories, step: int, trace: TokenTrace | None) -> Metrics:
+    def _learn(self, method: Method, rows: Trajectories, step: int, trace: TokenTrace | None, groups: Tensor) -> Metrics:
         """All updates of a step."""
         lr = self.optimizer_step.set_learning_rate()
+        updater = self.updater(method, self._beside(method, rows), groups)
         metrics = self._learn_terms(method, rows, "before")
-        sums, updates = self._passes(method, trace.rows if trace else rows, step, trace)
+        sums, updates = self._passes(method, updater, trace.rows if trace else rows, step, trace)
         metrics |= self._learn_terms(method, rows, "after")
         return metrics | sums.means() | {"lr": lr, "updates": float(updates)}
 
-    def _passes(self, method: Method, rows: Trajectories, step: int, trace: TokenTrace | None) -> tuple[MetricSums, int]:
+    def _passes(
+        self, method: Method, updater: Updater, rows: Trajectories, step: int, trace: TokenTrace | None
+    ) -> tuple[MetricSums, int]:
         """The passes over the rows, until all are made or a controller ends them; and how many updates that were."""
-        updater, sums, updates = self.updater(method), MetricSums(), 0
+        sums, updates = MetricSums(), 0
         for number in range(self.settings.passes or 1):
             for share in updater.shares(rows, generator(self.settings.seed, "order", step, number)):
                 shown = MetricSums() if method.controller else sums
@@ -252,12 +279,12 @@ class PolicyGradient:
         """One update for each further term of that time, on the rows put aside for it."""
         metrics: Metrics = {}
         for name, term in method.terms:
-            aside = rows.aside.get(term.source)
-            if term.when != when or aside is None or not aside.rows:
+            if term.when != when or (aside := self._aside(term, rows)) is None:
                 continue
             own, sums = term.as_method(name, method), MetricSums()
             aside = estimator.annotate(own, aside.replace(state=rows.state, memory=rows.memory))
-            RowUpdater(own, self.views, self.optimizer_step, self.settings).update(aside, aside.draw, sums)
+            updater = RowUpdater(own, self.views, self.optimizer_step, self.settings, scale=term.scale)
+            updater.update(aside, aside.draw, sums)
             metrics |= {f"{name}_{key}": value for key, value in sums.means().items()}
         return metrics
 

@@ -16,6 +16,11 @@ WATCHED_ROWS = 64
 """Rows on which the KL to the start is measured when the method itself does not need it."""
 
 
+def has_updates_before(method: Method) -> bool:
+    """Whether some term has an update of its own before those of the step."""
+    return any(term.when == "before" for _, term in method.terms)
+
+
 class PolicyViews:
     """Evaluates the policy and its references, as a method wants them evaluated.
 
@@ -75,12 +80,16 @@ class PolicyViews:
         policy, part = self.references.compared(method, name), reference_parts(method)[name]
         return self.columns(method, policy, part.sees(rows), frozenset())
 
-    def before_update(self, method: Method, rows: Trajectories) -> Trajectories:
-        """The current policy's columns, without gradient, for parts that read them before the update is cut."""
+    def before_update(self, method: Method, rows: Trajectories, moved: bool = False) -> Trajectories:
+        """The current policy's columns, without gradient, for parts that read them before the update is cut.
+
+        Args:
+            moved: that an update which the rows do not know of came before in this step.
+        """
         early = estimator.early_columns(method)
         if not early:
             return rows
-        moved = rows.draw > 0 or bool(method.terms)  # a term's own update may have come before
+        moved |= rows.draw > 0 or has_updates_before(method)
         if not moved and rows.proximal is not None and early <= set(rows.proximal.columns()):
             return rows.replace(current=rows.proximal)
         return rows.replace(current=self.columns(method, self.policy, rows, early - {"logp"}))

@@ -371,8 +371,11 @@ class LossTerm(Part):
     scope = "step"
     source: str
     """Name of the rows that a data part put aside for it."""
-    when: Literal["before", "after"]
-    """Whether its update comes before the step's own or after them."""
+    when: Literal["before", "with", "after"]
+    """Whether it has an update of its own, before the step's or after them, or adds its loss to the updates that the groups of its
+    rows were dealt to."""
+    scale: float
+    """What its loss is multiplied with."""
 
     def as_method(self, name: str, of: Method) -> Method:
         """The method this term is on its rows."""

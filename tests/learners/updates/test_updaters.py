@@ -55,7 +55,7 @@ def test_one_update_is_the_same_by_rows_and_by_decisions():
     for updater in (DecisionUpdater, RowUpdater):
         made = learner(find("ppo"), settings)
         if updater is RowUpdater:
-            made.updater = lambda method, made=made: RowUpdater(method, made.views, made.optimizer_step, made.settings)  # type: ignore[method-assign]
+            made.updater = lambda method, *beside, made=made: RowUpdater(method, made.views, made.optimizer_step, made.settings)  # type: ignore[method-assign]
         made.step(1)
         both.append(weights(made))
     torch.testing.assert_close(*both, rtol=0, atol=2e-6)

@@ -4,57 +4,132 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
+from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from upslope.learners.metrics import MetricSums
 from upslope.learners.nonfinite import norm_of
 from upslope.learners.optimizer_step import OptimizerStep
-from upslope.learners.policy_views import PolicyViews
+from upslope.learners.policy_views import PolicyViews, has_updates_before
 from upslope.learners.token_trace import TokenTrace
 from upslope.learners.updates.column_grads import as_leaf, column_grads
-from upslope.learners.updates.slicing import pack, share_groups
+from upslope.learners.updates.slicing import deal_groups, pack, rows_of_groups, share_groups
 from upslope.objective import estimator
 from upslope.runtime.settings import Settings
-from upslope.types import Method, Trajectories
+from upslope.types import Method, Scope, Trajectories
+
+
+@dataclass(frozen=True, eq=False)
+class RowLoss:
+    """A loss over rows: the step's own, or that of a term beside it.
+
+    Fields:
+        name: of the term, before its metrics.
+        scale: what the loss is multiplied with.
+    """
+
+    method: Method
+    name: str = ""
+    scale: float = 1.0
+
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        return estimator.slice_columns(self.method)
+
+    @cached_property
+    def scope(self) -> Scope:
+        return estimator.slice_scope(self.method)
+
+
+@dataclass(frozen=True, eq=False)
+class BesideRows:
+    """The rows of a term whose loss is added to the step's own updates, annotated."""
+
+    loss: RowLoss
+    rows: Trajectories
+
+
+@dataclass(frozen=True, eq=False)
+class _Begun:
+    """A loss at the beginning of an update: what of its rows has a gradient."""
+
+    loss: RowLoss
+    rows: Trajectories
+    batch: Trajectories
+    """The rows, with all that is fixed over the update."""
+    learning: Tensor
+    sums: MetricSums
 
 
 class RowUpdater:
-    """Deals out whole groups, and goes forward and backward on slices that fit into memory."""
+    """Deals out whole groups, and goes forward and backward on slices that fit into memory.
 
-    def __init__(self, method: Method, views: PolicyViews, optimizer: OptimizerStep, settings: Settings):
+    Args:
+        beside: terms that learn in the same updates.
+        groups: names of all groups that are dealt out, those among them of which no row is left; without any, those of the rows.
+        scale: what the loss of the method itself is multiplied with.
+    """
+
+    def __init__(self, method: Method, views: PolicyViews, optimizer: OptimizerStep, settings: Settings,
+                 beside: Sequence[BesideRows] = (), groups: Tensor | None = None, scale: float = 1.0):  # fmt: skip
         self.method, self.views, self.optimizer, self.settings = method, views, optimizer, settings
-        self.needs, self.scope = estimator.slice_columns(method), estimator.slice_scope(method)
+        self.own, self.beside, self.groups = RowLoss(method, scale=scale), beside, groups
 
     def shares(self, rows: Trajectories, order: torch.Generator) -> Sequence[Trajectories]:
+        """The updates of a pass. The rows of terms that go with one stand in its ``aside``, under the term's name."""
         cuts = self.settings.updates_per_step
         policy = self.views.policy
         if not cuts and getattr(policy, "sized_in_decisions", policy.independent_decisions):
             cuts = math.ceil(int(rows.sampled.sum()) / (self.settings.minibatch or 64))
-        return share_groups(rows, cuts or 1, order)
+        if not self.beside:
+            return share_groups(rows, cuts or 1, order)
+        assert self.groups is not None
+        return [
+            rows_of_groups(rows, dealt).replace(aside={each.loss.name: rows_of_groups(each.rows, dealt) for each in self.beside})
+            for dealt in deal_groups(self.groups, cuts or 1, order)
+        ]
 
     def update(self, share: Trajectories, number: int, sums: MetricSums, trace: TokenTrace | None = None) -> None:
-        method, policy, optimizer = self.method, self.views.policy, self.optimizer
-        rows = self.views.before_update(method, share.replace(draw=number))
-        batch = estimator.begin_update(method, rows).replace(current=None)
-        sums.add("learning", 0.0, batch.sampled.sum())
-        learning = (~estimator.silent_rows(method, batch)).nonzero().squeeze(1)
-        if not len(learning):  # Adam would move even on zeros
+        begun = [self._begin(self.own, share, number, sums)] if share.rows else []
+        for each in self.beside:
+            if (rows := share.aside[each.loss.name]).rows:
+                begun.append(self._begin(each.loss, rows, number, MetricSums()))
+        optimizer, learning = self.optimizer, [each for each in begun if len(each.learning)]
+        if learning:
+            optimizer.optimizer.zero_grad(set_to_none=True)
+            for each in learning:
+                self._backward(each, trace if each.loss is self.own else None)
+            moved = optimizer.apply(norm_of(optimizer.grads()), sums)
+            # A fused optimiser does not say so itself, and what was computed with the old weights must not be used any more.
+            increment_version(optimizer.parameters())
+            if not moved:
+                failed = learning[0]
+                optimizer.report_skipped(failed.loss.method, failed.rows, failed.loss.needs)
+        else:  # Adam would move even on zeros
             sums.add("empty_updates", 1.0, 1.0)
-            return
-        optimizer.optimizer.zero_grad(set_to_none=True)
-        for index in pack(batch, learning, policy.slice_tokens(batch), policy.token_budget(), self.scope, policy.pads):
-            self._backward(batch if len(index) == batch.rows else batch.take_rows(index), sums, trace)
-        moved = optimizer.apply(norm_of(optimizer.grads()), sums)
-        # A fused optimiser does not say so itself, and what was computed with the old weights must not be used any more.
-        increment_version(optimizer.parameters())
-        if not moved:
-            optimizer.report_skipped(method, rows, self.needs)
+        for each in begun:
+            if each.loss is not self.own:
+                sums.merge(each.sums, f"{each.loss.name}_")
 
-    def _backward(self, piece: Trajectories, sums: MetricSums, trace: TokenTrace | None) -> None:
-        """Backward pass of one slice. The objective sees detached columns; their gradients then go through the policy."""
-        view = self.views.evaluate(self.method, self.views.policy, piece, self.needs)
-        grads = column_grads(self.method, piece, view.map(as_leaf), sums, trace)
-        columns = view.columns()
-        torch.autograd.backward([columns[name] for name in grads], list(grads.values()))
+    def _begin(self, loss: RowLoss, rows: Trajectories, number: int, sums: MetricSums) -> _Begun:
+        rows = self.views.before_update(loss.method, rows.replace(draw=number), moved=has_updates_before(self.method))
+        batch = estimator.begin_update(loss.method, rows).replace(current=None)
+        sums.add("learning", 0.0, batch.sampled.sum())
+        if loss.scale != 1.0:
+            assert batch.share is not None
+            batch = batch.replace(share=batch.share * loss.scale)
+        return _Begun(loss, rows, batch, (~estimator.silent_rows(loss.method, batch)).nonzero().squeeze(1), sums)
+
+    def _backward(self, begun: _Begun, trace: TokenTrace | None) -> None:
+        """Backward passes, slice by slice. The objective sees detached columns; their gradients then go through the policy."""
+        loss, batch, policy = begun.loss, begun.batch, self.views.policy
+        for index in pack(batch, begun.learning, policy.slice_tokens(batch), policy.token_budget(), loss.scope, policy.pads):
+            piece = batch if len(index) == batch.rows else batch.take_rows(index)
+            view = self.views.evaluate(loss.method, policy, piece, loss.needs)
+            grads = column_grads(loss.method, piece, view.map(as_leaf), begun.sums, trace)
+            columns = view.columns()
+            torch.autograd.backward([columns[name] for name in grads], list(grads.values()))

@@ -18,12 +18,21 @@ BatchT = TypeVar("BatchT", bound=Batch)
 
 def share_groups(batch: BatchT, updates: int, generator: torch.Generator) -> list[BatchT]:
     """The updates of a pass: whole groups, dealt out at random in equal shares, rows in their original order."""
-    index, groups = batch.group_index()
-    if updates <= 1 or groups <= 1:
+    groups = torch.unique(batch.group)
+    if updates <= 1 or len(groups) <= 1:
         return [batch]
-    order = torch.randperm(groups, generator=generator)
-    index = index.cpu()  # where the order was drawn
-    return [batch.take_rows(torch.isin(index, share)) for share in order.tensor_split(min(updates, groups))]
+    return [rows_of_groups(batch, share) for share in deal_groups(groups, updates, generator)]
+
+
+def deal_groups(groups: Tensor, updates: int, generator: torch.Generator) -> list[Tensor]:
+    """Names of groups dealt out at random to the updates of a pass, in equal shares."""
+    order = torch.randperm(len(groups), generator=generator)
+    return [groups[share.to(groups.device)] for share in order.tensor_split(max(min(updates, len(groups)), 1))]
+
+
+def rows_of_groups(batch: BatchT, groups: Tensor) -> BatchT:
+    """The rows of these groups, in their original order."""
+    return batch.take_rows(torch.isin(batch.group, groups))
 
 
 @dataclass(frozen=True, eq=False)
