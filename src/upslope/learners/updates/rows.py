@@ -98,11 +98,11 @@ class RowUpdater:
         for each in self.beside:
             if (rows := share.aside[each.loss.name]).rows:
                 begun.append(self._begin(each.loss, rows, number, MetricSums()))
-        optimizer, learning = self.optimizer, [each for each in begun if len(each.learning)]
+        optimizer, learning = self.optimizer, [one for one in begun if len(one.learning)]
         if learning:
             optimizer.optimizer.zero_grad(set_to_none=True)
-            for each in learning:
-                self._backward(each, trace if each.loss is self.own else None)
+            for one in learning:
+                self._backward(one, trace if one.loss is self.own else None)
             moved = optimizer.apply(norm_of(optimizer.grads()), sums)
             # A fused optimiser does not say so itself, and what was computed with the old weights must not be used any more.
             increment_version(optimizer.parameters())
@@ -111,9 +111,9 @@ class RowUpdater:
                 optimizer.report_skipped(failed.loss.method, failed.rows, failed.loss.needs)
         else:  # Adam would move even on zeros
             sums.add("empty_updates", 1.0, 1.0)
-        for each in begun:
-            if each.loss is not self.own:
-                sums.merge(each.sums, f"{each.loss.name}_")
+        for one in begun:
+            if one.loss is not self.own:
+                sums.merge(one.sums, f"{one.loss.name}_")
 
     def _begin(self, loss: RowLoss, rows: Trajectories, number: int, sums: MetricSums) -> _Begun:
         rows = self.views.before_update(loss.method, rows.replace(draw=number), moved=has_updates_before(self.method))
