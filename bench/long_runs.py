@@ -20,9 +20,9 @@ from typing import Any
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "claims"
 NAME = "long-runs"
 ABOUT = """Single runs on a GPU, of the defaults of their method but where it is said. A score is the mean return of some greedy
-episodes; the interval in a line is that over the episodes of the last evaluation, of one run with one seed. Acting is
-a CPU's, in the same process; its share of the time includes waiting for the GPU's last updates, whose weights it needs. Updates a
-second are those of the remaining time."""
+episodes; the interval in a line is that over the episodes of the last evaluation, of one run with one seed. Acting is a CPU's,
+in the same process, beside other jobs on 16 cores; its share of the time includes waiting for the GPU's last updates, whose
+weights it needs. Updates a second are those of the remaining time."""
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -56,11 +56,23 @@ def line_of(run: dict[str, Any]) -> str:
     """What came out; a method's page quotes it."""
     last = run["curve"][-1]
     told = f"- {run['method']}: {run['task']}, {last['at']:,.0f} steps: return **{last['score']:.0f}** "
-    told += f"({last['low']:.0f} to {last['high']:.0f} over {last['episodes']} episodes; {run['curve'][0]['score']:.0f} before). "
+    told += f"({last['low']:.0f} to {last['high']:.0f} over {last['episodes']} episodes; {run['curve'][0]['score']:.0f} untrained"
+    told += f", {run['curve'][-2]['score']:.0f} at the evaluation before it). "
+    if run["env_steps"] < (planned := run["sizes"]["envs"] * run["sizes"]["horizon"] * run["sizes"]["steps"]):
+        told += f"Cut off at {run['env_steps']:,.0f} of {planned:,} steps. "
+    told += _steadiness([point["score"] for point in run["curve"]])
     told += (
         f"{run['updates']:,.0f} updates in {run['minutes']:.1f} minutes, {run['updates_per_second']:,.0f} a second while learning; "
     )
     return told + f"acting took {run['acting_share']:.0%} of the time."
+
+
+def _steadiness(scores: list[float]) -> str:
+    """How often it fell back, told only where it did."""
+    level = max(scores) - 0.1 * abs(max(scores))
+    later = scores[next(number for number, score in enumerate(scores) if score >= level) + 1 :]
+    fell = sum(score < level for score in later)
+    return f"Of {len(later)} evaluations after the first within a tenth of the highest, {fell} fell below that. " if fell else ""
 
 
 def write(runs: list[dict[str, Any]], pages: Path) -> Path:

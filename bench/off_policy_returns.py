@@ -6,9 +6,9 @@
 
 Online (sac on HalfCheetah-v5, td3 on Hopper-v5): 60,000 steps of one environment, an update for each, the defaults of
 Stable-Baselines3 on both sides, and in td3 on both the noise of 0.1 that its paper has. From data (td3-bc, iql, cql): the same made
-dataset on both sides, d3rlpy's default networks and rates. A run is a process with one thread; it judges itself by ten greedy
-episodes every tenth of the way, so that a run that is cut off has told what it had. Both sides are compared at the last point that
-all runs of both have reached. Intervals are 95 %, by Student's t over seeds.
+dataset on both sides, the defaults of each, which in td3-bc and iql are the same networks and rates and in cql are not. A run is a
+process with one thread; it judges itself by ten greedy episodes every tenth of the way, so that a run that is cut off has told what
+it had. Both sides are compared at the last point that all runs of both have reached. Intervals are 95 %, by Student's t over seeds.
 """
 
 from __future__ import annotations

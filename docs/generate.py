@@ -258,7 +258,9 @@ def _claims(method: Method) -> list[str]:
                 title = line[2:]
             elif line.startswith("## "):
                 heading = line[3:]
-            elif line.startswith(f"- {method.name}: ") or (measured and line.startswith("- ") and "**" in line):
+            elif line.startswith((f"- {method.name}: ", f"- {method.name}+")) or (
+                measured and line.startswith("- ") and "**" in line
+            ):
                 if heading != shown:
                     lines += ["", f"{heading}:", ""] if lines else [f"{heading}:", ""]
                     shown = heading

@@ -245,6 +245,20 @@ def test_a_claim_runs_from_declaration_to_page(tmp_path, capsys):
     assert json.loads((tmp_path / "again" / "data" / "example.json").read_text()) == told
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_fewer_than_three_seeds_judge_nothing(tmp_path, seeds):
+    claim = example(conditions={"plain": {}}, settings={"steps": 2, "lr": 0.3, "tasks_per_step": 4})
+    main(claim, ["--workers", "1", "--seeds", str(seeds), "--out", str(tmp_path)])
+    page = (tmp_path / "example.md").read_text()
+    judged = [line for line in page.splitlines() if line.startswith("- ")]
+    assert judged and all(f"seeds: {seeds}, too few for an interval)" in line for line in judged)
+    assert all("**not shown at this scale** (difference " in line for line in judged) and "Tables: interquartile" not in page
+    assert f"Of {claim.seeds} planned seeds {seeds} came out whole" in page
+    assert ("One seed (0), paired" if seeds == 1 else "2 seeds (0 to 1), paired") in page
+    (row,) = [line for line in page.splitlines() if line.startswith("| final J |")]
+    assert "[" not in row and row.count(",") == 2 * (seeds - 1)
+
+
 def test_a_text_bed_is_a_whole_run():
     settings = {"steps": 2, "tasks_per_step": 2, "samples_per_task": 2, "warm_start": 0.0, "eval_problems": 4}
     bed = TextBed("reverse:length=2", "tiny:layers=1,width=32", after=partial(sampled_answers, problems=3, samples=8))

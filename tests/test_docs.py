@@ -319,13 +319,16 @@ def test_a_method_page_tells_what_the_claims_found(tmp_path: Path, monkeypatch: 
     module = generator()
     (tmp_path / "claims").mkdir()
     page = "# a claim\n\n## K=4\n\n- dhpo: more than grpo: **held**\n- gspo: less\n\n"
-    page += "## K=8\n\n- dhpo: more than grpo: **did not hold**\n"
+    page += "## K=8\n\n- dhpo: more than grpo: **did not hold**\n- dhpo+noise: more\n- dhpo-entropy: less\n"
     (tmp_path / "claims" / "dhpo.md").write_text(page)
     monkeypatch.setattr(module, "DOCS", tmp_path)
     found = module.method_page(catalogue()["dhpo"])
     assert "[a claim](../claims/dhpo.md)" in found
-    assert "K=4:\n\n- dhpo: more than grpo: **held**\n\nK=8:\n\n- dhpo: more than grpo: **did not hold**\n" in found
-    assert "- gspo: less" in module.method_page(catalogue()["gspo"])
+    assert (
+        "K=4:\n\n- dhpo: more than grpo: **held**\n\nK=8:\n\n- dhpo: more than grpo: **did not hold**\n- dhpo+noise: more\n"
+        in found
+    )
+    assert "dhpo-entropy: less" not in found and "- gspo: less" in module.method_page(catalogue()["gspo"])
     assert "Not measured yet." in module.method_page(catalogue()["rloo"])
 
 

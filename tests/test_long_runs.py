@@ -44,7 +44,21 @@ def test_a_runs_folder_gives_its_curve_and_its_speed(folder):
 def test_the_page_says_what_came_out_and_is_written_anew_from_its_data(folder, tmp_path, capsys):
     long_runs.main(["page", str(folder), "--pages", str(tmp_path / "pages")])
     told = capsys.readouterr().out
-    assert "- sac: gym:Hopper-v5, 160 steps: return **10** (8 to 12 over 5 episodes; 1 before)." in told
+    assert (
+        "- sac: gym:Hopper-v5, 160 steps: return **10** (8 to 12 over 5 episodes; 1 untrained, 1 at the evaluation before" in told
+    )
+    assert "before it). Cut off at 160 of 240 steps. 160 updates" in told
     assert (tmp_path / "pages" / "long-runs.png").exists()
     long_runs.main(["page", "--pages", str(tmp_path / "pages")])
     assert capsys.readouterr().out == told
+
+
+def test_a_run_that_falls_back_is_said_to(folder, tmp_path, capsys):
+    metrics = folder / "metrics.jsonl"
+    again = {"kind": "step", "updates": 80.0, "seconds": 30.0, "seconds_sampling": 10.0, "step": 3, "env_steps": 240.0}
+    judged = {"kind": "evaluation", "step": 3, "score": 8.9, "low": 8.0, "high": 12.0, "episodes": 5}
+    metrics.write_text(metrics.read_text() + json.dumps(again) + "\n" + json.dumps(judged) + "\n")
+    long_runs.main(["page", str(folder), "--pages", str(tmp_path / "pages")])
+    told = capsys.readouterr().out
+    assert "Cut off" not in told
+    assert "it). Of 1 evaluations after the first within a tenth of the highest, 1 fell below that. 240 updates" in told

@@ -19,6 +19,8 @@ POINTS = 100
 """Most points of a curve in the plot and in the data."""
 SMOOTH = 5
 """Steps over which the curves of whole runs are averaged: their metrics are samples, those of a table are exact."""
+FEWEST = 3
+"""Seeds from which on there are intervals and verdicts: one seed alone would "hold" with an interval of no width."""
 
 
 # -- statistics ------------------------------------------------------------------------------------------------------------
@@ -86,11 +88,16 @@ class Found:
         theirs = self.values(condition, said.theirs, said.measure) if isinstance(said.theirs, str) else [said.theirs] * len(ours)
         mean, low, high = paired_difference(ours, theirs)
         better = (low, high) if said.higher else (-high, -low)
+        if len(ours) < FEWEST:
+            better = (-np.inf, np.inf)
         result = verdict(better[0] + said.margin, better[1] + said.margin)
         digits = max(3, 2 - int(np.floor(np.log10(max(abs(low), abs(high), 1e-9)))))
         number = f"{{:+.{min(digits, 8)}f}}".format
         name = said.theirs if against else f"{said.theirs:g}"
-        told = f"(difference {number(mean)}, interval {number(low)} to {number(high)})"
+        told = (
+            f"interval {number(low)} to {number(high)}" if len(ours) >= FEWEST else f"seeds: {len(ours)}, too few for an interval"
+        )
+        told = f"(difference {number(mean)}, {told})"
         return f"- {said.ours}: {said.words} {name}: **{result}** {told}"
 
     def intervals(self) -> int:
@@ -144,7 +151,8 @@ def _head(claim: Claim, results: Sequence[Result]) -> list[str]:
     changed = {**claim.settings, "steps": len(results[0].metrics)}
     lines = [f"# {claim.title}", "", *_wrapped(claim.about), ""]
     lines += [f"Bed: `{shown(claim.bed)}`.", f"Settings: {', '.join(f'{key} {value}' for key, value in changed.items())}."]
-    paired = f"{len(seeds)} seeds ({seeds[0]} to {seeds[-1]}), paired: with one seed every variant starts from the same weights "
+    count = f"{len(seeds)} seeds ({seeds[0]} to {seeds[-1]})" if len(seeds) > 1 else f"One seed ({seeds[0]})"
+    paired = f"{count}, paired: with one seed every variant starts from the same weights "
     lines += [*_wrapped(f"{paired} and sees the same tasks and the same noise."), ""]
     return [*lines, *(f"* {label}: {variant}" for label, variant in claim.variants.items()), ""]
 
@@ -175,7 +183,7 @@ def versions_here() -> str:
 
 
 def _made(found: Found, seconds: float, workers: int, command: str, versions: str) -> list[str]:
-    claim, count = found.claim, found.intervals()
+    claim, count, seeds = found.claim, found.intervals(), len({each.cell.seed for each in found.results})
     took = f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
     processes = f"with {workers} processes of one thread" if workers > 1 else "with one process of one thread"
     processes = processes if workers else "of one core"
@@ -183,6 +191,9 @@ def _made(found: Found, seconds: float, workers: int, command: str, versions: st
     about += "theirs, with its 95% bootstrap interval; held if it lies on the claimed side, did not hold if on the other. "
     about += "There is one such interval" if count == 1 else f"There are {count} such intervals"
     about += f", and no correction is made for their number: {_by_chance(count)} would exclude zero by chance."
+    if seeds < FEWEST:
+        about = f"Of {claim.seeds} planned seeds {seeds} came out whole, too few for an interval: nothing is judged. Tables: the "
+        about += "values of the seeds. Lines: mean of the paired differences, ours minus theirs."
     made = f"*Made by `{command}` in {took} {processes} ({versions or versions_here()}). "
     made += f"Numbers: [data/{claim.name}.json](data/{claim.name}.json).*"
     chosen = f"How the setting was chosen: {claim.chosen}"
@@ -209,9 +220,11 @@ def shown(value: Any) -> str:
 
 
 def cell_text(values: Sequence[float], form: Callable[[float], str] | None = None) -> str:
-    """``IQM [low, high]``."""
+    """``IQM [low, high]``; the values themselves where they are too few."""
     three = spread(values)
     form = form or ("{:.3f}".format if max(map(abs, three)) < 100 else "{:.1f}".format)
+    if len(values) < FEWEST:
+        return ", ".join(map(form, values))
     middle, low, high = map(form, three)
     return f"{middle} [{low}, {high}]"
 
