@@ -62,7 +62,7 @@ def test_every_shown_knob_can_be_set() -> None:
         (["train", "grpo", "--clip-range", "0.1"], "'--set surrogate.low=...' or '--set surrogate.high=...'?"),
         (["train", "grpo", "--leave-one-out"], "Did you mean '--set advantage.leave_one_out=...'?"),
         (["train", "dhpo", "--epsilon-high", "1"], "'--set surrogate.token.high=...' or '--set surrogate.sequence.high=...'?"),
-        (["train", "grpo", "--batch-size", "8"], "Did you mean '--tasks-per-step' (text) or '--minibatch' (control)?"),
+        (["train", "grpo", "--batch-size", "8"], "Did you mean '--tasks-per-step' or '--minibatch' (control)?"),
         (["train", "grpo", "--num-generations", "8"], "Did you mean '--samples-per-task'?"),
         (["train", "grpo", "--max-completion-length", "8"], "Did you mean '--max-tokens'?"),
         (["train", "grpo", "--gradient-accumulation-steps", "8"], "Did you mean '--tasks-per-step'?"),

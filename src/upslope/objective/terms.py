@@ -20,6 +20,7 @@ class Term(LossTerm):
         when: one update of its own ``"before"`` the step's updates or ``"after"`` them; or ``"with"`` them: each row adds its loss
             to the update that its group was dealt to, and both make one optimiser step.
         scale: what its loss is multiplied with.
+        weight: which of its decisions matter, as in a method's own slot.
     """
 
     ranges: ClassVar = {"scale": "[0, inf)"}

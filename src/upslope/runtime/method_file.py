@@ -206,6 +206,8 @@ def name_of(kind: type[Part]) -> str:
 
 def _knob(value: object) -> Any:
     """A value of a knob that is set by domain; a whole part as text."""
+    if isinstance(value, tuple) and not any(isinstance(item, Part) for item in value):
+        return list(value)
     return value if isinstance(value, (bool, int, float, str)) else as_text(value)
 
 

@@ -56,7 +56,12 @@ class ByDomain:
         return () if instance is None else vars(instance)[self.name]
 
     def __set__(self, instance: object, value: Mapping[str, Any] | Iterable[tuple[str, Knobs]] | None) -> None:
-        vars(instance)[self.name] = tuple((domain, pairs(knobs)) for domain, knobs in pairs(value))
+        vars(instance)[self.name] = tuple((domain, _hashable(pairs(knobs))) for domain, knobs in pairs(value))
+
+
+def _hashable(knobs: tuple[tuple[str, Any], ...]) -> Knobs:
+    """Knobs with tuples in place of lists: a method is a value."""
+    return tuple((path, tuple(value) if isinstance(value, list) else value) for path, value in knobs)
 
 
 def pairs(value: object) -> tuple:

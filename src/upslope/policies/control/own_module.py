@@ -31,7 +31,7 @@ class FeatureModule(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class ModuleEncoder(Encoder):
+class _ModuleEncoder(Encoder):
     """A module in the place of an encoder while networks are built; no method is written down with it."""
 
     module: nn.Module
@@ -54,7 +54,7 @@ class OwnModule:
         """
         names = {f.name for f in dataclasses.fields(part)} if dataclasses.is_dataclass(part) else set()
         if "encoder" in names:
-            return dataclasses.replace(part, encoder=ModuleEncoder(self.checked(task)))  # type: ignore[type-var]
+            return dataclasses.replace(part, encoder=_ModuleEncoder(self.checked(task)))  # type: ignore[type-var]
         inner = getattr(part, "network", None) if "network" in names else None
         return dataclasses.replace(part, network=self.put_into(inner, task)) if inner is not None else part  # type: ignore[type-var]
 
