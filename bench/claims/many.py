@@ -124,7 +124,7 @@ def page(found: dict[str, Claim], out: Path, pages: Path, first_seed: int) -> No
         ]  # fmt: skip
         command = f"python bench/claims/many.py run --out FOLDER {name} && python bench/claims/many.py page --out FOLDER {name}"
         seconds = sum(result.seconds for result in results)
-        versions = "; ".join(sorted({record["versions"] for cells in whole for _, record in cells if record}))
+        versions = "; other cells: ".join(sorted({record["versions"] for cells in whole for _, record in cells if record}))
         try:
             path = write_claim(claim, results, pages, seconds=seconds, workers=0, command=command, versions=versions)
         except Exception:  # one page must not keep the others from being written
