@@ -34,19 +34,22 @@ SHOWN = 6
 
 
 class NonFinite(UserError):
-    """Learning cannot go on: gradients have not been finite for a while, or the weights are not."""
+    """Learning cannot go on: gradients have not been finite for a while, or the weights are not.
 
-    def __init__(self, what: str, cure: str):
+    Args:
+        look: where one sees what happened, ``RUN`` in the place of the run's folder.
+    """
+
+    def __init__(self, what: str, cure: str, look: str = "'upslope check RUN' says what was not finite."):
         super().__init__(f"{what} {cure}")
-        self.what, self.cure = what, cure
+        self.what, self.cure, self.look = what, cure, look
 
     def ended(self, run: Path, checkpoint: str) -> NonFinite:
         """The same, for whoever started the run in this folder."""
         saved = run / "checkpoints" / checkpoint
         begin = f" (--model {saved} begins with those weights)" if (saved / "config.json").exists() else ""
         return NonFinite(
-            f"{self.what} The run has ended; its checkpoint {checkpoint} is good{begin}. 'upslope check {run}' says what was not "
-            "finite.",
+            f"{self.what} The run has ended; its checkpoint {checkpoint} is good{begin}. {self.look.replace('RUN', str(run))}",
             f"To resume it would end here again: {self.cure}",
         )
 

@@ -32,7 +32,7 @@ def check_values(method: Method, metrics: Metrics, largest_reward: float, gamma:
                 f"step {step}: {key} is {value:.4g}, and with rewards of at most {largest_reward:.4g} and a discount of {gamma:g} "
                 f"no return is above {largest_reward * horizon:.4g}: the critic believes itself about actions nobody has tried."
             )
-            raise NonFinite(told, _cure(method))
+            raise NonFinite(told, _cure(method), "'upslope board RUN' shows how the values grew.")
 
 
 def _cure(method: Method) -> str:

@@ -55,29 +55,13 @@ class ControlComponents(Components):
             check_dataset(dataset, task)
         if settings.engine != "torch":
             raise UserError(f"--engine {settings.engine} continues text; {task.name} is an environment. Leave it out.")
-        stored = method.learner == "actor-critic"
-        device: Device = pick_device("cuda", "") if settings.device == "cuda" else "cpu"
-        domains = domains_of(task)
-        recommended = method.settings_on(*domains)
-        method = settled_method(method, domains, knobs)
-        if not stored:
-            method = _with_rollout(method, task)
-        usual = STORED_EXPERIENCE if stored else WHOLE_EPISODES if method.rollout is not None else {}
-        recipe = dict(usual) | recommended
-        if task.layout.is_image:
-            recipe |= _images_as_they_are(settings, task)
-        asked = settings.offline_steps
-        settings = dataclasses.replace(settings, device=device).resolved(
-            "control", "mlp", continuous=task.continuous, recipe=recipe
-        )  # fmt: skip
-        if asked is None and method.offline and dataset is not None:
-            settings = dataclasses.replace(settings, offline_steps=settings.steps)
+        method, settings = _settled(method, task, settings, knobs, dataset)
         _check_data(method, settings, dataset, for_training)
         _check_pair(method, task)
         if settings.device == "cuda" and method.solved:
             raise UserError(f"--device cuda: models.{method.solved[0][0]} of {method.name} is asked on the CPU; leave it out.")
         super().__init__(method, settings)
-        if stored:
+        if method.learner == "actor-critic":
             _refuse_slots(method, task, "curriculum", "rollout", "view")
             self._remember(for_training)
         elif method.rollout is not None:
@@ -293,6 +277,25 @@ def _images_as_they_are(settings: Settings, task: GymTask) -> dict[str, object]:
             f"normalise_observations=true: {task.name} shows images, which networks read as shares of 255. Leave it out."
         )
     return {"normalise_observations": False}
+
+
+def _settled(method: Method, task: GymTask, settings: Settings, knobs: Knobs, dataset: Dataset | None) -> tuple[Method, Settings]:
+    """The method with its knobs for the task, and the settings with all that was left open."""
+    domains, stored = domains_of(task), method.learner == "actor-critic"
+    recommended = method.settings_on(*domains)
+    method = settled_method(method, domains, knobs)
+    if not stored:
+        method = _with_rollout(method, task)
+    usual = STORED_EXPERIENCE if stored else WHOLE_EPISODES if method.rollout is not None else {}
+    recipe = dict(usual) | recommended
+    if task.layout.is_image:
+        recipe |= _images_as_they_are(settings, task)
+    asked = settings.offline_steps
+    device: Device = pick_device("cuda", "") if settings.device == "cuda" else "cpu"
+    settings = dataclasses.replace(settings, device=device).resolved("control", "mlp", continuous=task.continuous, recipe=recipe)
+    if asked is None and method.offline and dataset is not None:
+        settings = dataclasses.replace(settings, offline_steps=settings.steps)
+    return method, settings
 
 
 def _check_data(method: Method, settings: Settings, dataset: Dataset | None, for_training: bool) -> None:
