@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import choice_environments
 import gymnasium
 import numpy as np
 import pytest
@@ -159,6 +160,26 @@ def test_the_policy_looks_again_at_what_it_saw(network, spec: str):
 
 
 @pytest.mark.checks("oracle", "grpo", by="two groups of two episodes, by hand")
+@pytest.mark.parametrize("name", ["Traps", "Dials"])
+def test_forbidden_and_several_choices_are_in_the_rows_too(name: str):
+    """What a mask forbids is never taken; what was recorded is what the policy thinks of it again, behind a refill too."""
+    own = rollout(f"{choice_environments.__file__}:{name}", tasks=2, samples=3)
+    first, more = own.collect(1), own.refill(1, 1, 2)
+    rows = own.join([first, more])
+    assert rows.rows == 12
+    if name == "Traps":
+        mask = rows.inputs.action_mask
+        on = rows.sampled > 0
+        assert not mask[on].all() and mask[~on].all() and mask.gather(-1, rows.action.unsqueeze(-1)).squeeze(-1)[on].all()
+        assert float(rows.reward.min()) >= 0, "a trap costs ten"
+    else:
+        assert rows.action.shape[-1] == 3 and rows.inputs.action_mask is None
+    found = own.policy.evaluate(rows, frozenset({"entropy"}))
+    for column in ("logp", "entropy"):
+        wanted, seen = getattr(rows.behavior, column), getattr(found, column)
+        torch.testing.assert_close(seen * rows.sampled, wanted * rows.sampled, rtol=1e-5, atol=1e-5)
+
+
 def test_two_levels_of_two_episodes_by_hand():
     """Returns 10 and 30, and 4 and 4: the first group's mean is 20 and its spread sqrt(200), the second has no signal."""
     made = rollout("gym:Countdown-v0", tasks=2, samples=2)

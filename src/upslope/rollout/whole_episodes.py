@@ -17,7 +17,9 @@ from torch import Tensor
 from upslope.objective.base import RolloutPlan
 from upslope.plain_data import JsonDict
 from upslope.policies.control.mlp import Actor, ControlInputs, MLPPolicy
+from upslope.policies.control.network import forbid
 from upslope.policies.control.torch_policy import TorchPolicy
+from upslope.rollout.environments import action_noise
 from upslope.rollout.normalise import ObservationNormaliser, Stored
 from upslope.rollout.text import ATTEMPT
 from upslope.runtime.seeding import generator, mix, numpy_generator
@@ -133,9 +135,11 @@ class EpisodeRollout:
                 tape.raw.append(seen)
                 seen = self.observations(seen)
             output, memory[active] = actor.step(seen, memory[active])
-            action = actor.choose(output, noise(row, at))
+            masks = self._envs.action_masks
+            allowed = None if masks is None else masks[active]
+            action = actor.choose(forbid(output, allowed), noise(row, at))
             stepped = self._envs.step(action, active.tolist())
-            tape.write(row, at, (seen, output, action, stepped.reward))
+            tape.write(row, at, (seen, output, action, stepped.reward, *([] if allowed is None else [allowed])))
             cut = ~stepped.terminated & (stepped.truncated | (tape.length[row] >= longest))
             tape.ended[row] = stepped.terminated * np.int8(Ended.TERMINATED) + cut * np.int8(Ended.TRUNCATED)
             raw[active] = stepped.observation
@@ -156,10 +160,12 @@ class EpisodeRollout:
     def _rows(self, actor: Actor, tape: _Tape, each: list[Beginning]) -> Trajectories:
         """The tape as rows ``[N, T]``, T the steps of the longest episode; what lies behind an episode is not sampled."""
         width = int(tape.length.max())
-        seen, output, action, reward = (column[:, :width] for column in tape.columns)
+        seen, output, action, reward, *masks = (column[:, :width] for column in tape.columns)
         sampled = torch.from_numpy(np.arange(width) < tape.length[:, None]).float()
+        allowed = torch.from_numpy(masks[0]) | (sampled == 0).unsqueeze(-1) if masks else None  # behind an episode all is allowed
         view = actor.view(output, action).map(Tensor.contiguous)
-        inputs = ControlInputs(torch.from_numpy(seen), torch.zeros(len(each), actor.memory_size) if actor.memory_size else None)
+        remembered = torch.zeros(len(each), actor.memory_size) if actor.memory_size else None
+        inputs = ControlInputs(torch.from_numpy(seen), remembered, allowed)
         last = sampled * (torch.arange(width) == torch.from_numpy(tape.length - 1).unsqueeze(1))
         returned = torch.from_numpy(reward.sum(1)).float()
         to_go = torch.from_numpy(np.cumsum(reward[:, ::-1], 1)[:, ::-1].copy()).float() * sampled
@@ -205,7 +211,10 @@ class EpisodeRollout:
             if isinstance(first, View):
                 return View.of(joined([value.columns() for value in values]))
             if isinstance(first, ControlInputs):
-                return ControlInputs(joined([value.observation for value in values]), _stacked([value.memory for value in values]))
+                masks = [None if value.action_mask is None else _padded(value.action_mask, width, True) for value in values]
+                return ControlInputs(
+                    joined([value.observation for value in values]), _stacked([value.memory for value in values]), _stacked(masks)
+                )
             if isinstance(first, Mapping):
                 return {name: joined([value[name] for value in values]) for name in first if all(name in each for each in values)}
             return [item for value in values for item in value] if isinstance(first, list) else first
@@ -267,9 +276,7 @@ class _Noise:
 
     def _block(self, number: int) -> np.ndarray:
         random = generator(self.counters[0], *self.counters[1:], number)
-        if self.task.continuous:
-            return torch.randn((self.rows, BLOCK, self.task.action_size), generator=random).numpy()
-        return torch.rand((self.rows, BLOCK), generator=random).numpy()
+        return action_noise(self.task, (self.rows, BLOCK), random)
 
 
 class _Tape:
@@ -278,7 +285,7 @@ class _Tape:
     def __init__(self, rows: int) -> None:
         self.length, self.ended = np.zeros(rows, np.int64), np.zeros(rows, np.int8)
         self.columns: list[np.ndarray] = []
-        """What the policy saw, what it gave, the actions, the rewards."""
+        """What the policy saw, what it gave, the actions, the rewards; and where choices may be forbidden, those that were not."""
         self.raw: list[np.ndarray] = []
         """Observations as the environment gave them, where they are normalised."""
 
@@ -295,12 +302,14 @@ class _Tape:
         self.length[row] += 1
 
 
-def _stacked(memories: list[Tensor | None]) -> Tensor | None:
-    """What policies remembered as episodes began ``[N, S]``."""
-    there = [memory for memory in memories if memory is not None]
+def _stacked(columns: list[Tensor | None]) -> Tensor | None:
+    """A column that either all batches have or none."""
+    there = [column for column in columns if column is not None]
     return torch.cat(there) if there else None
 
 
-def _padded(column: Tensor, width: int) -> Tensor:
+def _padded(column: Tensor, width: int, filling: float = 0.0) -> Tensor:
     rows, steps = column.shape[:2]
-    return torch.cat([column, column.new_zeros((rows, width - steps, *column.shape[2:]))], 1) if steps < width else column
+    if steps == width:
+        return column
+    return torch.cat([column, column.new_full((rows, width - steps, *column.shape[2:]), filling)], 1)
