@@ -184,6 +184,7 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
     with pytest.raises(UserError, match=r"--device cuda, but torch sees no GPU"):
         set_up(find("grpo"), "reverse", "tiny:layers=1,width=32", Settings(device="cuda"))
     assert set_up(find("grpo"), "reverse", "tiny:layers=1,width=32", Settings()).settings.device == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(UserError, match=r"networks of ppo are on the CPU"):
         set_up(find("ppo"), "gym:CartPole-v1", "tiny", Settings(device="cuda"))
 

@@ -7,9 +7,12 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
-import upslope as up
-from upslope.errors import MethodError, MissingExtra, TaskError
+from upslope.errors import MissingExtra, TaskError
+from upslope.methods import find
+from upslope.runtime.settings import Settings
+from upslope.setting_up import set_up
 from upslope.tasks import load_task
 
 
@@ -96,7 +99,9 @@ def test_a_missing_opencv_names_the_extra(monkeypatch: pytest.MonkeyPatch):
         load_task("gym:ALE/Pong-v5")
 
 
-def test_ppo_refuses_the_images_before_it_begins(tmp_path):
-    with pytest.raises(MethodError, match="images as observations"):
-        up.train("ppo", "gym:ALE/Pong-v5", steps=1, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+def test_ppo_looks_at_the_frames_through_convolutions():
+    made = set_up(find("ppo"), "gym:ALE/Pong-v5", "tiny", Settings(steps=1, envs=1, horizon=2))
+    rows = made.rollout.collect(1)
+    assert rows.inputs.observation.dtype == torch.uint8 and rows.inputs.observation.shape[:2] == (1, 2)
+    torch.testing.assert_close(made.policy.evaluate(rows).logp, rows.behavior.logp, rtol=1e-4, atol=1e-5)
+    made.rollout.close()

@@ -87,8 +87,8 @@ def test_updates_of_one_meta_step_draw_from_one_store():
     drawn, draw = [], made.rollout.draw
 
     def noted(*given):
-        rows = draw(*given)
-        drawn.append(set(rows.label["source"].tolist()))
+        rows = draw(*given)  # of several updates, one behind the other
+        drawn.extend(set(share.tolist()) for share in rows.label["source"].chunk(len(given[2])))
         return rows
 
     made.rollout.draw = noted
