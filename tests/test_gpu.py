@@ -149,7 +149,8 @@ def test_recorded_updates_on_a_gpu_are_those_of_the_cpu(name, monkeypatch):
     there, here = stored_learner(name, "cuda"), stored_learner(name, "cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("error", Remark)
-        for step in range(1, 4):  # 240 updates: later, a2pr's choices of the better action fall apart by rounding
+        # On an H200 a2pr's vae_loss is 0.2 % apart after 480 updates, and nobody knows why yet: 240 are compared.
+        for step in range(1, 4 if name == "a2pr" else 7):
             found, expected = there.step(step), here.step(step)
     assert there.graphed is not None and there.graphed.records == recordable(there.method)
     assert any(each.graph is not None for each in there.graphed._recordings.values()) == recordable(there.method)

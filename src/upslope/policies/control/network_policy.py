@@ -7,7 +7,6 @@ Where no actor is named, the policy takes the choice that a model of it values m
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +22,8 @@ from upslope.objective.networks.pair import Pair
 from upslope.policies.control.actor import WithoutMemory
 from upslope.policies.control.actors import LOG_STD, NUMPY_ACTIVATIONS, GaussianActor, numpy_forward, torch_forward
 from upslope.policies.control.greedy import GreedyNetwork, dense_layers
-from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
+from upslope.policies.control.saved_policy import read_weights, take_weights, write_policy
+from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter
 from upslope.runtime.seeding import mix
 from upslope.types import ActionSpace, Learned, Solved, Trajectories, View
 
@@ -190,20 +190,13 @@ class NetworkPolicy(nn.Module):
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Takes what `weights` gave, in place."""
-        own = self.weights()
-        differing = sorted(set(own) ^ set(weights)) or [name for name in own if own[name].shape != weights[name].shape]
-        if differing:
-            raise UserError(f"these weights are of another network: the two differ in {', '.join(differing[:4])}.")
-        for name, view in own.items():
-            view.copy_(weights[name])
+        take_weights(self.weights(), weights)
 
     def save(self, folder: Path | str | CheckpointWriter) -> None:
         """Write ``policy.safetensors`` and ``policy.json``, each whole or not at all."""
         described = {"kind": "networks", "observation": list(self.space.observation), "actions": self.space.actions,
                      "discrete": self.space.discrete, "networks": list(self.networks), "reads": self.reads}  # fmt: skip
-        with saving(folder) as files:
-            files.write_tensors("policy.safetensors", self.weights())
-            files.write("policy.json", (json.dumps(described, indent=2) + "\n").encode())
+        write_policy(folder, described, self.weights())
 
     def load(self, folder: Path | str | CheckpointReader) -> None:
         """Take the weights of a policy of the same networks.
@@ -211,11 +204,7 @@ class NetworkPolicy(nn.Module):
         Raises:
             Damaged: if the files are not what was written.
         """
-        files = as_reader(folder)
-        described = files.read_json("policy.json")
-        if described.get("kind") != "networks":
-            raise UserError(f"the policy in {files.folder} is of another kind ({described.get('kind')!r}).")
-        self.load_weights(files.read_tensors("policy.safetensors"))
+        self.load_weights(read_weights(folder, "networks"))
 
 
 class NetworkActor(WithoutMemory):

@@ -10,7 +10,6 @@ Encoder and memory are shared by actor and critics, as Stable-Baselines3 shares 
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -26,7 +25,8 @@ from upslope.policies.control.actor import Actor
 from upslope.policies.control.greedy import GreedyNetwork
 from upslope.policies.control.memory import RecurrentMemory
 from upslope.policies.control.plain import logp_and_entropy
-from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
+from upslope.policies.control.saved_policy import read_weights, take_weights, write_policy
+from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter
 from upslope.runtime.seeding import generator
 from upslope.types import Ended, Head, Trajectories, View
 
@@ -228,21 +228,14 @@ class TorchPolicy(nn.Module):
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Takes what `weights` gave, in place."""
-        own = self.weights()
-        differing = sorted(set(own) ^ set(weights)) or [name for name in own if own[name].shape != weights[name].shape]
-        if differing:
-            raise UserError(f"these weights are of another network: the two differ in {', '.join(differing[:4])}.")
-        for name, view in own.items():
-            view.copy_(weights[name])
+        take_weights(self.weights(), weights)
 
     def save(self, folder: Path | str | CheckpointWriter) -> None:
         """Write ``policy.safetensors`` and ``policy.json``, each whole or not at all."""
         described = {"kind": "torch", "observation": list(self.observation_shape), "actions": self.actions,
                      "continuous": self.continuous, "hidden": list(self.hidden), "activation": self.activation,
                      "memory": self.memory_size, "stacks": list(self.stacks)}  # fmt: skip
-        with saving(folder) as files:
-            files.write_tensors("policy.safetensors", self.weights())
-            files.write("policy.json", (json.dumps(described, indent=2) + "\n").encode())
+        write_policy(folder, described, self.weights())
 
     def load(self, folder: Path | str | CheckpointReader) -> None:
         """Take the weights of a policy of the same modules.
@@ -250,11 +243,7 @@ class TorchPolicy(nn.Module):
         Raises:
             Damaged: if the files are not what was written.
         """
-        files = as_reader(folder)
-        described = files.read_json("policy.json")
-        if described.get("kind") != "torch":
-            raise UserError(f"the policy in {files.folder} is of another kind ({described.get('kind')!r}).")
-        self.load_weights(files.read_tensors("policy.safetensors"))
+        self.load_weights(read_weights(folder, "torch"))
 
 
 class TorchPass:
