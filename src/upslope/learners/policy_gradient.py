@@ -116,6 +116,9 @@ class PolicyGradient:
         metrics = sampling_metrics(sampled, rows) | self.rollout.metrics()
         if method.data:
             sampled, rows = self._with_data(method, sampled)
+            metrics["kept_rows"] = float(rows.fresh().sum()) / max(sampled.rows, 1)
+        for part in (*method.reward, *method.data):
+            metrics |= call(method, part, cast(Any, part).metrics, sampled)
         rows, trace, found = self._learn_from(method, rows, step, torch.unique(sampled.group))
         metrics = (component_metrics(rows) if rows.rows else {}) | metrics | found
         self.last = rows if rows.rows else None
