@@ -70,6 +70,8 @@ class RolloutPlan(Part):
     """The kind of task it samples."""
     provides: ClassVar[frozenset[str]]
     """Columns its rows have beyond the basic ones."""
+    samples: ClassVar[bool] = True
+    """Whether the policy writes its rows. Those that others wrote have no reward, and nobody's log-probabilities."""
 
     def build(self, task: object, policy: object, **sizes: Any) -> Rollout:
         """The rollout of ``tasks`` groups of ``samples``, with the run's ``seed``.
