@@ -20,6 +20,7 @@ from upslope.policies.text_inputs import TextInputs
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime.seeding import numpy_generator, stable_hash, uniforms
 from upslope.tasks.text import Problem, Scores, TextTask
+from upslope.tasks.turns import Scorer, Turn, TurnNumbers
 from upslope.types import Completions, Ended, Engine, Metrics, Sampling, Source, Trajectories, View
 
 ENDS = {"stop": Ended.TERMINATED, "length": Ended.TRUNCATED, "paused": Ended.PAUSED}
@@ -82,15 +83,17 @@ class TextRollout:
         return self.scored(rows, repeated, sampled_ids(completions), completions.finish)
 
     def scored(
-        self, rows: Trajectories, problems: Sequence[Problem], answers: Sequence[list[int]], finish: Sequence[str]
-    ) -> Trajectories:
+        self, rows: Trajectories, problems: Sequence[Problem], answers: Sequence[list[int]], finish: Sequence[str],
+        score: Scorer | None = None,
+    ) -> Trajectories:  # fmt: skip
         """Rows with what their answers earned.
 
         Args:
             answers: the ids of each whole answer. A row may hold only the end of it; what stands before is in its prompt.
+            score: what scores them in place of the task.
         """
         responses = self.policy.decode_all(answers)
-        scores = self.task.score(problems, responses)
+        scores = (score or self.task.score)(problems, responses)
         reward = torch.tensor(scores.reward, dtype=torch.float32)
         components = {name: torch.tensor(values) for name, values in scores.components.items() if name != "task"}
         rows = rows.replace(
@@ -142,6 +145,22 @@ class TextRollout:
             info=row_notes(problems, answers, scores, ["reference"] * len(problems)),
         )
         return pay_items(taught, scores.items)
+
+    def sample(self, turns: Sequence[Turn], numbers: TurnNumbers) -> Trajectories:
+        """Answers to further turns of the step, turn by turn, scored."""
+        from upslope.rollout.turns import sample_turns  # it stands on this module
+
+        return sample_turns(self, turns, numbers)
+
+    def written(self, turns: Sequence[Turn], texts: Sequence[str], numbers: TurnNumbers) -> Trajectories:
+        """Rows as if these turns had been answered so."""
+        from upslope.rollout.turns import written_turns
+
+        return written_turns(self, turns, texts, numbers)
+
+    def problems(self, rows: Trajectories) -> list[Problem]:
+        """The problem of each row."""
+        return [self.asked[task] for task in rows.task.tolist()]
 
     def metrics(self) -> Metrics:
         """What the engine has to say of itself, if it does."""
