@@ -26,7 +26,7 @@ class FromAnswers(RolloutPlan):
 
     provides: ClassVar[frozenset[str]] = frozenset()
     samples: ClassVar[bool] = False
-    needs_of_task: ClassVar[frozenset[str]] = frozenset({"answers"})
+    needs_of_task: ClassVar[frozenset[str]] = frozenset({"solutions"})
 
     def build(self, task: Any, policy: Any, **sizes: Any) -> AnswerRollout:
         return AnswerRollout(task, policy, **sizes)
