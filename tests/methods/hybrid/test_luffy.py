@@ -36,7 +36,7 @@ def test_without_demonstrations_it_is_dr_grpo(ragged_batch: Batch):
 
 @pytest.mark.checks("oracle", "luffy", by="hand-worked numbers")
 def test_the_bent_probability_by_hand():
-    """f(p) = p / (p + 0.1): 0.9 -> 0.9, 0.1 -> 0.5, 0.01 -> 1/11. Its gradient in log p is 0.1 p / (p + 0.1)^2: 0.09, 0.25, 0.0826."""
+    """f(p) = p / (p + 0.1): 0.9 -> 0.9, 0.1 -> 0.5, 0.01 -> 1/11. Gradient in log p 0.1 p / (p + 0.1)^2: 0.09, 0.25, 0.0826."""
     batch = random_batch(seed=0, groups=1, samples=1, positions=4, ragged=False)
     logp = torch.tensor([[0.9, 0.1, 0.01, 0.0]], dtype=torch.float64).log().requires_grad_()
     batch = batch.replace(current=type(batch.current)(logp), advantage=torch.full((1, 4), 2.0, dtype=torch.float64))

@@ -45,7 +45,7 @@ class Demonstrations(Data):
 
     text_only: ClassVar[bool] = True
     judges_by: ClassVar[str] = "right"
-    needs_of_task: ClassVar[frozenset[str]] = frozenset({"answers"})
+    needs_of_task: ClassVar[frozenset[str]] = frozenset({"solutions"})
     ranges: ClassVar = {"right": "(-inf, inf)"}
 
     gate: SuccessGate = field(default_factory=HardGate)
