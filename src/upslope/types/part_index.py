@@ -19,6 +19,7 @@ from upslope.types import learned, slots
 from upslope.types.part import Part
 
 HOMES = (
+    "upslope.evolve",
     "upslope.objective",
     "upslope.policies.control.networks",
     "upslope.policies.views",
