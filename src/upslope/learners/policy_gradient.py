@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError, UserError
+from upslope.learners.curricula import Ordering, check_curriculum, with_advantage
 from upslope.learners.data_context import LearnerContext
 from upslope.learners.metrics import MetricSums, component_metrics, sampling_metrics
 from upslope.learners.nonfinite import NonFiniteUpdate
@@ -59,6 +60,7 @@ class PolicyGradient:
         """``start`` is the policy as the run began, for methods or measurements that compare with it."""
         estimator.check(method, POLICY_COLUMNS | rollout.provides)
         _check_tasks(method, rollout)
+        check_curriculum(method, settings)
         self.method, self.policy, self.rollout, self.settings = method, policy, rollout, settings
         self.references = References(method, policy, start)
         self.views = PolicyViews(policy, self.references, bool(settings.watch_kl))
@@ -104,8 +106,9 @@ class PolicyGradient:
         metrics = (component_metrics(rows) if rows.rows else {}) | metrics | found
         self.last = rows if rows.rows else None
         self.traced = TracedStep(sampled, rows, trace.columns) if trace else None
+        remembered = with_advantage(sampled, rows)
         for path, part in _stateful(method):
-            learned = rows if isinstance(part, Data) else sampled
+            learned = rows if isinstance(part, Data) else remembered
             self.states[path] = call(method, part, part.update, self.states[path], learned, metrics)
         self.rollout.sync()
         ended = time.perf_counter()
@@ -199,17 +202,11 @@ class PolicyGradient:
         return self._joined(everything), self._joined(full)
 
     def _sampled(self, method: Method, step: int, attempt: int, tasks: int) -> Trajectories:
-        curriculum, memories = method.curriculum, dict(method.memory)
+        curriculum = method.curriculum
         if curriculum is None:
             return self.tasks.refill(step, attempt, tasks) if attempt else self.rollout.collect(step)
-
-        def weigh(candidates: Tensor) -> Tensor:
-            def recall(name: str) -> Tensor:
-                return memories[name].recall(self.states[f"memory.{name}"], candidates)
-
-            return call(method, curriculum, curriculum, candidates, recall)
-
-        return self.tasks.choose(step, attempt, tasks, curriculum.candidates, weigh)
+        progress = (step - 1) / max(self.settings.steps or 1, 1)
+        return self.tasks.choose(step, attempt, tasks, curriculum.candidates, Ordering(method, self.states, progress))
 
     def _with_keys_and_rewards(self, method: Method, batch: Trajectories, step: int, attempt: int) -> Trajectories:
         """A sampled batch with what parts may ask of it from the start: keys to draw from, states, the method's own rewards."""
