@@ -10,6 +10,7 @@ from upslope.objective.advantage.baseline import RawReward as RawReward
 from upslope.objective.advantage.beta import BetaNormalised as BetaNormalised
 from upslope.objective.advantage.bundles import BundleRisk as BundleRisk
 from upslope.objective.advantage.centred import CentredGAE as CentredGAE
+from upslope.objective.advantage.constant import ConstantAdvantage as ConstantAdvantage
 from upslope.objective.advantage.critic import CriticAdvantage as CriticAdvantage
 from upslope.objective.advantage.extended import ExtendedGAE as ExtendedGAE
 from upslope.objective.advantage.gae import GAE as GAE
@@ -180,6 +181,8 @@ from upslope.policies.views.routing import RoutingReplay as RoutingReplay
 from upslope.rollout.acting import EpsilonGreedy as EpsilonGreedy
 from upslope.rollout.acting import GaussianNoise as GaussianNoise
 from upslope.rollout.acting import UniformFirst as UniformFirst
+from upslope.rollout.given import FromAnswers as FromAnswers
+from upslope.rollout.given import FromDocuments as FromDocuments
 from upslope.rollout.sampled import Sampled as Sampled
 from upslope.rollout.vine import Vine as Vine
 from upslope.rollout.whole_episodes import Episodes as Episodes

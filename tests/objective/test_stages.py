@@ -69,7 +69,7 @@ def test_a_whole_stage_as_text():
     )
     assert STAGED.with_knobs({"stages.late": told}).stages == (ZEBRA, APE, LATE)
     assert PLAIN.with_knobs({"stages": told}).stages == (LATE,)
-    with pytest.raises(MethodError, match="puts 'late' under 'early'. Say the same name in both places"):
+    with pytest.raises(MethodError, match=r"puts 'late' under 'early'. Say the same name in both places"):
         STAGED.with_knobs({"stages.early": told})
 
 

@@ -58,8 +58,8 @@ class PolicyGradient:
 
     def __init__(self, method: Method, policy: Policy, rollout: Rollout, settings: Settings, start: Policy | None = None,
                  phase: Phase | None = None):  # fmt: skip
-        """``start`` is the policy as the run began, for methods or measurements that compare with it; ``phase`` the steps of the run
-        in which the method learns, if not all."""
+        """``start`` is the policy as the run began, for methods or measurements that compare with it; ``phase`` the steps of the
+        run in which the method learns, if not all."""
         estimator.check(method, POLICY_COLUMNS | rollout.provides)
         _check_tasks(method, rollout)
         self.method, self.policy, self.rollout, self.settings = method, policy, rollout, settings
