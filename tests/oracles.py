@@ -163,3 +163,12 @@ def assert_grpos_first_gradient(method: Method) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
     ragged = at_proximal(random_batch(seed=4))
     torch.testing.assert_close(gradient(method, ragged).logp, gradient(plain, ragged).logp)
+
+
+def llama_loss(model: torch.nn.Module, prompts: list[list[int]], answers: list[list[int]]) -> torch.Tensor:
+    """The mean cross-entropy of the answers' tokens behind their prompts, by the model of transformers itself."""
+    width = max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True))
+    ids = [[*p, *a, *[0] * (width - len(p) - len(a))] for p, a in zip(prompts, answers, strict=True)]
+    labels = [[*[-100] * len(p), *a, *[-100] * (width - len(p) - len(a))] for p, a in zip(prompts, answers, strict=True)]
+    mask = [[1] * (len(p) + len(a)) + [0] * (width - len(p) - len(a)) for p, a in zip(prompts, answers, strict=True)]
+    return model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask), labels=torch.tensor(labels)).loss
