@@ -95,11 +95,13 @@ class PolicyGradient:
         sampled, rows = self._collect(method, step, progress)
         sampled_at = time.perf_counter()
         metrics = sampling_metrics(sampled, rows) | self.rollout.metrics()
-        told = Metrics()
         if method.data:
-            sampled, rows, told = self._with_data(method, sampled, step)
+            sampled, rows, further = self._with_data(method, sampled, step)
+            metrics |= further | {"kept_rows": float(rows.fresh().sum()) / max(sampled.rows, 1)}
+        for part in (*method.reward, *method.data):
+            metrics |= call(method, part, cast(Any, part).metrics, sampled)
         rows, trace, found = self._learn_from(method, rows, step, torch.unique(torch.cat([sampled.group, rows.group])))
-        metrics = (component_metrics(rows) if rows.rows else {}) | metrics | told | found
+        metrics = (component_metrics(rows) if rows.rows else {}) | metrics | found
         self.last = rows if rows.rows else None
         self.traced = TracedStep(sampled, rows, trace.columns) if trace else None
         for path, part in _stateful(method):

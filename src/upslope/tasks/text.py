@@ -52,16 +52,6 @@ class Problem:
         return self.messages or self.prompt
 
     @property
-    def solution(self) -> str:
-        """What to imitate: a worked solution where there is one, else the answer. Empty where neither is known."""
-        return str(self.info.get("solution") or self.answer)
-
-    @property
-    def documents(self) -> tuple[str, ...]:
-        """Texts that come with it, to learn from as they are."""
-        return tuple(self.info.get("documents") or ())
-
-    @property
     def id(self) -> int:
         """63 bits, the same for this prompt in every process."""
         return _stable_hash(self.prompt)

@@ -122,6 +122,10 @@ class Data(Part):
     def __call__(self, rows: Trajectories, context: DataContext) -> Trajectories:
         raise NotImplementedError
 
+    def metrics(self, rows: Trajectories) -> Metrics:
+        """What a step reports of it; ``rows`` are all that were sampled, as the data parts left them."""
+        return {}
+
 
 class Reference(Part):
     """With whom the policy is compared: copies of it that are kept and renewed, or the policy itself on other inputs.
@@ -226,6 +230,10 @@ class Reward(Part):
 
     def __call__(self, batch: Batch) -> Batch:
         raise NotImplementedError
+
+    def metrics(self, rows: Batch) -> Metrics:
+        """What a step reports of it; ``rows`` are all that were sampled, scored."""
+        return {}
 
 
 class Filter(Part):
