@@ -6,7 +6,7 @@ A slot's own parts are in the package or module of its name below `upslope.objec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -70,6 +70,8 @@ class RolloutPlan(Part):
     """The kind of task it samples."""
     provides: ClassVar[frozenset[str]]
     """Columns its rows have beyond the basic ones."""
+    samples: ClassVar[bool] = True
+    """Whether the policy writes its rows. Those that others wrote have no reward, and nobody's log-probabilities."""
 
     def build(self, task: object, policy: object, **sizes: Any) -> Rollout:
         """The rollout of ``tasks`` groups of ``samples``, with the run's ``seed``.
@@ -90,7 +92,20 @@ class DataContext(Protocol):
         """A reference answer to the task of each group, scored, with the group's number and nobody's log-probabilities."""
 
     def join(self, batches: list[Trajectories]) -> Trajectories:
-        """Several batches as one."""
+        """Several batches as one. What only some of them measured (``signal``) is zero in the others."""
+
+    def sample(self, turns: Sequence[Any]) -> Trajectories:
+        """Answers to further turns (`upslope.tasks.turns.Turn`), turn by turn, scored: one batch for the engine."""
+
+    def written(self, turns: Sequence[Any], texts: Sequence[str]) -> Trajectories:
+        """Rows as if these turns, of one sample each, had been answered so; nobody sampled them."""
+
+    def problems(self, rows: Trajectories) -> list[Any]:
+        """The problem of each row (`upslope.tasks.text.Problem`)."""
+
+    @property
+    def task(self) -> Any:
+        """What the problems are of (`upslope.tasks.text.TextTask`)."""
 
 
 class Data(Part):
@@ -104,6 +119,10 @@ class Data(Part):
 
     def __call__(self, rows: Trajectories, context: DataContext) -> Trajectories:
         raise NotImplementedError
+
+    def metrics(self, rows: Trajectories) -> Metrics:
+        """What a step reports of it; ``rows`` are all that were sampled, as the data parts left them."""
+        return {}
 
 
 class Reference(Part):
@@ -194,6 +213,10 @@ class Reward(Part):
 
     def __call__(self, batch: Batch) -> Batch:
         raise NotImplementedError
+
+    def metrics(self, rows: Batch) -> Metrics:
+        """What a step reports of it; ``rows`` are all that were sampled, scored."""
+        return {}
 
 
 class Filter(Part):
