@@ -1,5 +1,11 @@
 # Written by docs/generate.py: run `make docs`.
 # ruff: noqa
+from upslope.evolve.guidance import Guidance as Guidance
+from upslope.evolve.hints import AnswerShown as AnswerShown
+from upslope.evolve.hints import DocumentsShown as DocumentsShown
+from upslope.evolve.hints import Hints as Hints
+from upslope.evolve.hints import SolutionPrefix as SolutionPrefix
+from upslope.evolve.hints import TaskHints as TaskHints
 from upslope.objective.advantage.anchored import AnchoredBaseline as AnchoredBaseline
 from upslope.objective.advantage.attribution import Attribution as Attribution
 from upslope.objective.advantage.balanced import BalancedBaseline as BalancedBaseline
@@ -79,9 +85,11 @@ from upslope.objective.data.stored import OneStore as OneStore
 from upslope.objective.data.stored import UniformReplay as UniformReplay
 from upslope.objective.filter.gated import Gated as Gated
 from upslope.objective.filter.groups import DropConstantGroups as DropConstantGroups
+from upslope.objective.filter.replaced import Replaced as Replaced
 from upslope.objective.filter.variance import MaxVariance as MaxVariance
 from upslope.objective.functional.curvature import ObjectiveChange as ObjectiveChange
 from upslope.objective.functional.curvature import PolicyShift as PolicyShift
+from upslope.objective.functional.one_token import OneTokenSamples as OneTokenSamples
 from upslope.objective.memory.success import SuccessTracker as SuccessTracker
 from upslope.objective.models.action_vae import GoodActions as GoodActions
 from upslope.objective.models.balance import Balance as Balance
@@ -140,6 +148,7 @@ from upslope.objective.shape.rows import WhitenRows as WhitenRows
 from upslope.objective.shape.semantic import SemanticEntropy as SemanticEntropy
 from upslope.objective.shape.utility import RolloutUtility as RolloutUtility
 from upslope.objective.shape.whiten import Whiten as Whiten
+from upslope.objective.stages import Stage as Stage
 from upslope.objective.surrogate.balanced import BalancedClip as BalancedClip
 from upslope.objective.surrogate.bounded import BoundedRatio as BoundedRatio
 from upslope.objective.surrogate.clip import Bounds as Bounds
@@ -153,6 +162,7 @@ from upslope.objective.surrogate.cloning import ClonedImprovement as ClonedImpro
 from upslope.objective.surrogate.covariance import CovarianceClip as CovarianceClip
 from upslope.objective.surrogate.fitted import FittedRatio as FittedRatio
 from upslope.objective.surrogate.heterogeneous import EntropyAdaptiveClip as EntropyAdaptiveClip
+from upslope.objective.surrogate.implicit_reward import ImplicitReward as ImplicitReward
 from upslope.objective.surrogate.improvement import AdvantageWeighted as AdvantageWeighted
 from upslope.objective.surrogate.improvement import DeterministicImprovement as DeterministicImprovement
 from upslope.objective.surrogate.improvement import FamilyWeighted as FamilyWeighted
@@ -163,6 +173,7 @@ from upslope.objective.surrogate.masked import MaskedLikelihood as MaskedLikelih
 from upslope.objective.surrogate.negative_aware import NegativeAware as NegativeAware
 from upslope.objective.surrogate.off_policy import BySource as BySource
 from upslope.objective.surrogate.off_policy import ShapedProbability as ShapedProbability
+from upslope.objective.surrogate.one_token import OneTokenRollout as OneTokenRollout
 from upslope.objective.surrogate.previous import PreviousClip as PreviousClip
 from upslope.objective.surrogate.probability import ProbabilityClip as ProbabilityClip
 from upslope.objective.surrogate.shifted import ShiftedClip as ShiftedClip
@@ -193,6 +204,7 @@ from upslope.rollout.acting import GaussianNoise as GaussianNoise
 from upslope.rollout.acting import UniformFirst as UniformFirst
 from upslope.rollout.given import FromAnswers as FromAnswers
 from upslope.rollout.given import FromDocuments as FromDocuments
+from upslope.rollout.sampled import Sampled as Sampled
 from upslope.rollout.vine import Vine as Vine
 from upslope.rollout.whole_episodes import Episodes as Episodes
 from upslope.rollout.windows import Windows as Windows
@@ -234,6 +246,7 @@ from upslope.types import Solved as Solved
 from upslope.types import State as State
 from upslope.types import Stateful as Stateful
 from upslope.types import Surrogate as Surrogate
+from upslope.types import TrainingStage as TrainingStage
 from upslope.types import Weight as Weight
 from upslope.types import World as World
 
