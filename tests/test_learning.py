@@ -21,7 +21,7 @@ from beds import Lock, TableBed, train_table
 LANGUAGE_MODEL = (
     *("reinforce", "rloo", "ppo", "grpo", "dr-grpo", "dapo", "gspo", "cispo", "gmpo", "high-entropy", "dhpo", "dhpo-entropy"),
     *("capo", "bupo", "vppo", "t-ppo", "polychromic", "tempsamp-r1", "tempsamp-r1-anchor", "rank-grpo", "minirl-r2"),
-    *("hpt", "hpt-soft", "ahpo", "luffy", "srft"),
+    *("hpt", "hpt-soft", "ahpo", "luffy", "srft", "ttrl", "evol-rl"),
 )
 """Founding methods, and those whose parts read prompts, layers, hidden states or reference answers, or sample in their own way."""
 GIVEN = tuple(name for name, method in catalogue().items() if method.rollout is not None and not method.rollout.samples)
