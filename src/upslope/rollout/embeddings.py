@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from upslope.errors import Remark
+from upslope.policies.model_files import quiet_loading
 
 SENTENCES, CHARACTERS = "embedding.sentences", "embedding.characters"
 EMBEDDINGS = frozenset({SENTENCES, CHARACTERS})
@@ -78,4 +79,5 @@ def _folder() -> Path | None:
 def _model():
     from transformers import AutoModel, AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(_folder()), AutoModel.from_pretrained(_folder()).float().eval()
+    with quiet_loading():
+        return AutoTokenizer.from_pretrained(_folder()), AutoModel.from_pretrained(_folder()).float().eval()
