@@ -155,7 +155,8 @@ def test_recorded_updates_on_a_gpu_are_those_of_the_cpu(name, monkeypatch):
     there, here = stored_learner(name, "cuda"), stored_learner(name, "cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("error", Remark)
-        # On an H200 a2pr's vae_loss is 0.2 % apart after 480 updates, and nobody knows why yet: 240 are compared.
+        # a2pr asks whether an action is better than its state, and rounding answers differently now and then: after 480
+        # updates even two runs on one CPU are 0.1 % apart if their first weights are by 1e-7 (td3-bc: 2e-8). 240 are compared.
         for step in range(1, 4 if name == "a2pr" else 7):
             found, expected = there.step(step), here.step(step)
     assert there.graphed is not None and there.graphed.records == recordable(there.method)
@@ -198,10 +199,10 @@ def test_a_step_of_ppo_from_images_is_that_of_the_cpu(policy, environments):
     compare_a_step_of_ppo("gym:Sides-v0:side=9", policy)
 
 
-@pytest.mark.parametrize("policy", ["MLP()", "Recurrent(memory=8)"])
 @pytest.mark.parametrize("task", ["gym:Traps-v0", "gym:Dials-v0:masked=true"])
-def test_a_step_of_ppo_with_masks_is_that_of_the_cpu(task, policy, environments):
-    compare_a_step_of_ppo(task, policy)
+def test_a_step_of_ppo_with_masks_is_that_of_the_cpu(task, environments):
+    """With a memory: without one, networks this small are refused there, being faster on the CPU."""
+    compare_a_step_of_ppo(task, "Recurrent(memory=8)")
 
 
 def test_a_learner_that_is_gone_does_not_spoil_the_next_recording():
