@@ -14,9 +14,12 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError, UserError
+from upslope.learners.curricula import Ordering, check_curriculum, with_advantage
+from upslope.learners.data_context import LearnerContext
 from upslope.learners.metrics import MetricSums, component_metrics, sampling_metrics
 from upslope.learners.nonfinite import NonFiniteUpdate
 from upslope.learners.optimizer_step import OptimizerStep
+from upslope.learners.phases import Phase
 from upslope.learners.policy_views import PolicyViews
 from upslope.learners.references import References, of_older_checkpoint
 from upslope.learners.token_trace import TokenTrace, TracedStep
@@ -36,7 +39,6 @@ from upslope.types import (
     Rollout,
     TaskRollout,
     Trajectories,
-    View,
     call,
     decision_keys,
     wrong,
@@ -52,37 +54,22 @@ POLICY_COLUMNS = frozenset(
 """Columns that every run has: entropies and values on request, the policy as the run began, keys to draw random numbers from."""
 
 
-class LearnerContext:
-    """What a learner does for data parts (`upslope.types.DataContext`); ``method`` is as the step's knobs have it."""
-
-    def __init__(self, learner: PolicyGradient, method: Method):
-        self.learner, self.method = learner, method
-
-    def evaluate(self, rows: Trajectories, columns: frozenset[str]) -> View:
-        learner = self.learner
-        return learner.views.columns(self.method, learner.policy, rows, columns - {"logp"})
-
-    def teacher(self, rows: Trajectories) -> Trajectories:
-        """Scored as sampled rows are: the method's own early rewards change these too."""
-        taught = self.learner.tasks.teacher(rows).replace(state=rows.state, memory=rows.memory, progress=rows.progress)
-        return estimator.score(self.method, taught, late=False)
-
-    def join(self, batches: list[Trajectories]) -> Trajectories:
-        return self.learner.tasks.join(batches)
-
-
 class PolicyGradient:
     """One method, one policy, one rollout. `step` samples and learns once; `state` and `load_state` carry it over a stop."""
 
-    def __init__(self, method: Method, policy: Policy, rollout: Rollout, settings: Settings, start: Policy | None = None):
-        """``start`` is the policy as the run began, for methods or measurements that compare with it."""
+    def __init__(self, method: Method, policy: Policy, rollout: Rollout, settings: Settings, start: Policy | None = None,
+                 phase: Phase | None = None):  # fmt: skip
+        """``start`` is the policy as the run began, for methods or measurements that compare with it; ``phase`` the steps of the
+        run in which the method learns, if not all."""
         estimator.check(method, POLICY_COLUMNS | rollout.provides)
         _check_tasks(method, rollout)
+        check_curriculum(method, settings)
         self.method, self.policy, self.rollout, self.settings = method, policy, rollout, settings
+        self.phase = phase or Phase(steps=settings.steps or 1)
         self.references = References(method, policy, start)
         self.views = PolicyViews(policy, self.references, bool(settings.watch_kl))
         self.states: dict[str, State] = {path: call(method, part, part.init) for path, part in _stateful(method)}
-        self.optimizer_step = OptimizerStep(method, policy, self.views, settings)
+        self.optimizer_step = OptimizerStep(method, policy, self.views, settings, self.phase)
         self.last: Trajectories | None = None
         """The rows the last step learned from, annotated: for logs."""
         self.traced: TracedStep | None = None
@@ -107,7 +94,7 @@ class PolicyGradient:
     def step(self, step: int) -> Metrics:
         """Samples, learns, remembers; the metrics of the step."""
         self.optimizer_step.begin(step)
-        progress = (step - 1) / max(self.settings.steps or 1, 1)
+        progress = self.phase.progress(step)
         method = self.method.with_knobs(self._knobs(progress))
         self.references.renew(method, self.states, step, progress)
         began = time.perf_counter()
@@ -115,22 +102,27 @@ class PolicyGradient:
         sampled_at = time.perf_counter()
         metrics = sampling_metrics(sampled, rows) | self.rollout.metrics()
         if method.data:
-            sampled, rows = self._with_data(method, sampled)
-        rows, trace, found = self._learn_from(method, rows, step, torch.unique(sampled.group))
+            sampled, rows, further = self._with_data(method, sampled, step)
+            metrics |= further | {"kept_rows": float(rows.fresh().sum()) / max(sampled.rows, 1)}
+        for part in (*method.reward, *method.data):
+            metrics |= call(method, part, cast(Any, part).metrics, sampled)
+        rows, trace, found = self._learn_from(method, rows, step, torch.unique(torch.cat([sampled.group, rows.group])))
         metrics = (component_metrics(rows) if rows.rows else {}) | metrics | found
         self.last = rows if rows.rows else None
         self.traced = TracedStep(sampled, rows, trace.columns) if trace else None
+        remembered = with_advantage(sampled, rows)
         for path, part in _stateful(method):
-            learned = rows if isinstance(part, Data) else sampled
+            learned = rows if isinstance(part, Data) else remembered
             self.states[path] = call(method, part, part.update, self.states[path], learned, metrics)
         self.rollout.sync()
         ended = time.perf_counter()
-        tokens = metrics.get("tokens", float(sampled.sampled.sum()))  # a rollout knows better where rows hold older decisions
+        # A rollout knows better where rows hold older decisions.
+        tokens = metrics.get("tokens", float(sampled.sampled.sum())) + metrics.get("further_tokens", 0.0)
         return metrics | {
-            "samples": metrics.get("samples", float(sampled.rows)),
+            "samples": metrics.get("samples", float(sampled.rows)) + metrics.get("further_samples", 0.0),
             "tokens": tokens,
             "seconds": ended - began,
-            "seconds_sampling": sampled_at - began,
+            "seconds_sampling": sampled_at - began + metrics.pop("seconds_further", 0.0),
             "tokens_per_second": tokens / max(ended - began, 1e-9),
         }
 
@@ -178,14 +170,15 @@ class PolicyGradient:
         several = (self.settings.passes or 1) * (self.settings.updates_per_step or 1) > 1
         return several or self.policy.independent_decisions  # these are cut by the size of an update
 
-    def _with_data(self, method: Method, sampled: Trajectories) -> tuple[Trajectories, Trajectories]:
-        """The sampled rows as the data parts left them, and all rows that pass the filters."""
-        rows = sampled
-        for part in method.data:
-            rows = call(method, part, part, rows, LearnerContext(self, method))
+    def _with_data(self, method: Method, sampled: Trajectories, step: int) -> tuple[Trajectories, Trajectories, Metrics]:
+        """The sampled rows as the data parts left them, all rows that pass the filters, and what further turns took."""
+        rows, context = sampled, LearnerContext(method, self.views, self.tasks, step)
+        for number, part in enumerate(method.data):
+            rows = call(method, part, part, rows, context.of_part(f"data.{number}", rows))
             if not isinstance(rows, Trajectories):
                 raise wrong(method, part, rows, "the rows, with what it adds to them")
-        return keep_rows(rows, rows.fresh()), keep_rows(rows, estimator.kept(method, rows, late=False))
+        rows = context.with_unlearned(rows)
+        return keep_rows(rows, rows.fresh()), keep_rows(rows, estimator.kept(method, rows, late=False)), context.metrics()
 
     def _knobs(self, progress: float) -> dict[str, float]:
         knobs: dict[str, float] = {}
@@ -213,17 +206,11 @@ class PolicyGradient:
         return self._joined(everything), self._joined(full)
 
     def _sampled(self, method: Method, step: int, attempt: int, tasks: int) -> Trajectories:
-        curriculum, memories = method.curriculum, dict(method.memory)
+        curriculum = method.curriculum
         if curriculum is None:
             return self.tasks.refill(step, attempt, tasks) if attempt else self.rollout.collect(step)
-
-        def weigh(candidates: Tensor) -> Tensor:
-            def recall(name: str) -> Tensor:
-                return memories[name].recall(self.states[f"memory.{name}"], candidates)
-
-            return call(method, curriculum, curriculum, candidates, recall)
-
-        return self.tasks.choose(step, attempt, tasks, curriculum.candidates, weigh)
+        progress = (step - 1) / max(self.settings.steps or 1, 1)
+        return self.tasks.choose(step, attempt, tasks, curriculum.candidates, Ordering(method, self.states, progress))
 
     def _with_keys_and_rewards(self, method: Method, batch: Trajectories, step: int, attempt: int) -> Trajectories:
         """A sampled batch with what parts may ask of it from the start: keys to draw from, states, the method's own rewards."""
