@@ -44,7 +44,7 @@ def task_record(asked: ShowRequest) -> JsonDict:
         if given and not asked.model:
             raise UserError(f"{flag} is for a model's chat template: say which, --model FOLDER.")
     # Nothing is scored here, so any reward will do.
-    reward = _no_reward if kind_of(asked.task) == "data" else None
+    reward = _no_reward if kind_of(asked.task) in ("data", "mixed") else None
     task: Any = load_task(asked.task, reward=reward, test_data=asked.test_data or None, columns=asked.columns)
     read = _reader(asked)
     splits = {split: len(task.division.problems[split]) for split in SPLITS} if isinstance(task, DataTask) else {}
