@@ -23,6 +23,7 @@ from upslope.tasks.copying import Copy
 from upslope.tasks.embedded import FAMILY as SMALL
 from upslope.tasks.embedded import EmbeddedTask
 from upslope.tasks.env_sources import EnvSource, InFile, beside_user, environments_in, is_environment
+from upslope.tasks.giving import CURES
 from upslope.tasks.grounding import Grounding
 from upslope.tasks.interval import IntervalGrounding
 from upslope.tasks.kinds import DATA_SUFFIXES, Kind, domain_of, is_data_folder, is_known, kind_of, mixture_of
@@ -53,23 +54,29 @@ class TaskInfo:
     name: str
     domain: Domain
     description: str
+    gives: tuple[str, ...] | None = None
+    """What its problems have beside prompt and score (`upslope.tasks.giving`); nothing where that depends on the task."""
 
 
 def list_tasks(all: bool = False) -> list[TaskInfo]:
     """What `load_task` takes. With ``all`` also every dataset of reasoning-gym, which takes seconds to load."""
     found = {name: task.about for name, task in FAMILY.items()}
+    gives = {name: task.all_give() for name, task in FAMILY.items()}
     if all:
-        from upslope.tasks.reasoning_gym import dataset_names
+        from upslope.tasks.reasoning_gym import all_give, dataset_names
 
         found |= {f"reasoning-gym:{name}": f"reasoning-gym's {name}." for name in dataset_names()}
+        gives |= {f"reasoning-gym:{name}": all_give(name) for name in dataset_names()}
     else:
         found["reasoning-gym:NAME"] = "A dataset of reasoning-gym, about a hundred: 'upslope tasks --all'."
     found |= packages.descriptions(FAMILY)
     found["FILE.jsonl"] = 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Also CSV, Parquet, ...'
     found["FILE.py:CLASS"] = "A TextTask of your own, a sampler and a scorer; or a gymnasium.Env, or a function that makes one."
+    found["TASK+TASK"] = "A mixture of text tasks, of each equally often: reverse:length=3+reverse:length=5+problems.jsonl."
     found["gym:ID"] = "Any environment of gymnasium or a known package, such as gym:CartPole-v1; gym:MODULE:ID imports MODULE."
     found |= {f"gym:{name}": world.about for name, world in WORLDS.items()}
-    return [TaskInfo(name, domain_of(name), about) for name, about in found.items()]
+    known = {name: tuple(word for word in CURES if word in given) for name, given in gives.items()}
+    return [TaskInfo(name, domain_of(name), about, known.get(name)) for name, about in found.items()]
 
 
 def load_task(
