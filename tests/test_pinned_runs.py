@@ -25,7 +25,9 @@ TEXT = {
     "updates_per_step": 2, "warm_start": 0.1, "eval_problems": 8, "lr": 1e-3, "warmup": 0, "threads": 1, "record": "none",
 }  # fmt: skip
 CONTROL = {"task": "gym:CartPole-v1", "steps": 3, "envs": 2, "horizon": 32, "passes": 2, "eval_problems": 2, "threads": 1}
-RUNS = {"grpo": TEXT, "dhpo": TEXT, "t-ppo": TEXT, "ppo": CONTROL}
+CHOSEN = TEXT | {"tasks_per_step": 8, "samples_per_task": 2}
+"""For a method that chooses its problems: few answers to each, so that many come back."""
+RUNS = {"grpo": TEXT, "dhpo": TEXT, "t-ppo": TEXT, "spo-single-stream": CHOSEN, "ppo": CONTROL}
 
 
 def build() -> dict[str, str]:

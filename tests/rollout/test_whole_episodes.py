@@ -24,7 +24,7 @@ from upslope.tasks import load_task
 from upslope.tasks.gym import GymTask
 from upslope.tasks.levels import Level
 from upslope.tasks.physics import Change
-from upslope.types import Ended
+from upslope.types import Ended, draw_by_weight
 
 torch.set_num_threads(1)
 SHORT = "gym:CartPole-v1:max_episode_steps=30"
@@ -138,10 +138,10 @@ def test_what_is_sampled_again_is_other_and_joins_what_was_there():
 def test_a_curriculum_chooses_among_levels():
     made = rollout("gym:CartPole-v1:levels.length=0.5/1/2,max_episode_steps=5", tasks=2)
     loved = Level((Change("length", 2.0, False),)).task_id(made.task.name)
-    rows = made.choose(1, 0, 2, 20, lambda tasks: (tasks == loved).double())
+    rows = made.choose(1, 0, 2, 20, lambda offer: draw_by_weight(offer, (offer.task == loved).double()))
     assert set(rows.task.tolist()) == {loved} and {note["level"]["length"] for note in rows.info} == {2.0}
     assert len({note["seed"] for note in rows.info}) == 2
-    one = rollout(SHORT, tasks=3).choose(1, 0, 3, 2, lambda tasks: torch.ones(len(tasks)))
+    one = rollout(SHORT, tasks=3).choose(1, 0, 3, 2, lambda offer: draw_by_weight(offer, torch.ones(len(offer))))
     assert one.group.unique().numel() == 3  # without levels all beginnings are of one task
 
 

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError, UserError
+from upslope.learners.curricula import Ordering, check_curriculum, with_advantage
 from upslope.learners.data_context import LearnerContext
 from upslope.learners.metrics import MetricSums, component_metrics, sampling_metrics
 from upslope.learners.nonfinite import NonFiniteUpdate
 from upslope.learners.optimizer_step import OptimizerStep
+from upslope.learners.phases import Phase
 from upslope.learners.policy_views import PolicyViews
 from upslope.learners.references import References, of_older_checkpoint
 from upslope.learners.token_trace import TokenTrace, TracedStep
@@ -55,15 +57,19 @@ POLICY_COLUMNS = frozenset(
 class PolicyGradient:
     """One method, one policy, one rollout. `step` samples and learns once; `state` and `load_state` carry it over a stop."""
 
-    def __init__(self, method: Method, policy: Policy, rollout: Rollout, settings: Settings, start: Policy | None = None):
-        """``start`` is the policy as the run began, for methods or measurements that compare with it."""
+    def __init__(self, method: Method, policy: Policy, rollout: Rollout, settings: Settings, start: Policy | None = None,
+                 phase: Phase | None = None):  # fmt: skip
+        """``start`` is the policy as the run began, for methods or measurements that compare with it; ``phase`` the steps of the
+        run in which the method learns, if not all."""
         estimator.check(method, POLICY_COLUMNS | rollout.provides)
         _check_tasks(method, rollout)
+        check_curriculum(method, settings)
         self.method, self.policy, self.rollout, self.settings = method, policy, rollout, settings
+        self.phase = phase or Phase(steps=settings.steps or 1)
         self.references = References(method, policy, start)
         self.views = PolicyViews(policy, self.references, bool(settings.watch_kl))
         self.states: dict[str, State] = {path: call(method, part, part.init) for path, part in _stateful(method)}
-        self.optimizer_step = OptimizerStep(method, policy, self.views, settings)
+        self.optimizer_step = OptimizerStep(method, policy, self.views, settings, self.phase)
         self.last: Trajectories | None = None
         """The rows the last step learned from, annotated: for logs."""
         self.traced: TracedStep | None = None
@@ -88,7 +94,7 @@ class PolicyGradient:
     def step(self, step: int) -> Metrics:
         """Samples, learns, remembers; the metrics of the step."""
         self.optimizer_step.begin(step)
-        progress = (step - 1) / max(self.settings.steps or 1, 1)
+        progress = self.phase.progress(step)
         method = self.method.with_knobs(self._knobs(progress))
         self.references.renew(method, self.states, step, progress)
         began = time.perf_counter()
@@ -104,8 +110,9 @@ class PolicyGradient:
         metrics = (component_metrics(rows) if rows.rows else {}) | metrics | found
         self.last = rows if rows.rows else None
         self.traced = TracedStep(sampled, rows, trace.columns) if trace else None
+        remembered = with_advantage(sampled, rows)
         for path, part in _stateful(method):
-            learned = rows if isinstance(part, Data) else sampled
+            learned = rows if isinstance(part, Data) else remembered
             self.states[path] = call(method, part, part.update, self.states[path], learned, metrics)
         self.rollout.sync()
         ended = time.perf_counter()
@@ -199,17 +206,11 @@ class PolicyGradient:
         return self._joined(everything), self._joined(full)
 
     def _sampled(self, method: Method, step: int, attempt: int, tasks: int) -> Trajectories:
-        curriculum, memories = method.curriculum, dict(method.memory)
+        curriculum = method.curriculum
         if curriculum is None:
             return self.tasks.refill(step, attempt, tasks) if attempt else self.rollout.collect(step)
-
-        def weigh(candidates: Tensor) -> Tensor:
-            def recall(name: str) -> Tensor:
-                return memories[name].recall(self.states[f"memory.{name}"], candidates)
-
-            return call(method, curriculum, curriculum, candidates, recall)
-
-        return self.tasks.choose(step, attempt, tasks, curriculum.candidates, weigh)
+        progress = (step - 1) / max(self.settings.steps or 1, 1)
+        return self.tasks.choose(step, attempt, tasks, curriculum.candidates, Ordering(method, self.states, progress))
 
     def _with_keys_and_rewards(self, method: Method, batch: Trajectories, step: int, attempt: int) -> Trajectories:
         """A sampled batch with what parts may ask of it from the start: keys to draw from, states, the method's own rewards."""

@@ -11,6 +11,7 @@ import torch
 from upslope.errors import UserError
 from upslope.objective.base import RolloutPlan
 from upslope.policies.language_model import LanguageModel
+from upslope.rollout.choosing import Asked
 from upslope.rollout.text import ATTEMPT, TextRollout, token_rows, written_rows
 from upslope.runtime.seeding import numpy_generator
 from upslope.tasks.text import Problem
@@ -59,7 +60,7 @@ class AnswerRollout(TextRollout):
 
     provides = FromAnswers.provides
 
-    def answers(self, problems: list[Problem], step: int, attempt: int) -> Trajectories:
+    def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
         """The solution of each of these problems."""
         self.asked |= {problem.id: problem for problem in problems}
         if missing := [problem.prompt for problem in problems if not problem.solution]:
@@ -82,7 +83,7 @@ class DocumentRollout(TextRollout):
         super().__init__(*arguments, **sizes)
         self.window = min(window, getattr(self.policy.model.config, "max_position_embeddings", window))
 
-    def answers(self, problems: list[Problem], step: int, attempt: int) -> Trajectories:
+    def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
         """A window of a document of each of these problems, drawn at random."""
         self.asked |= {problem.id: problem for problem in problems}
         rng = numpy_generator(self.seed, "documents", step, attempt)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,11 +17,12 @@ from upslope.objective.functional.last_decision import last_decision
 from upslope.plain_data import JsonDict, Prompt
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.text_inputs import TextInputs
+from upslope.rollout.choosing import Asked, Candidate, Choices, Decide, category_id, offered
 from upslope.rollout.engines.torch_engine import TorchEngine
-from upslope.runtime.seeding import numpy_generator, stable_hash, uniforms
+from upslope.runtime.seeding import mix, numpy_generator, stable_hash, uniforms
 from upslope.tasks.text import Problem, Scores, TextTask
 from upslope.tasks.turns import Scorer, Turn, TurnNumbers
-from upslope.types import Completions, Ended, Engine, Metrics, Sampling, Source, Trajectories, View
+from upslope.types import Completions, Ended, Engine, Metrics, Sampling, Source, Trajectories, View, samples_each
 
 ENDS = {"stop": Ended.TERMINATED, "length": Ended.TRUNCATED, "paused": Ended.PAUSED}
 ATTEMPT = 1_000_000
@@ -35,7 +36,7 @@ class TextRollout:
     """
 
     domain = "text"
-    provides = frozenset({"group", "label.answer", "segment.item"})
+    provides = frozenset({"group", "label.answer", "label.category", "segment.item"})
     resumes_anywhere = True
     """Nothing is carried from one step to the next, so a checkpoint may be taken after any step."""
     traced = True
@@ -48,6 +49,7 @@ class TextRollout:
         self.engine: Engine = engine or TorchEngine(policy)
         self.asked: dict[int, Problem] = {}
         """The problems of the step, by task."""
+        self.choices = Choices()
 
     def collect(self, step: int) -> Trajectories:
         """The rows of a step, problem by problem."""
@@ -59,28 +61,49 @@ class TextRollout:
         problems = self.task.sample(tasks, "train", numpy_generator(self.seed, "tasks", step, attempt))
         return self.answers(problems, step, attempt)
 
-    def choose(self, step: int, attempt: int, tasks: int, candidates: int, weigh: Callable[[Tensor], Tensor]) -> Trajectories:
-        """Rows of ``tasks`` problems drawn by weight, without replacement, among ``candidates`` times as many."""
+    def choose(self, step: int, attempt: int, tasks: int, candidates: int, decide: Decide) -> Trajectories:
+        """Rows of the problems that ``decide`` orders, of an offer of ``candidates`` times as many as the ``tasks`` wanted."""
         self.asked = {} if attempt == 0 else self.asked
         rng = numpy_generator(self.seed, "tasks", step, attempt)
         found = self.task.sample(tasks * candidates, "train", rng)
         distinct = list({problem.id: problem for problem in found}.values())
-        weights = weigh(torch.tensor([problem.id for problem in distinct], dtype=torch.int64)).double().numpy()
-        order = np.argsort(-(np.log(np.maximum(weights, 1e-300)) + rng.gumbel(size=len(distinct))), kind="stable")
-        return self.answers([distinct[i] for i in order[:tasks]], step, attempt)
+        offer = replace(
+            offered([candidate(problem) for problem in distinct], torch.from_numpy(rng.random(len(distinct))), tasks, self.samples),
+            attempt=attempt,
+            max_tokens=self.sampling.max_tokens,
+            seed=mix(self.seed, "choose", step, attempt),
+            value=lambda head: self.prompt_values(distinct, head),
+        )
+        order = decide(offer)
+        asked = replace(self.choices.add(offer, order), sampling=self.sampling).limited(order)
+        return self.answers([distinct[place] for place in order.chosen.tolist()], step, attempt, asked)
 
-    def answers(self, problems: list[Problem], step: int, attempt: int) -> Trajectories:
+    def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
         """A group of sampled and scored answers to each of these problems."""
         self.asked |= {problem.id: problem for problem in problems}
+        asked = asked or Asked([self.samples] * len(problems))
+        each, sampling = asked.each, asked.sampling or self.sampling
         prompts = self.policy.encode_all([problem.model_input for problem in problems])
-        numbers = uniforms((len(prompts) * self.samples, self.sampling.max_tokens), self.seed, "tokens", step, attempt)
-        completions = self.engine.generate(prompts, self.samples, self.sampling, numbers, keep=True)
-        repeated = [problem for problem in problems for _ in range(self.samples)]
-        group = torch.arange(len(problems)).repeat_interleave(self.samples) + attempt * ATTEMPT
-        rows = sampled_rows(self.policy, prompts, self.samples, completions, self.sampling).replace(group=group)
+        numbers = uniforms((sum(each), self.sampling.max_tokens), self.seed, "tokens", step, attempt)[:, : sampling.max_tokens]
+        completions = self.engine.generate(prompts, each, sampling, numbers, keep=True)
+        repeated = [problem for problem, own in zip(problems, each, strict=True) for _ in range(own)]
+        group = torch.arange(len(problems)).repeat_interleave(torch.tensor(each)) + attempt * ATTEMPT
+        rows = sampled_rows(self.policy, prompts, each, completions, sampling).replace(group=group)
         if self.policy.kept is not None:
             rows = rows.replace(inputs=replace(rows.inputs, kept=self.policy.kept.numbers))
-        return self.scored(rows, repeated, sampled_ids(completions), completions.finish)
+        rows = self.scored(rows, repeated, sampled_ids(completions), completions.finish)
+        for note, why in zip(rows.info, asked.per_answer, strict=True):
+            note |= {"chosen": why} if why else {}
+        return rows
+
+    def prompt_values(self, problems: Sequence[Problem], head: str) -> Tensor:
+        """What a head of the policy says at the end of each problem's prompt ``[M]``, before anything is written."""
+        inputs = left_padded(self.policy.encode_all([problem.model_input for problem in problems]), self.policy.pad_id)
+        one = torch.ones(len(problems), 1)
+        nobody = torch.zeros(len(problems), dtype=torch.int64)
+        rows = Trajectories(one, nobody.float(), nobody, nobody, View(one), action=one.long(), temperature=one, inputs=inputs)
+        with torch.no_grad():
+            return self.policy.evaluate(rows.to(self.policy.device), frozenset({head}))[head][:, 0].cpu()
 
     def scored(
         self, rows: Trajectories, problems: Sequence[Problem], answers: Sequence[list[int]], finish: Sequence[str],
@@ -100,7 +123,7 @@ class TextRollout:
             reward=reward,
             components={"task": reward, **components},
             task=torch.tensor([problem.id for problem in problems], dtype=torch.int64),
-            label={"answer": self._answer_classes(problems, responses)},
+            label={"answer": self._answer_classes(problems, responses), "category": category_labels(problems)},
             segment={**rows.segment, "item": self.items(rows, answers)},
             info=row_notes(problems, responses, scores, finish),
         )
@@ -139,7 +162,11 @@ class TextRollout:
             reward=reward,
             components={name: torch.zeros_like(reward) for name in rows.components} | {"task": reward},
             group=torch.tensor(list(first), device=device),
-            label={"source": source, "answer": self._answer_classes(problems, answers).to(device)},
+            label={
+                "source": source,
+                "answer": self._answer_classes(problems, answers).to(device),
+                "category": category_labels(problems).to(device),
+            },
             segment={"item": item_numbers(self.policy, taught.action, self.task.separator)},
             horizon=rows.horizon,
             info=row_notes(problems, answers, scores, ["reference"] * len(problems)),
@@ -163,9 +190,9 @@ class TextRollout:
         return [self.asked[task] for task in rows.task.tolist()]
 
     def metrics(self) -> Metrics:
-        """What the engine has to say of itself, if it does."""
+        """What the engine has to say of itself, if it does, and what was chosen, if somebody chose."""
         told = getattr(self.engine, "metrics", None)
-        return told() if told is not None else {}
+        return (told() if told is not None else {}) | self.choices.metrics()
 
     def sync(self) -> None:
         self.engine.sync(self.policy)
@@ -178,6 +205,19 @@ class TextRollout:
 
     def load_state(self, state: State) -> None:
         """Nothing was kept."""
+
+
+def candidate(problem: Problem) -> Candidate:
+    """What a curriculum may know of a problem."""
+    category, difficulty = str(problem.info.get("category") or ""), problem.info.get("difficulty")
+    known = isinstance(difficulty, int | float) and not isinstance(difficulty, bool)
+    return Candidate(problem.id, category, float(difficulty) if known else math.nan)  # type: ignore[arg-type]
+
+
+def category_labels(problems: Sequence[Problem]) -> Tensor:
+    """The category of each problem ``[N]``, as numbers."""
+    number = {name: category_id(name) for name in {candidate(problem).category for problem in problems}}
+    return torch.tensor([number[candidate(problem).category] for problem in problems], dtype=torch.int64)
 
 
 def sampled_ids(completions: Completions) -> list[list[int]]:
@@ -242,14 +282,15 @@ def left_padded(prompts: Sequence[list[int]], pad: int) -> TextInputs:
 
 
 def sampled_rows(
-    policy: LanguageModel, prompts: list[list[int]], samples: int, completions: Completions, sampling: Sampling
+    policy: LanguageModel, prompts: list[list[int]], samples: int | Sequence[int], completions: Completions, sampling: Sampling
 ) -> Trajectories:
-    """Completions as rows, ``samples`` to a prompt; what they earn, and whose they are, comes later."""
+    """Completions as rows, ``samples`` to a prompt, or to each its own number; what they earn, and whose they are, comes later."""
     sampled = completions.sampled
     last = last_decision(sampled)
     ends = [ENDS[finish] for finish in completions.finish]
     how = torch.tensor(ends, dtype=torch.int8, device=sampled.device)
-    inputs = left_padded(prompts, policy.pad_id).take(lambda column: column.repeat_interleave(samples, 0))
+    each = torch.tensor(samples_each(samples, len(prompts)))
+    inputs = left_padded(prompts, policy.pad_id).take(lambda column: column.repeat_interleave(each, 0))
     return Trajectories(
         sampled=sampled,
         reward=torch.zeros(sampled.shape[0]),

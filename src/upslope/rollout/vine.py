@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from upslope.errors import MethodError
+from upslope.errors import MethodError, UserError
 from upslope.objective.base import RolloutPlan
+from upslope.rollout.choosing import Asked
 from upslope.rollout.text import ATTEMPT, TextRollout, join_text, sampled_ids, sampled_rows
 from upslope.runtime.seeding import uniforms
 from upslope.tasks.text import Problem
@@ -46,8 +47,13 @@ class VineRollout(TextRollout):
         super().__init__(*arguments, **sizes)
         self.points = points
 
-    def answers(self, problems: list[Problem], step: int, attempt: int) -> Trajectories:
+    def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
         """The first answers, then the branches, problem by problem and point by point."""
+        if asked is not None and (set(asked.each) != {self.samples} or asked.sampling != self.sampling):
+            raise UserError(
+                "vines branch alike from every problem, and this curriculum wants other numbers of answers, another token limit or "
+                "another temperature; take the curriculum or rollout=Vine away."
+            )
         self.asked |= {problem.id: problem for problem in problems}
         limit, count = self.sampling.max_tokens, len(problems)
         prompts = self.policy.encode_all([problem.model_input for problem in problems])

@@ -6,8 +6,8 @@ the step, the attempt and its place in them; nothing is carried from one step to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from upslope.plain_data import JsonDict
 from upslope.policies.control.mlp import Actor, ControlInputs, MLPPolicy
 from upslope.policies.control.network import forbid
 from upslope.policies.control.torch_policy import TorchPolicy
+from upslope.rollout.choosing import Asked, Candidate, Choices, Decide, category_id, offered
 from upslope.rollout.environments import action_noise
 from upslope.rollout.normalise import ObservationNormaliser, Stored
 from upslope.rollout.text import ATTEMPT
@@ -40,7 +41,7 @@ class Episodes(RolloutPlan):
     """
 
     domain: ClassVar[Literal["text", "control"]] = "control"
-    provides: ClassVar[frozenset[str]] = frozenset({"group", "signal.return_to_go"})
+    provides: ClassVar[frozenset[str]] = frozenset({"group", "label.category", "signal.return_to_go"})
 
     def build(self, task: Any, policy: Any, **sizes: Any) -> EpisodeRollout:
         return EpisodeRollout(task, policy, **sizes)
@@ -53,6 +54,12 @@ class Beginning(NamedTuple):
     seed: int
     task: int
     """The hash of the level, or of the task where there are none."""
+
+    @property
+    def category(self) -> str:
+        """The level in words, without the seed; empty where there are none."""
+        values = {} if self.level is None else Level(self.level.changes).values()
+        return " ".join(f"{name}={value}" for name, value in values.items())
 
 
 class EpisodeRollout:
@@ -80,6 +87,7 @@ class EpisodeRollout:
         self.observations = ObservationNormaliser(task.observation_size) if normalise_observations else None
         self._envs = task.make(min(envs, tasks * samples), workers)
         self._played: list[tuple[float, int]] = []
+        self.choices = Choices()
 
     # -- what is played --------------------------------------------------------------------------------------------------
 
@@ -91,15 +99,18 @@ class EpisodeRollout:
         """Rows of so many other beginnings, in place of some that were dropped."""
         return self.episodes([self._beginning(step, attempt, number) for number in range(tasks)], step, attempt)
 
-    def choose(self, step: int, attempt: int, tasks: int, candidates: int, weigh: Callable[[Tensor], Tensor]) -> Trajectories:
-        """Rows of ``tasks`` beginnings drawn by the weights of their levels, without replacement, among ``candidates`` times as
-        many."""
+    def choose(self, step: int, attempt: int, tasks: int, candidates: int, decide: Decide) -> Trajectories:
+        """Rows of the beginnings that ``decide`` orders, of an offer of ``candidates`` times as many as the ``tasks`` wanted. A
+        level is a category of its own."""
         found = [self._beginning(step, attempt, number) for number in range(tasks * candidates)]
         distinct = list(dict.fromkeys(found))  # a level may come several times, with other seeds
-        weights = weigh(torch.tensor([beginning.task for beginning in distinct], dtype=torch.int64)).double().numpy()
-        drawn = numpy_generator(self.seed, "choose", step, attempt).gumbel(size=len(distinct))
-        order = np.argsort(-(np.log(np.maximum(weights, 1e-300)) + drawn), kind="stable")
-        return self.episodes([distinct[place] for place in order[:tasks]], step, attempt)
+        uniform = torch.from_numpy(numpy_generator(self.seed, "choose", step, attempt).random(len(distinct)))
+        told = [Candidate(beginning.task, beginning.category) for beginning in distinct]
+        seed = mix(self.seed, "choose", step, attempt)
+        offer = replace(offered(told, uniform, tasks, self.samples), attempt=attempt, seed=seed)
+        order = decide(offer)
+        asked = self.choices.add(offer, order)
+        return self.episodes([distinct[place] for place in order.chosen.tolist()], step, attempt, asked)
 
     def _beginning(self, step: int, attempt: int, number: int) -> Beginning:
         level = self.task.levels.draw(mix(self.seed, "level", step, attempt, number)) if self.task.levels else None
@@ -107,16 +118,19 @@ class EpisodeRollout:
         seed = mix(self.seed, "reset", step, attempt, number) >> 32 if own is None else own
         return Beginning(level, seed, (level or Level()).task_id(self.task.name))
 
-    def episodes(self, beginnings: list[Beginning], step: int, attempt: int) -> Trajectories:
+    def episodes(self, beginnings: list[Beginning], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
         """A group of episodes from each of these beginnings."""
-        actor, each = self.policy.acting(), [beginning for beginning in beginnings for _ in range(self.samples)]
+        asked = asked or Asked([self.samples] * len(beginnings))
+        actor, each = self.policy.acting(), [which for which, own in zip(beginnings, asked.each, strict=True) for _ in range(own)]
         noise = _Noise(self.task, len(each), (self.seed, "act", step, attempt))
         tape = self._play(actor, each, noise)
         if self.observations is not None:
             self.observations.update(np.concatenate(tape.raw))
         self.env_steps += int(tape.length.sum())
         rows = self._rows(actor, tape, each)
-        group = torch.arange(len(beginnings)).repeat_interleave(self.samples) + attempt * ATTEMPT
+        group = torch.arange(len(beginnings)).repeat_interleave(torch.tensor(asked.each)) + attempt * ATTEMPT
+        for note, why in zip(rows.info, asked.per_answer, strict=True):
+            note |= {"chosen": why} if why else {}
         return rows.replace(group=group)
 
     def _play(self, actor: Actor, each: list[Beginning], noise: _Noise) -> _Tape:
@@ -182,6 +196,7 @@ class EpisodeRollout:
             components={"task": returned},
             ended=(last * torch.from_numpy(tape.ended).unsqueeze(1)).to(torch.int8),
             bootstrap=torch.zeros_like(sampled),
+            label={"category": torch.tensor([category_id(beginning.category) for beginning in each], dtype=torch.int64)},
             signal={"return_to_go": to_go},
             horizon=self.task.max_episode_steps or MOST_WATCHED,
             inputs=inputs.take(lambda column: column.to(self.policy.device)),
@@ -227,15 +242,16 @@ class EpisodeRollout:
     def metrics(self) -> Metrics:
         """Of the episodes since the last call; a sample is a step of an environment."""
         episodes, self._played = self._played, []
+        chosen = self.choices.metrics()
         if not episodes:
-            return {"env_steps": float(self.env_steps)}
+            return {"env_steps": float(self.env_steps)} | chosen
         returns, lengths = zip(*episodes, strict=True)
         return {
             "env_steps": float(self.env_steps),
             "samples": float(sum(lengths)),
             "episode_return": float(np.mean(returns)),
             "episode_length": float(np.mean(lengths)),
-        }
+        } | chosen
 
     def sync(self) -> None:
         """Acting takes the weights anew in each rollout."""

@@ -6,7 +6,7 @@ Between steps an answer is kept as its tokens with what was recorded of them; ca
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError, UserError
 from upslope.objective.base import RolloutPlan, State
+from upslope.rollout.choosing import Decide
 from upslope.rollout.text import TextRollout, join_text, row_notes, sampled_rows
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.tasks.text import Problem, Scores
@@ -191,7 +192,7 @@ class WindowRollout(TextRollout):
     def refill(self, step: int, attempt: int, tasks: int) -> Trajectories:
         raise UserError("answers written window by window cannot be replaced within a step; take the filter's refill away.")
 
-    def choose(self, step: int, attempt: int, tasks: int, candidates: int, weigh: Callable[[Tensor], Tensor]) -> Trajectories:
+    def choose(self, step: int, attempt: int, tasks: int, candidates: int, decide: Decide) -> Trajectories:
         raise UserError("answers written window by window take their problems as they come; take the curriculum away.")
 
     def state(self) -> State:

@@ -6,12 +6,23 @@ step. Everything a part may see is a column of such decisions, in a `Batch`; a v
 
 from upslope.types.batch import UNCUT, Batch, Ended, GroupStats, Source, Trajectories, View, decision_keys, pack_rows, unpack_rows
 from upslope.types.calling import call, column, wrong
+from upslope.types.curriculum import Offer, Order, draw_by_weight, nearest
 from upslope.types.interfaces import DecisionPolicy, Engine, ForwardPass, Policy, Rollout, TaskRollout
 from upslope.types.learned import Acting, ActingContext, ActionSpace, DrawnData, Learned, ModelNetwork, Nearest, Solved, World
-from upslope.types.method import NAMED_SLOTS, OPTIONAL_SLOTS, SINGLE_SLOTS, SLOT_CLASSES, SLOTS, STACKED_SLOTS, Method, Paper
+from upslope.types.method import (
+    NAMED_SLOTS,
+    OPTIONAL_SLOTS,
+    ORDERED_SLOTS,
+    SINGLE_SLOTS,
+    SLOT_CLASSES,
+    SLOTS,
+    STACKED_SLOTS,
+    Method,
+    Paper,
+)
 from upslope.types.networks import At, Drawn, Networks, Whose
 from upslope.types.part import Head, Metrics, Part, Scope
-from upslope.types.sampling import Completions, Finish, Sampling
+from upslope.types.sampling import Completions, Finish, Sampling, samples_each
 from upslope.types.slots import (
     Advantage,
     Aggregate,
@@ -44,10 +55,12 @@ from upslope.types.slots import (
     Surrogate,
     Weight,
 )
+from upslope.types.stages import TrainingStage
 
 __all__ = [
     "NAMED_SLOTS",
     "OPTIONAL_SLOTS",
+    "ORDERED_SLOTS",
     "SINGLE_SLOTS",
     "SLOTS",
     "SLOT_CLASSES",
@@ -90,6 +103,8 @@ __all__ = [
     "Network",
     "Networks",
     "Notes",
+    "Offer",
+    "Order",
     "Paper",
     "Part",
     "Policy",
@@ -112,6 +127,7 @@ __all__ = [
     "Stateful",
     "Surrogate",
     "TaskRollout",
+    "TrainingStage",
     "Trajectories",
     "View",
     "Weight",
@@ -120,7 +136,10 @@ __all__ = [
     "call",
     "column",
     "decision_keys",
+    "draw_by_weight",
+    "nearest",
     "pack_rows",
+    "samples_each",
     "unpack_rows",
     "wrong",
 ]

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from upslope.types.batch import Trajectories, View
+from upslope.types.curriculum import Offer, Order
 from upslope.types.part import Metrics
 from upslope.types.sampling import Completions, Sampling
 
@@ -122,8 +123,8 @@ class TaskRollout(Rollout, Protocol):
     def refill(self, step: int, attempt: int, tasks: int) -> Trajectories:
         """Rows of so many other tasks, in place of some that were dropped."""
 
-    def choose(self, step: int, attempt: int, tasks: int, candidates: int, weigh: Callable[[Tensor], Tensor]) -> Trajectories:
-        """Rows of ``tasks`` tasks drawn by weight, without replacement, among ``candidates`` times as many."""
+    def choose(self, step: int, attempt: int, tasks: int, candidates: int, decide: Callable[[Offer], Order]) -> Trajectories:
+        """Rows of the tasks that ``decide`` orders, of an offer of ``candidates`` times as many as the ``tasks`` wanted."""
 
     def teacher(self, rows: Trajectories) -> Trajectories:
         """A reference answer to the task of each group, scored, with nobody's log-probabilities."""
@@ -147,19 +148,19 @@ class Engine(Protocol):
     def generate(
         self,
         prompts: Sequence[list[int]],
-        n: int,
+        n: int | Sequence[int],
         sampling: Sampling,
         uniforms: Tensor,
         limits: Sequence[int] | None = None,
         keep: bool = False,
     ) -> Completions:
-        """Continues each prompt ``n`` times.
+        """Continues each prompt ``n`` times, or each as often as ``n`` says of it.
 
         Args:
             prompts: Ids to continue, of any lengths. The same prompt twice is computed once.
-            n: Completions per prompt.
+            n: Completions per prompt; a sequence has the number of each.
             sampling: How tokens are drawn.
-            uniforms: ``[R, max_tokens]`` numbers in [0, 1), ``R = len(prompts) * n``: the only randomness there is.
+            uniforms: ``[R, max_tokens]`` numbers in [0, 1), a row for each completion: the only randomness there is.
             limits: The most tokens the completions of each prompt may have, where some have less room than ``max_tokens``.
             keep: The policy will learn from these answers as they are: activations may be kept for that.
         """

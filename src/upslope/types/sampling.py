@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,6 +46,21 @@ class Sampling:
 def _check(name: str, value: float, fine: bool, wanted: str) -> None:
     if not fine:
         raise UserError(f"sampling with {name}={value}: it must be {wanted}.")
+
+
+def samples_each(n: int | Sequence[int], prompts: int) -> list[int]:
+    """Completions of each of so many prompts: the same number of all, or one for each.
+
+    Raises:
+        UserError: if there is nothing to complete, or the numbers do not fit the prompts.
+    """
+    each = [n] * prompts if isinstance(n, int) else [int(own) for own in n]
+    if not prompts or (isinstance(n, int) and n < 1):
+        raise UserError(f"nothing to generate: {prompts} prompts, n={n}. Give at least one of each.")
+    if len(each) != prompts or min(each) < 1:
+        least = min(each, default=0)
+        raise UserError(f"{len(each)} numbers of completions, the smallest {least}, for {prompts} prompts: each needs one above 0.")
+    return each
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ A slot's own parts are in the package or module of its name below `upslope.objec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from upslope.errors import MethodError
 from upslope.plain_data import JsonDict
 from upslope.types.batch import Batch, Trajectories, View, decision_keys, salt
+from upslope.types.curriculum import Offer, Order
 from upslope.types.part import Head, Metrics, Part
 
 if TYPE_CHECKING:
@@ -46,21 +47,25 @@ class Memory(Part, Stateful):
     """What several parts share, under a name in the method's ``memory``: one state, read by all, written once a step."""
 
     scope = "step"
+    by: ClassVar[Literal["task", "category"]] = "task"
+    """What it is kept of: single tasks, or categories of them (``label["category"]``)."""
 
     def recall(self, state: State, tasks: Tensor) -> Tensor:
-        """What is known of these tasks ``[M]``; a task never seen gets what the memory starts with."""
+        """What is known of these tasks, or of these categories, ``[M]``; one never seen gets what the memory starts with."""
         raise NotImplementedError
 
 
 class Curriculum(Part):
-    """Which tasks next: a weight for each candidate task ``[M]``, of which a step's tasks are drawn without replacement."""
+    """Which tasks next, and how many answers to each: an `Order` for the `Offer` of a step."""
 
     scope = "step"
     candidates: int
-    """Candidates drawn for each task of a step; 1 leaves nothing to choose."""
+    """Tasks drawn for each one that a step wants; 1 leaves nothing to choose, only how often each is answered."""
 
-    def __call__(self, tasks: Tensor, recall: Callable[[str], Tensor]) -> Tensor:
-        """Weights ``[M]``; ``recall(name)`` is what a memory says of the candidates."""
+    def check_sizes(self, tasks: int, samples: int) -> None:
+        """Refuses sizes of a step, tasks and answers to each, with which it cannot do what it promises."""
+
+    def __call__(self, offer: Offer) -> Order:
         raise NotImplementedError
 
 

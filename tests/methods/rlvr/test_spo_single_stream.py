@@ -25,7 +25,7 @@ from upslope.runtime.files import load_state, save_state
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
 from upslope.tasks.text import Problem, Scores
-from upslope.types import Batch, Trajectories
+from upslope.types import Batch, Offer, Trajectories
 
 spo, grpo = find("spo-single-stream"), find("grpo")
 SIZES = Settings(tasks_per_step=4, samples_per_task=1, warm_start=0.0, eval_problems=4, max_tokens=5, steps=10, lr=1e-3, warmup=0)
@@ -187,8 +187,11 @@ def test_with_its_parts_taken_back_it_is_grpo():
 
 @pytest.mark.checks("oracle", "spo-single-stream", by="closed form")
 def test_weights_of_the_curriculum():
-    weights = ByUncertainty()(torch.arange(4), lambda name: torch.tensor([0.5, 0.0, 1.0, 0.1]))
-    assert weights.tolist() == pytest.approx([0.55, 0.05, 0.05, 0.35])
+    found = torch.tensor([0.5, 0.0, 1.0, 0.1])
+    offer = Offer(torch.arange(4), torch.zeros(4), torch.zeros(4), torch.full((4,), 0.5), 4, recall=lambda name: found)
+    order = ByUncertainty()(offer)
+    assert order.chosen.tolist() == [0, 3, 1, 2], "with equal luck by weight alone, of equal ones those offered first"
+    assert order.why["weight"].tolist() == pytest.approx([0.55, 0.35, 0.05, 0.05])
 
 
 # -- drift on kept answers -------------------------------------------------------------------------------------------------

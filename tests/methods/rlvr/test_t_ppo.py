@@ -31,7 +31,7 @@ from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
 from upslope.tasks import load_task
 from upslope.tasks.text import Problem, Scores
-from upslope.types import Batch, Ended, Method, Sampling, Trajectories
+from upslope.types import Batch, Ended, Method, Sampling, Trajectories, draw_by_weight
 
 ppo, t_ppo = find("ppo").for_domain("text"), find("t-ppo")
 SIZES = Settings(tasks_per_step=3, samples_per_task=4, warm_start=0.0, eval_problems=4, max_tokens=12, steps=10, lr=1e-3, warmup=0)
@@ -338,7 +338,7 @@ def test_groups_filters_that_refill_and_curricula_are_refused():
     with pytest.raises(UserError, match="refill"):
         made.refill(1, 1, 2)
     with pytest.raises(UserError, match="curriculum"):
-        made.choose(1, 0, 2, 4, lambda tasks: torch.ones(len(tasks)))
+        made.choose(1, 0, 2, 4, lambda offer: draw_by_weight(offer, torch.ones(len(offer))))
     with pytest.raises(MethodError, match="Windows"):
         gradient(t_ppo, random_batch(seed=1).replace(segment={}))
     for wrong in ({"windows": 0}, {"least": 0}):

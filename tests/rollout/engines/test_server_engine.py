@@ -74,6 +74,16 @@ def test_our_server_samples_what_the_local_engine_samples(sampling: Sampling) ->
     torch.testing.assert_close(remote.entropy, local.entropy[:, : remote.tokens.shape[1]], atol=1e-6, rtol=1e-5)
 
 
+def test_our_server_samples_groups_of_different_sizes() -> None:
+    mine, numbers, each, limits = policy(0), uniforms((9, 7), 3), [3, 1, 3, 2], [7, 7, 4, 7]
+    local = TorchEngine(mine).generate(prompts(mine), each, Sampling(7), numbers, limits)
+    with Server(policy(1), port=0) as server:
+        remote = ServerEngine(server.url, mine).generate(prompts(mine), each, Sampling(7), numbers, limits)
+    width = remote.tokens.shape[1]
+    assert torch.equal(remote.tokens, local.tokens[:, :width]) and remote.finish == local.finish
+    torch.testing.assert_close(remote.logp, local.logp[:, :width], atol=1e-6, rtol=1e-5)
+
+
 def test_after_a_sync_both_sides_give_the_same_log_probabilities() -> None:
     mine = policy(0)
     with Server(policy(1), port=0) as server:
@@ -152,6 +162,8 @@ def test_ids_are_found_where_servers_put_them(ids: str, takes_n: bool, capsys: p
         assert engine.metrics()["engine_gap_worst"] < 1e-5, "the same weights, so the recorded ones are the policy's own"
         assert done.tokens.shape[0] == 12 and bool(done.entropy[done.sampled > 0].isnan().all())
         assert len({tuple(row) for row in done.tokens.tolist()}) > 6, "rows must not share a seed"
+        unequal = engine.generate(prompts(mine), [1, 4, 2, 1], Sampling(6, 0.8), uniforms((8, 6), 1))
+        assert unequal.tokens.shape[0] == 8 and engine.metrics()["engine_gap_worst"] < 1e-5
         engine.check(Sampling(6))
         engine.sync(mine)
     told = capsys.readouterr().err

@@ -54,6 +54,41 @@ def test_recorded_logp_and_entropy_are_those_of_a_full_forward_pass(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("plain", [False, True], ids=["ours", "transformers"])
+def test_groups_may_differ_in_size(kind, plain):
+    """Each row says what it says alone; and where all are of one size it makes no difference how that is said."""
+    policy, sampling, each = policy_of(kind), Sampling(9), [3, 1, 4, 1, 2]
+    policy.plain, uniforms, engine = plain, seeding.uniforms((11, 9), 5), TorchEngine(policy)
+    done = engine.generate(PROMPTS, each, sampling, uniforms)
+    owners = [prompt for prompt, own in zip(PROMPTS, each, strict=True) for _ in range(own)]
+    for row, prompt in enumerate(owners):
+        alone = engine.generate([prompt], 1, sampling, uniforms[row : row + 1])
+        length = alone.tokens.shape[1]
+        assert done.tokens[row, :length].tolist() == alone.tokens[0].tolist() and done.finish[row] == alone.finish[0]
+    equal, said = (engine.generate(PROMPTS, n, sampling, seeding.uniforms((10, 9), 6)) for n in (2, [2] * 5))
+    assert torch.equal(equal.tokens, said.tokens) and torch.equal(equal.logp, said.logp)
+
+
+def test_groups_of_different_sizes_may_be_cut_into_chunks_and_stopped_by_texts():
+    policy, uniforms, each = policy_of("llama"), seeding.uniforms((11, 9), 5), [3, 1, 4, 1, 2]
+    whole, cut = TorchEngine(policy), TorchEngine(policy)
+    cut.memory_bytes = 1  # a prompt at a time
+    free = whole.generate(PROMPTS, each, Sampling(9), uniforms)
+    stop = policy.decode([int(free.tokens[9, 1])]) or policy.decode([int(free.tokens[4, 1])])
+    one, two = (engine.generate(PROMPTS, each, Sampling(9, stop=(stop,)), uniforms) for engine in (whole, cut))
+    assert one.finish == two.finish and one.finish != free.finish
+    assert [row[: int(n)] for row, n in zip(one.tokens.tolist(), one.sampled.sum(1), strict=True)] == [
+        row[: int(n)] for row, n in zip(two.tokens.tolist(), two.sampled.sum(1), strict=True)
+    ]
+    with pytest.raises(UserError, match="2 numbers of completions, the smallest 1, for 5 prompts"):
+        whole.generate(PROMPTS, [1, 2], Sampling(9), uniforms)
+    with pytest.raises(UserError, match="the smallest 0"):
+        whole.generate(PROMPTS, [3, 0, 4, 1, 3], Sampling(9), uniforms)
+    with pytest.raises(UserError, match="n=1 to 4"):
+        whole.generate(PROMPTS, each, Sampling(9), uniforms[:5])
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_row_depends_on_the_rows_beside_it(kind):
     """Batched, padded, shared prompts and dropped rows against one call per row."""
     policy, sampling = policy_of(kind), Sampling(14)
@@ -218,8 +253,8 @@ def test_chunks_of_prompts_do_not_change_what_is_drawn():
     whole, cut = TorchEngine(policy), TorchEngine(policy)
     cut.memory_bytes = 1
     one, two = (engine.generate(PROMPTS, 4, Sampling(8), uniforms) for engine in (whole, cut))
-    assert list(cut._chunks(PROMPTS, 4, 8)) == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
-    assert list(whole._chunks(PROMPTS, 4, 8)) == [(0, 5)]
+    assert list(cut._chunks(PROMPTS, [4] * 5, 8)) == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
+    assert list(whole._chunks(PROMPTS, [4] * 5, 8)) == [(0, 5)]
     assert torch.equal(one.tokens, two.tokens) and one.finish == two.finish
 
 

@@ -145,6 +145,17 @@ def test_rows_come_back_in_order_with_the_log_probabilities_of_what_was_sampled(
     assert truncated.logp.abs().max() == 0 and engine.metrics() == {}
 
 
+def test_groups_may_differ_in_size(vllm: type[LLM]) -> None:
+    policy = load_language_model(MODEL, 0)
+    engine = VLLMEngine(policy)
+    prompts, numbers = [policy.encode("abc"), policy.encode("hello"), policy.encode("abc")], uniforms((9, 8), 2)
+    done = engine.generate(prompts, [4, 2, 3], Sampling(8, 0.8), numbers)
+    assert len(done.tokens) == 9 and engine.metrics()["engine_gap_worst"] < 1e-5, "each row was compared with its own prompt"
+    for place, rows in enumerate((slice(0, 4), slice(4, 6), slice(6, 9))):
+        alone = engine.generate(prompts[place : place + 1], rows.stop - rows.start, Sampling(8, 0.8), numbers[rows])
+        assert torch.equal(done.tokens[rows, : alone.tokens.shape[1]], alone.tokens)
+
+
 def test_a_sync_hands_over_the_weights_and_drops_what_was_cached(vllm: type[LLM]) -> None:
     policy = load_language_model(MODEL, 0)
     engine = VLLMEngine(policy)

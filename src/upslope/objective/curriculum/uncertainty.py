@@ -1,14 +1,12 @@
-"""Which tasks next?"""
+"""Which tasks next? Those whose outcome is uncertain."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Curriculum
+from upslope.types import Offer, Order, draw_by_weight
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,6 @@ class ByUncertainty(Curriculum):
                 f"ByUncertainty has candidates={self.candidates} and floor={self.floor:g}; at least 1, and not below 0."
             )
 
-    def __call__(self, tasks: Tensor, recall: Callable[[str], Tensor]) -> Tensor:
-        success = recall(self.memory).clamp(0, 1)
-        return (success * (1 - success)).sqrt() + self.floor
+    def __call__(self, offer: Offer) -> Order:
+        success = offer.recall(self.memory).clamp(0, 1)
+        return draw_by_weight(offer, (success * (1 - success)).sqrt() + self.floor)

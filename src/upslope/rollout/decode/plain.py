@@ -52,13 +52,14 @@ class Stream:
     logits: Tensor
     """``[B, V]`` of each row's next token."""
 
-    def __init__(self, policy: LanguageModel, prompts: Sequence[list[int]], n: int, room: int):
+    def __init__(self, policy: LanguageModel, prompts: Sequence[list[int]], each: Sequence[int], room: int):
         self.policy = policy
         number: dict[tuple[int, ...], int] = {}
-        owner = [number.setdefault(tuple(prompt), len(number)) for prompt in prompts for _ in range(n)]
+        rows = [tuple(prompt) for prompt, n in zip(prompts, each, strict=True) for _ in range(n)]
+        owner = [number.setdefault(prompt, len(number)) for prompt in rows]
         self._read(list(number), room)
         if owner != list(range(len(number))) and not self.keep(torch.tensor(owner, device=policy.device)):
-            self._read([tuple(prompt) for prompt in prompts for _ in range(n)], room)
+            self._read(rows, room)
 
     def _read(self, prompts: list[tuple[int, ...]], room: int) -> None:
         """Computes the prompts, one row each, with room for so many more tokens."""

@@ -7,6 +7,7 @@ both before anything is trained, and one that keeps either to itself is refused:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from upslope.policies.language_model import LanguageModel
 from upslope.rollout.engines.external import Recorded, as_completions, cut_at_stops, ended, gap, seed_of, untruncated
 from upslope.runtime.http_client import Client, ServerError, server_address
 from upslope.runtime.seeding import uniforms as draw_uniforms
-from upslope.types import Completions, Finish, Metrics, Sampling
+from upslope.types import Completions, Finish, Metrics, Sampling, samples_each
 
 OURS = "upslope"
 """What our own server says of its models under ``owned_by``."""
@@ -190,8 +191,8 @@ class ServerEngine:
         self._fresh = True
 
     def generate(
-        self, prompts: Sequence[list[int]], n: int, sampling: Sampling, uniforms: Tensor, limits: Sequence[int] | None = None,
-        keep: bool = False,
+        self, prompts: Sequence[list[int]], n: int | Sequence[int], sampling: Sampling, uniforms: Tensor,
+        limits: Sequence[int] | None = None, keep: bool = False,
     ) -> Completions:  # fmt: skip
         """As `upslope.types.Engine.generate`; only our own server draws with ``uniforms`` themselves."""
         if not self._fresh:
@@ -205,30 +206,31 @@ class ServerEngine:
         return self._told
 
     def ask(
-        self, prompts: Sequence[list[int]], n: int, sampling: Sampling, uniforms: Tensor, limits: Sequence[int] | None = None
-    ) -> list[Recorded]:
-        """What the server makes of the prompts, ``n`` rows each, in their order."""
-        if not prompts or n < 1:
-            raise UserError(f"nothing to generate: {len(prompts)} prompts, n={n}. Give at least one of each.")
+        self, prompts: Sequence[list[int]], n: int | Sequence[int], sampling: Sampling, uniforms: Tensor,
+        limits: Sequence[int] | None = None,
+    ) -> list[Recorded]:  # fmt: skip
+        """What the server makes of the prompts, ``n`` rows each (or as many as ``n`` says of each), in their order."""
+        each = samples_each(n, len(prompts))
         limits = [sampling.max_tokens] * len(prompts) if limits is None else [min(own, sampling.max_tokens) for own in limits]
-        questions = list(self._questions(list(prompts), n, uniforms, limits))
+        questions = list(self._questions(list(prompts), each, uniforms, limits))
         rows: dict[int, Recorded] = {}
         with ThreadPoolExecutor(max_workers=min(self.parallel, len(questions))) as pool:
             for question, found in zip(questions, pool.map(lambda each: self._answered(each, sampling), questions), strict=True):
                 rows.update(zip(question.rows, found, strict=True))
-        return [rows[row] for row in range(len(prompts) * n)]
+        return [rows[row] for row in range(sum(each))]
 
-    def _questions(self, prompts: list[list[int]], n: int, numbers: Tensor, limits: Sequence[int]) -> Iterable[_Question]:
-        """Our own server takes all prompts of one limit together; others one prompt, or one row, at a time."""
+    def _questions(self, prompts: list[list[int]], each: list[int], numbers: Tensor, limits: Sequence[int]) -> Iterable[_Question]:
+        """Our own server takes all prompts of one limit and number together; others one prompt, or one row, at a time."""
+        begin = [0, *itertools.accumulate(each)]
         if self.served.ours:
-            for limit in sorted(set(limits)):
-                which = [place for place, own in enumerate(limits) if own == limit]
-                rows = [place * n + sample for place in which for sample in range(n)]
+            for limit, n in sorted(set(zip(limits, each, strict=True))):
+                which = [place for place in range(len(prompts)) if (limits[place], each[place]) == (limit, n)]
+                rows = [begin[place] + sample for place in which for sample in range(n)]
                 yield _Question([prompts[place] for place in which], n, limit, numbers[rows, :limit], rows)
             return
-        at_once = n if self.served.takes_n else 1
         for place, prompt in enumerate(prompts):
-            for first in range(place * n, (place + 1) * n, at_once):
+            at_once = each[place] if self.served.takes_n else 1
+            for first in range(begin[place], begin[place + 1], at_once):
                 rows = list(range(first, first + at_once))
                 yield _Question([prompt], at_once, limits[place], numbers[rows], rows)
 
@@ -286,7 +288,7 @@ class ServerEngine:
         entropy = choice.get("entropy")
         return Recorded(tokens[:length], logp[:length], None if entropy is None else list(entropy)[:length], finish)
 
-    def _measure(self, prompts: Sequence[list[int]], n: int, sampling: Sampling, rows: Sequence[Recorded]) -> None:
+    def _measure(self, prompts: Sequence[list[int]], n: int | Sequence[int], sampling: Sampling, rows: Sequence[Recorded]) -> None:
         self._told = {}
         if not untruncated(sampling) or not any(row.tokens for row in rows):
             return

@@ -7,6 +7,7 @@ still alive cannot change what a row draws.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -22,7 +23,7 @@ from upslope.rollout.decode.plain import Stream, sample_stream
 from upslope.rollout.decode.record import DecodeJob, Progress, Record, StopStrings
 from upslope.rollout.decode.stepper import Prompts, Stepper
 from upslope.rollout.decode.weights import Weights
-from upslope.types import Completions, Sampling, Trajectories
+from upslope.types import Completions, Sampling, Trajectories, samples_each
 
 DEAD_SHARE = 1 / 8
 """Slots are closed once this share of them is empty: moving rows copies their cache, leaving gaps computes them again."""
@@ -53,13 +54,14 @@ class TorchEngine:
     def generate(
         self,
         prompts: Sequence[list[int]],
-        n: int,
+        n: int | Sequence[int],
         sampling: Sampling,
         uniforms: Tensor,
         limits: Sequence[int] | None = None,
         keep: bool = False,
     ) -> Completions:
-        """Continues each prompt ``n`` times: see `upslope.types.Engine.generate`. ``keep`` is heeded if memory allows.
+        """Continues each prompt ``n`` times, or each as often as ``n`` says of it: see `upslope.types.Engine.generate`. ``keep`` is
+        heeded if memory allows.
 
         Raises:
             UserError: if a prompt is empty or, with its completion, longer than the model's positions; or if the model
@@ -73,7 +75,7 @@ class TorchEngine:
     def begin(
         self,
         prompts: Sequence[list[int]],
-        n: int,
+        n: int | Sequence[int],
         sampling: Sampling,
         uniforms: Tensor,
         limits: Sequence[int] | None = None,
@@ -86,48 +88,49 @@ class TorchEngine:
             place: Where the call keeps its memory, which the next call at the same place takes over.
         """
         limits = [sampling.max_tokens] * len(prompts) if limits is None else [min(own, sampling.max_tokens) for own in limits]
-        self._refuse(prompts, n, sampling, uniforms, limits)
+        each = samples_each(n, len(prompts))
+        self._refuse(prompts, each, sampling, uniforms, limits)
         self.policy.kept = None
         device, rows = self.policy.device, len(uniforms)
         with _sampling_mode():
             stops = torch.tensor(sorted(self.policy.stop_ids), dtype=torch.long, device=device)
             record = Record.blank(rows, sampling.max_tokens, self.policy.pad_id, device)
-            room = torch.tensor(limits, device=device).repeat_interleave(n)
+            room = torch.tensor(limits, device=device).repeat_interleave(torch.tensor(each, device=device))
             call = Continuation(DecodeJob(sampling, uniforms.to(device), stops, room, record, Progress.of(rows)))
-        call.steps = self._steps(call, prompts, n, keep, place)
+        call.steps = self._steps(call, prompts, each, keep, place)
         return call
 
     def release(self, place: int) -> None:
         """Frees the memory that calls at this place have kept."""
         self._steppers.pop(place, None)
 
-    def _steps(self, call: Continuation, prompts: Sequence[list[int]], n: int, keep: bool, place: int) -> Generator[None]:
+    def _steps(self, call: Continuation, prompts: Sequence[list[int]], each: list[int], keep: bool, place: int) -> Generator[None]:
         """The work of a call, a yield after every few tokens."""
-        job = call.job
-        chunks = [*self._chunks(prompts, n, job.sampling.max_tokens)]
+        job, begin = call.job, [0, *itertools.accumulate(each)]
+        chunks = [*self._chunks(prompts, each, job.sampling.max_tokens)]
         for first, last in chunks:
-            rows = slice(first * n, last * n)
+            rows = slice(begin[first], begin[last])
             stop = job.sampling.stop
             heard = StopStrings(stop, self.policy.decode, self.policy.pad_id) if stop else None
             record, progress = job.record.part(rows), job.progress.part(rows)
             part = DecodeJob(job.sampling, job.uniforms[rows], job.stops, job.limits[rows], record, progress, heard)
-            yield from self._continue(call, prompts[first:last], n, part, keep and len(chunks) == 1, place)
-            call.stopped |= set() if heard is None else {first * n + row for row in heard.rows}
+            yield from self._continue(call, prompts[first:last], each[first:last], part, keep and len(chunks) == 1, place)
+            call.stopped |= set() if heard is None else {rows.start + row for row in heard.rows}
         if not job.record.logp.isfinite().all():
             self._steppers.clear()  # what they keep may be no numbers either
             raise UserError(f"{self.policy.name!r} gives log-probabilities that are not numbers: its weights have blown up. "
                             "A smaller learning rate or a tighter gradient norm keeps them.")  # fmt: skip
 
     def _continue(
-        self, call: Continuation, prompts: Sequence[list[int]], n: int, job: DecodeJob, keep: bool, place: int
+        self, call: Continuation, prompts: Sequence[list[int]], each: list[int], job: DecodeJob, keep: bool, place: int
     ) -> Iterator[None]:
         """Continues the rows of some prompts until all have ended."""
         body, room = self.policy.body, job.sampling.max_tokens
         if body is None:
-            yield from sample_stream(Stream(self.policy, prompts, n, room), job)
+            yield from sample_stream(Stream(self.policy, prompts, each, room), job)
             return
         number: dict[tuple[int, ...], int] = {}
-        owner = [number.setdefault(tuple(prompt), len(number)) for prompt in prompts for _ in range(n)]
+        owner = [number.setdefault(tuple(prompt), len(number)) for prompt, n in zip(prompts, each, strict=True) for _ in range(n)]
         at_once = max(1, min(len(owner), self.max_rows, self._memory() // self._row_bytes(room)))
         if keep:
             self.policy.kept = self._kept(body, [len(prompt) - 1 for prompt in number], owner, room)
@@ -196,7 +199,7 @@ class TorchEngine:
         action, room = rows.action.clamp_min(0), rows.action.shape[1]
         body = self.policy.body
         if body is None:
-            stream = Stream(self.policy, prompts, 1, room)
+            stream = Stream(self.policy, prompts, [1] * len(prompts), room)
             for place in range(room):
                 if place:
                     stream.advance(action[:, place - 1])
@@ -228,7 +231,7 @@ class TorchEngine:
         """Memory of a row while it is continued: about six copies of its logits while drawing, and what it has said."""
         return 24 * self.policy.model.config.get_text_config().vocab_size + room * self._token_bytes()
 
-    def _chunks(self, prompts: Sequence[list[int]], n: int, room: int) -> Iterator[tuple[int, int]]:
+    def _chunks(self, prompts: Sequence[list[int]], each: list[int], room: int) -> Iterator[tuple[int, int]]:
         """Neighbouring prompts that fit the memory together; always at least one.
 
         Our own decoding keeps a prompt once and lets rows wait for their turn; `transformers` keeps all rows, each with its prompt.
@@ -237,23 +240,24 @@ class TorchEngine:
         start = longest = total = 0
         for number, prompt in enumerate(prompts):
             longest, total = max(longest, len(prompt)), total + len(prompt)
-            size = (number + 1 - start) * n * self._row_bytes(longest + room) if whole_rows else total * token_bytes
+            size = sum(each[start : number + 1]) * self._row_bytes(longest + room) if whole_rows else total * token_bytes
             if number > start and size > memory:
                 yield start, number
                 start, longest, total = number, len(prompt), len(prompt)
         yield start, len(prompts)
 
-    def _refuse(self, prompts: Sequence[list[int]], n: int, sampling: Sampling, uniforms: Tensor, limits: Sequence[int]) -> None:
-        if not prompts or n < 1:
-            raise UserError(f"nothing to generate: {len(prompts)} prompts, n={n}. Give at least one of each.")
+    def _refuse(
+        self, prompts: Sequence[list[int]], each: list[int], sampling: Sampling, uniforms: Tensor, limits: Sequence[int]
+    ) -> None:
         if any(not prompt for prompt in prompts):
             raise UserError("a prompt has no tokens: the first one needs something to follow, such as the start token.")
         if len(limits) != len(prompts) or min(limits) < 1:
             raise UserError(
                 f"{len(limits)} limits, the smallest {min(limits)}, for {len(prompts)} prompts: each needs one above 0."
             )
-        wanted = (len(prompts) * n, sampling.max_tokens)
+        wanted = (sum(each), sampling.max_tokens)
         if tuple(uniforms.shape) != wanted:
+            n = str(each[0]) if len(set(each)) == 1 else f"{min(each)} to {max(each)}"
             raise UserError(f"uniforms of shape {list(uniforms.shape)}: {len(prompts)} prompts, n={n} and max_tokens={wanted[1]} "
                             f"need {list(wanted)}.")  # fmt: skip
         room = getattr(self.policy.model.config.get_text_config(), "max_position_embeddings", None)

@@ -7,6 +7,7 @@ Written against vLLM's documented interface (``LLM.generate`` with token prompts
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from upslope.policies.adapters import folded
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.engines.external import Recorded, as_completions, cut_at_stops, ended, gap, seed_of, untruncated
 from upslope.runtime.environment import default_environment
-from upslope.types import Completions, Metrics, Sampling
+from upslope.types import Completions, Metrics, Sampling, samples_each
 
 MOST_POSITIONS = 16_384
 """Room for a prompt and its completion: vLLM wants memory for the longest, and models promise far more than runs use."""
@@ -79,22 +80,24 @@ class VLLMEngine:
         self._fresh = True
 
     def generate(
-        self, prompts: Sequence[list[int]], n: int, sampling: Sampling, uniforms: Tensor, limits: Sequence[int] | None = None,
-        keep: bool = False,
+        self, prompts: Sequence[list[int]], n: int | Sequence[int], sampling: Sampling, uniforms: Tensor,
+        limits: Sequence[int] | None = None, keep: bool = False,
     ) -> Completions:  # fmt: skip
         """As `upslope.rollout.engines.torch_engine.TorchEngine.generate`; ``uniforms`` only give the seeds."""
         if not self._fresh:
             self.sync(self.policy)
         limits = [sampling.max_tokens] * len(prompts) if limits is None else [min(own, sampling.max_tokens) for own in limits]
+        each = samples_each(n, len(prompts))
+        begin = [0, *itertools.accumulate(each)]
         settings = [
             self.vllm.SamplingParams(
-                n=n,
+                n=each[place],
                 max_tokens=limit,
                 temperature=sampling.temperature,
                 top_k=sampling.top_k or -1,
                 top_p=sampling.top_p,
                 min_p=sampling.min_p,
-                seed=seed_of(uniforms[place * n : (place + 1) * n]),
+                seed=seed_of(uniforms[begin[place] : begin[place + 1]]),
                 stop_token_ids=sorted(self.policy.stop_ids),
                 logprobs=0,  # that of the sampled token alone
                 detokenize=False,
@@ -104,8 +107,8 @@ class VLLMEngine:
         asked = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         answers = self.llm.generate(asked, settings, use_tqdm=False)
         rows = [self._row(each) for answer in answers for each in sorted(answer.outputs, key=lambda output: output.index)]
-        if len(rows) != len(prompts) * n:
-            raise UserError(f"vLLM gave {len(rows)} completions where {len(prompts) * n} were asked for.")
+        if len(rows) != sum(each):
+            raise UserError(f"vLLM gave {len(rows)} completions where {sum(each)} were asked for.")
         self._told = {}
         if untruncated(sampling):
             apart = gap(self.policy, prompts, n, sampling, rows)
