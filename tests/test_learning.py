@@ -24,6 +24,8 @@ LANGUAGE_MODEL = (
     *("hpt", "hpt-soft", "ahpo", "luffy", "srft"),
 )
 """Founding methods, and those whose parts read prompts, layers, hidden states or reference answers, or sample in their own way."""
+NEARBY = ("otr", "fdiv-sft")
+"""What these learn fades for tokens far from what the policy says, or said at the start: they begin with one that knows a little."""
 GIVEN = tuple(name for name, method in catalogue().items() if method.rollout is not None and not method.rollout.samples)
 """These sample nothing: they learn from what others wrote."""
 
@@ -69,8 +71,10 @@ def test_methods_improve_a_tiny_language_model(method, tmp_path):
 @pytest.mark.learns(seconds=10)
 @pytest.mark.parametrize("method", GIVEN)
 def test_methods_that_sample_nothing_raise_the_accuracy_of_a_model_that_knows_nothing(method, tmp_path):
-    run = up.train(method, **(TEXT | {"warm_start": 0, "lr": 2e-3, "tasks_per_step": 64, "updates_per_step": 1}), out=tmp_path)
-    assert run.summary["score_before"] < 0.05 and run.summary["score_after"] > 0.3, run.summary
+    start = {"warm_start": 0.3, "lr": 1e-3, "steps": 40} if method in NEARBY else {"warm_start": 0, "lr": 2e-3}
+    run = up.train(method, **(TEXT | start | {"tasks_per_step": 64, "updates_per_step": 1}), out=tmp_path)
+    before, after = run.summary["score_before"], run.summary["score_after"]
+    assert before < (0.4 if method in NEARBY else 0.05) and after > before + 0.3, run.summary
 
 
 @pytest.mark.slow
