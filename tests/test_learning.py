@@ -4,14 +4,17 @@ The methods that the others derive from and those that need the inside of a lang
 through the same learner, which takes seconds.
 """
 
+import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from point_mass import PointMass, PushedPointMass, point_data
 
 import upslope as up
 from upslope.methods import catalogue
+from upslope.tasks import load_task
 from upslope.testing.drawn import kinds
 from upslope.types import Method
 
@@ -72,9 +75,21 @@ def test_methods_improve_a_tiny_language_model(method, tmp_path):
 @pytest.mark.parametrize("method", GIVEN)
 def test_methods_that_sample_nothing_raise_the_accuracy_of_a_model_that_knows_nothing(method, tmp_path):
     start = {"warm_start": 0.3, "lr": 1e-3, "steps": 40} if method in NEARBY else {"warm_start": 0, "lr": 2e-3}
-    run = up.train(method, **(TEXT | start | {"tasks_per_step": 64, "updates_per_step": 1}), out=tmp_path)
+    settings = TEXT | start | {"tasks_per_step": 64, "updates_per_step": 1}
+    if any("documents" in part.needs_of_task for _, part in catalogue()[method].parts()):
+        settings |= {"task": reversals_in_documents(tmp_path / "reversals.jsonl"), "reward": "exact"}
+    run = up.train(method, **settings, out=tmp_path / "run")
     before, after = run.summary["score_before"], run.summary["score_after"]
     assert before < (0.4 if method in NEARBY else 0.05) and after > before + 0.3, run.summary
+
+
+def reversals_in_documents(file: Path) -> str:
+    """The same problems with a document to each, which says no more than the answer does."""
+    problems = load_task("reverse:length=2").sample(200, "train", np.random.default_rng(0))
+    lines = ({"prompt": each.prompt, "answer": each.answer, "category": each.prompt[0], "documents": [each.prompt + each.answer]}
+             for each in problems)  # fmt: skip
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(file)
 
 
 @pytest.mark.slow
