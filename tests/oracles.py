@@ -6,6 +6,7 @@ their means and we do not, so the batches here have none.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from types import SimpleNamespace
 
@@ -33,10 +34,10 @@ def row_advantages(method: Method, batch: Batch) -> Tensor:
     return annotate(method, batch).advantage.sum(1) / batch.lengths()
 
 
-def assert_loss_and_gradient(ours: Outcome, loss: Tensor, leaf: Tensor) -> None:
+def assert_loss_and_gradient(ours: Outcome, loss: Tensor, leaf: Tensor, rtol: float = 1e-9) -> None:
     (grad,) = torch.autograd.grad(loss, leaf)
-    torch.testing.assert_close(ours.loss, loss.detach(), rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(ours.logp, grad, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(ours.loss, loss.detach(), rtol=rtol, atol=1e-12)
+    torch.testing.assert_close(ours.logp, grad, rtol=rtol, atol=1e-12)
     assert grad.abs().max() > 1e-4
 
 
@@ -93,6 +94,35 @@ def trl_inputs(method: Method, batch: Batch) -> dict[str, Tensor]:
         "ref_per_token_logps": batch.reference["start"].logp,
         "num_items_in_batch": batch.sampled.sum(),
     }
+
+
+# -- trinity-rft -----------------------------------------------------------------------------------------------------------
+
+TRINITY_CLIP = {"low": 0.2, "high": 0.2, "dual": 3.0}
+"""The trust region of its GRPO loss; the bound on bad tokens is not to be set."""
+TRINITY_ROUNDING = 1e-8
+"""It adds as much to every count that it divides by."""
+
+
+def trinity_mix(method: Method, batch: Batch, expert: Tensor, mu: float, mean: str = "token-mean") -> tuple[Tensor, Tensor]:
+    """Its loss of samples and expert rows in one batch, (1 - mu) GRPO + mu SFT, and the leaf it is to be differentiated in."""
+    from trinity.algorithm.policy_loss_fn.mix_policy_loss import MIXPolicyLossFn
+
+    own, shown = int((~expert).sum()), int(expert.sum())
+    loss = MIXPolicyLossFn(
+        mu=mu, clip_range=0.2, train_batch_size_usual=own, train_batch_size_expert=shown, loss_agg_mode=mean, use_dynamic_bsz=False
+    )
+    leaf = batch.current.logp.detach().clone().requires_grad_()
+    advantage = torch.zeros_like(batch.sampled)
+    advantage[~expert] = annotate(method, batch.take_rows(~expert)).advantage
+    return loss(leaf, batch.proximal.logp, batch.sampled, advantage, expert)[0], leaf
+
+
+def side_by_side(own: Outcome, shown: Outcome, expert: Tensor, mu: float) -> Outcome:
+    """Ours on samples and on expert rows, weighed as trinity weighs them, as one outcome of the whole batch."""
+    both = torch.zeros(len(expert), own.logp.shape[1], dtype=own.logp.dtype)
+    both[~expert], both[expert] = (1 - mu) * own.logp, mu * shown.logp
+    return dataclasses.replace(own, loss=(1 - mu) * own.loss + mu * shown.loss, logp=both)
 
 
 # -- generalised advantage estimation --------------------------------------------------------------------------------------
@@ -163,3 +193,12 @@ def assert_grpos_first_gradient(method: Method) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
     ragged = at_proximal(random_batch(seed=4))
     torch.testing.assert_close(gradient(method, ragged).logp, gradient(plain, ragged).logp)
+
+
+def llama_loss(model: torch.nn.Module, prompts: list[list[int]], answers: list[list[int]]) -> torch.Tensor:
+    """The mean cross-entropy of the answers' tokens behind their prompts, by the model of transformers itself."""
+    width = max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True))
+    ids = [[*p, *a, *[0] * (width - len(p) - len(a))] for p, a in zip(prompts, answers, strict=True)]
+    labels = [[*[-100] * len(p), *a, *[-100] * (width - len(p) - len(a))] for p, a in zip(prompts, answers, strict=True)]
+    mask = [[1] * (len(p) + len(a)) + [0] * (width - len(p) - len(a)) for p, a in zip(prompts, answers, strict=True)]
+    return model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask), labels=torch.tensor(labels)).loss

@@ -21,8 +21,11 @@ from beds import Lock, TableBed, train_table
 LANGUAGE_MODEL = (
     *("reinforce", "rloo", "ppo", "grpo", "dr-grpo", "dapo", "gspo", "cispo", "gmpo", "high-entropy", "dhpo", "dhpo-entropy"),
     *("capo", "bupo", "vppo", "t-ppo", "polychromic", "tempsamp-r1", "tempsamp-r1-anchor", "rank-grpo", "minirl-r2"),
+    *("hpt", "hpt-soft", "ahpo", "luffy", "srft"),
 )
 """Founding methods, and those whose parts read prompts, layers, hidden states or reference answers, or sample in their own way."""
+GIVEN = tuple(name for name, method in catalogue().items() if method.rollout is not None and not method.rollout.samples)
+"""These sample nothing: they learn from what others wrote."""
 
 TEXT = {"task": "reverse:length=2", "model": "tiny:width=128", "warm_start": 0.95, "lr": 2.5e-4, "steps": 60,
         "tasks_per_step": 24, "updates_per_step": 2, "eval_problems": 50}  # fmt: skip
@@ -41,7 +44,8 @@ were set after seeing that."""
 @pytest.mark.slow
 @pytest.mark.learns(seconds=3)
 @pytest.mark.parametrize(
-    "method", [name for name, method in catalogue().items() if name not in LANGUAGE_MODEL and method.learner == "policy-gradient"]
+    "method",
+    [name for name, method in catalogue().items() if name not in (*LANGUAGE_MODEL, *GIVEN) and method.learner == "policy-gradient"],
 )
 def test_every_other_method_opens_a_combination_lock(method):
     """16 locks of three digits out of four: a guess is right once in 64 times. The weakest end near 0.2 and 0.4 (riskpo, adora,
@@ -59,6 +63,14 @@ def test_methods_improve_a_tiny_language_model(method, tmp_path):
     reward = [record["reward"] for record in run.metrics]
     first, last = sum(reward[:5]) / 5, sum(reward[-5:]) / 5
     assert last > first + GAIN.get(method, 0.15), f"{method}: {first:.2f} -> {last:.2f}"
+
+
+@pytest.mark.slow
+@pytest.mark.learns(seconds=10)
+@pytest.mark.parametrize("method", GIVEN)
+def test_methods_that_sample_nothing_raise_the_accuracy_of_a_model_that_knows_nothing(method, tmp_path):
+    run = up.train(method, **(TEXT | {"warm_start": 0, "lr": 2e-3, "tasks_per_step": 64, "updates_per_step": 1}), out=tmp_path)
+    assert run.summary["score_before"] < 0.05 and run.summary["score_after"] > 0.3, run.summary
 
 
 @pytest.mark.slow

@@ -80,7 +80,10 @@ def test_columns_as_the_user_says(load):
     ("columns", "told"),
     [
         ("prompt", "'prompt' is not of the form ROLE=COLUMN"),
-        ("promt=question", "roles are prompt, answer, split, system. Did you mean 'prompt'"),
+        (
+            "promt=question",
+            "roles are prompt, answer, split, system, solution, hints, documents, category, difficulty. Did you mean 'prompt'",
+        ),
         ("prompt=question,prompt=answer", "gives 'prompt' twice"),
         ("prompt=", "leaves no prompt"),
         (

@@ -22,7 +22,7 @@ def rng(seed: int = 0) -> np.random.Generator:
     ("spec", "told"),
     [
         ("revers", f"no task named 'revers'. Did you mean 'reverse'? 'upslope tasks' lists all {len(list_tasks())}."),
-        ("sort:lenght=6", "sort has no knob 'lenght'. Did you mean 'length'? Its knobs: length."),
+        ("sort:lenght=6", "sort has no knob 'lenght'. Did you mean 'length'? Its knobs: length, hardest."),
         ("sort:length=six", "sort: length='six' must be a whole number from 2 to 64."),
         ("sort:length=0", "sort: length=0 must be a whole number from 2 to 64."),
         ("sort:length=true", "sort: length=True must be a whole number"),

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError, UserError
 from upslope.learners.curricula import Ordering, check_curriculum, with_advantage
+from upslope.learners.data_context import LearnerContext
 from upslope.learners.metrics import MetricSums, component_metrics, sampling_metrics
 from upslope.learners.nonfinite import NonFiniteUpdate
 from upslope.learners.optimizer_step import OptimizerStep
@@ -37,7 +38,6 @@ from upslope.types import (
     Rollout,
     TaskRollout,
     Trajectories,
-    View,
     call,
     decision_keys,
     wrong,
@@ -51,25 +51,6 @@ POLICY_COLUMNS = frozenset(
     }
 )
 """Columns that every run has: entropies and values on request, the policy as the run began, keys to draw random numbers from."""
-
-
-class LearnerContext:
-    """What a learner does for data parts (`upslope.types.DataContext`); ``method`` is as the step's knobs have it."""
-
-    def __init__(self, learner: PolicyGradient, method: Method):
-        self.learner, self.method = learner, method
-
-    def evaluate(self, rows: Trajectories, columns: frozenset[str]) -> View:
-        learner = self.learner
-        return learner.views.columns(self.method, learner.policy, rows, columns - {"logp"})
-
-    def teacher(self, rows: Trajectories) -> Trajectories:
-        """Scored as sampled rows are: the method's own early rewards change these too."""
-        taught = self.learner.tasks.teacher(rows).replace(state=rows.state, memory=rows.memory, progress=rows.progress)
-        return estimator.score(self.method, taught, late=False)
-
-    def join(self, batches: list[Trajectories]) -> Trajectories:
-        return self.learner.tasks.join(batches)
 
 
 class PolicyGradient:
@@ -117,8 +98,11 @@ class PolicyGradient:
         sampled_at = time.perf_counter()
         metrics = sampling_metrics(sampled, rows) | self.rollout.metrics()
         if method.data:
-            sampled, rows = self._with_data(method, sampled)
-        rows, trace, found = self._learn_from(method, rows, step, torch.unique(sampled.group))
+            sampled, rows, further = self._with_data(method, sampled, step)
+            metrics |= further | {"kept_rows": float(rows.fresh().sum()) / max(sampled.rows, 1)}
+        for part in (*method.reward, *method.data):
+            metrics |= call(method, part, cast(Any, part).metrics, sampled)
+        rows, trace, found = self._learn_from(method, rows, step, torch.unique(torch.cat([sampled.group, rows.group])))
         metrics = (component_metrics(rows) if rows.rows else {}) | metrics | found
         self.last = rows if rows.rows else None
         self.traced = TracedStep(sampled, rows, trace.columns) if trace else None
@@ -128,12 +112,13 @@ class PolicyGradient:
             self.states[path] = call(method, part, part.update, self.states[path], learned, metrics)
         self.rollout.sync()
         ended = time.perf_counter()
-        tokens = metrics.get("tokens", float(sampled.sampled.sum()))  # a rollout knows better where rows hold older decisions
+        # A rollout knows better where rows hold older decisions.
+        tokens = metrics.get("tokens", float(sampled.sampled.sum())) + metrics.get("further_tokens", 0.0)
         return metrics | {
-            "samples": metrics.get("samples", float(sampled.rows)),
+            "samples": metrics.get("samples", float(sampled.rows)) + metrics.get("further_samples", 0.0),
             "tokens": tokens,
             "seconds": ended - began,
-            "seconds_sampling": sampled_at - began,
+            "seconds_sampling": sampled_at - began + metrics.pop("seconds_further", 0.0),
             "tokens_per_second": tokens / max(ended - began, 1e-9),
         }
 
@@ -181,14 +166,15 @@ class PolicyGradient:
         several = (self.settings.passes or 1) * (self.settings.updates_per_step or 1) > 1
         return several or self.policy.independent_decisions  # these are cut by the size of an update
 
-    def _with_data(self, method: Method, sampled: Trajectories) -> tuple[Trajectories, Trajectories]:
-        """The sampled rows as the data parts left them, and all rows that pass the filters."""
-        rows = sampled
-        for part in method.data:
-            rows = call(method, part, part, rows, LearnerContext(self, method))
+    def _with_data(self, method: Method, sampled: Trajectories, step: int) -> tuple[Trajectories, Trajectories, Metrics]:
+        """The sampled rows as the data parts left them, all rows that pass the filters, and what further turns took."""
+        rows, context = sampled, LearnerContext(method, self.views, self.tasks, step)
+        for number, part in enumerate(method.data):
+            rows = call(method, part, part, rows, context.of_part(f"data.{number}", rows))
             if not isinstance(rows, Trajectories):
                 raise wrong(method, part, rows, "the rows, with what it adds to them")
-        return keep_rows(rows, rows.fresh()), keep_rows(rows, estimator.kept(method, rows, late=False))
+        rows = context.with_unlearned(rows)
+        return keep_rows(rows, rows.fresh()), keep_rows(rows, estimator.kept(method, rows, late=False)), context.metrics()
 
     def _knobs(self, progress: float) -> dict[str, float]:
         knobs: dict[str, float] = {}

@@ -95,9 +95,13 @@ class PolicyViews:
         return rows.replace(current=self.columns(method, self.policy, rows, early - {"logp"}))
 
     def kl_to_start(self, rows: Trajectories, method: Method) -> Metrics:
-        """Of the policy that sampled. Its recorded log-probabilities are used: the proximal ones may lack rows without signal."""
-        if "source" in rows.label:  # older rows and reference answers say nothing about it
-            rows = rows.take_rows(rows.fresh())
+        """Of the policy that sampled. Its recorded log-probabilities are used: the proximal ones may lack rows without signal.
+
+        Where nobody sampled any of the rows, it is measured on them as they are, with the policy's own log-probabilities.
+        """
+        sampled = rows.fresh()
+        if bool(sampled.any()) or not rows.rows:  # older rows and reference answers say nothing about it
+            rows = rows.take_rows(sampled) if "source" in rows.label else rows
         first = self.references.start
         if START in rows.reference and method.view is None:
             watched, start = rows, rows.reference[START]
@@ -106,5 +110,8 @@ class PolicyViews:
             start = self.columns(method.derive(policy=None), first, watched, frozenset())
         else:
             return {}
-        kl = kl_estimate(watched.behavior.logp, start.logp, "k3") * watched.sampled
+        now = watched.behavior.logp
+        if watched.rows and not bool(watched.fresh().any()):
+            now = self.columns(method.derive(policy=None), self.policy, watched, frozenset()).logp
+        kl = kl_estimate(now, start.logp, "k3") * watched.sampled
         return {"kl_start": float(kl.sum() / watched.sampled.sum().clamp_min(1))}

@@ -30,7 +30,8 @@ class SignalWatch:
 
     def __init__(self, method: Method, rewards: Sequence[str], samples_per_task: int, control: bool = False):
         self.rewards, self.control = ", ".join(rewards), control
-        self.watches = samples_per_task > 1 and "group" in method.needs()
+        taught = any(term.when == "with" for _, term in method.terms)  # others' answers teach where one's own do not differ
+        self.watches = samples_per_task > 1 and "group" in method.needs() and not taught
 
     def say(self, step: int, folder: RunFolder) -> None:
         """A remark after a step, if it is the one and there is something to say."""

@@ -43,7 +43,7 @@ def warm_start(
     accuracy = 0.0
     for step in range(1, most_steps + 1):
         problems = task.sample(BATCH, "train", numpy_generator(seed, "warm start", step))
-        if any(not problem.answer for problem in problems):
+        if any(not problem.solution for problem in problems):
             raise UserError(
                 f"{task.name} has problems without a reference answer, so {policy.name} cannot be warm-started on them. "
                 "Give answers, use a model that already knows something (--model smollm2), or pass --warm-start 0."

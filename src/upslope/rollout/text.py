@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -14,13 +13,14 @@ from torch import Tensor
 from upslope.errors import UserError
 from upslope.objective.base import State
 from upslope.objective.functional.last_decision import last_decision
-from upslope.plain_data import JsonDict
+from upslope.plain_data import JsonDict, Prompt
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.text_inputs import TextInputs
 from upslope.rollout.choosing import Asked, Candidate, Choices, Decide, category_id, offered
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime.seeding import mix, numpy_generator, stable_hash, uniforms
 from upslope.tasks.text import Problem, Scores, TextTask
+from upslope.tasks.turns import Scorer, Turn, TurnNumbers
 from upslope.types import Completions, Ended, Engine, Metrics, Sampling, Source, Trajectories, View, samples_each
 
 ENDS = {"stop": Ended.TERMINATED, "length": Ended.TRUNCATED, "paused": Ended.PAUSED}
@@ -105,15 +105,17 @@ class TextRollout:
             return self.policy.evaluate(rows.to(self.policy.device), frozenset({head}))[head][:, 0].cpu()
 
     def scored(
-        self, rows: Trajectories, problems: Sequence[Problem], answers: Sequence[list[int]], finish: Sequence[str]
-    ) -> Trajectories:
+        self, rows: Trajectories, problems: Sequence[Problem], answers: Sequence[list[int]], finish: Sequence[str],
+        score: Scorer | None = None,
+    ) -> Trajectories:  # fmt: skip
         """Rows with what their answers earned.
 
         Args:
             answers: the ids of each whole answer. A row may hold only the end of it; what stands before is in its prompt.
+            score: what scores them in place of the task.
         """
         responses = self.policy.decode_all(answers)
-        scores = self.task.score(problems, responses)
+        scores = (score or self.task.score)(problems, responses)
         reward = torch.tensor(scores.reward, dtype=torch.float32)
         components = {name: torch.tensor(values) for name, values in scores.components.items() if name != "task"}
         rows = rows.replace(
@@ -147,10 +149,10 @@ class TextRollout:
         """The reference answer to each group's problem, scored, as one more row of the group."""
         first = {int(group): row for row, group in reversed(list(enumerate(rows.group.tolist())))}
         problems = [self.asked[int(rows.task[row])] for row in first.values()]
-        if missing := [problem.prompt for problem in problems if not problem.answer]:
+        if missing := [problem.prompt for problem in problems if not problem.solution]:
             raise UserError(f"this method learns from reference answers, and the problem {missing[0]!r} has none.")
         taught = teacher_rows(self.policy, problems)
-        device, answers = taught.sampled.device, [problem.answer for problem in problems]
+        device, answers = taught.sampled.device, [problem.solution for problem in problems]
         scores = self.task.score(problems, answers)
         reward = torch.tensor(scores.reward, dtype=torch.float32, device=device)
         source = torch.full((len(problems),), int(Source.DEMONSTRATED), device=device)
@@ -169,6 +171,22 @@ class TextRollout:
             info=row_notes(problems, answers, scores, ["reference"] * len(problems)),
         )
         return pay_items(taught, scores.items)
+
+    def sample(self, turns: Sequence[Turn], numbers: TurnNumbers) -> Trajectories:
+        """Answers to further turns of the step, turn by turn, scored."""
+        from upslope.rollout.turns import sample_turns  # it stands on this module
+
+        return sample_turns(self, turns, numbers)
+
+    def written(self, turns: Sequence[Turn], texts: Sequence[str], numbers: TurnNumbers) -> Trajectories:
+        """Rows as if these turns had been answered so."""
+        from upslope.rollout.turns import written_turns
+
+        return written_turns(self, turns, texts, numbers)
+
+    def problems(self, rows: Trajectories) -> list[Problem]:
+        """The problem of each row."""
+        return [self.asked[task] for task in rows.task.tolist()]
 
     def metrics(self) -> Metrics:
         """What the engine has to say of itself, if it does, and what was chosen, if somebody chose."""
@@ -190,15 +208,14 @@ class TextRollout:
 
 def candidate(problem: Problem) -> Candidate:
     """What a curriculum may know of a problem."""
-    category, difficulty = str(problem.info.get("category") or ""), problem.info.get("difficulty")
-    known = isinstance(difficulty, int | float) and not isinstance(difficulty, bool)
-    return Candidate(problem.id, category, float(difficulty) if known else math.nan)  # type: ignore[arg-type]
+    return Candidate(problem.id, problem.category, problem.difficulty)
 
 
 def category_labels(problems: Sequence[Problem]) -> Tensor:
     """The category of each problem ``[N]``, as numbers."""
-    number = {name: category_id(name) for name in {candidate(problem).category for problem in problems}}
-    return torch.tensor([number[candidate(problem).category] for problem in problems], dtype=torch.int64)
+    names = [problem.category for problem in problems]
+    number = {name: category_id(name) for name in set(names)}
+    return torch.tensor([number[name] for name in names], dtype=torch.int64)
 
 
 def sampled_ids(completions: Completions) -> list[list[int]]:
@@ -291,9 +308,20 @@ def sampled_rows(
 
 def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajectories:
     """The reference answers as if they had been sampled, for supervised learning; nobody sampled them, so `behavior` is NaN."""
-    prompts = policy.encode_all([problem.model_input for problem in problems])
+    return written_rows(policy, [problem.model_input for problem in problems], [problem.solution for problem in problems]).replace(
+        task=torch.tensor([problem.id for problem in problems], dtype=torch.int64, device=policy.device)
+    )
+
+
+def written_rows(policy: LanguageModel, prompts: Sequence[Prompt], texts: Sequence[str]) -> Trajectories:
+    """Texts behind prompts, a stop token behind each, as rows that nobody sampled: `behavior` is NaN."""
     stop = min(policy.stop_ids)
-    answers = [[*policy.tokenizer(problem.answer, add_special_tokens=False).input_ids, stop] for problem in problems]
+    answers = [[*policy.tokenizer(text, add_special_tokens=False).input_ids, stop] for text in texts]
+    return token_rows(policy, policy.encode_all(prompts), answers)
+
+
+def token_rows(policy: LanguageModel, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> Trajectories:
+    """Ids behind ids, as rows that nobody sampled."""
     width = max(map(len, answers))
     tokens = torch.tensor([answer + [policy.pad_id] * (width - len(answer)) for answer in answers])
     sampled = torch.tensor([[1.0] * len(answer) + [0.0] * (width - len(answer)) for answer in answers])
@@ -301,7 +329,7 @@ def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajecto
         sampled=sampled,
         reward=torch.ones(len(answers)),
         group=torch.arange(len(answers)),
-        task=torch.tensor([problem.id for problem in problems], dtype=torch.int64),
+        task=torch.zeros(len(answers), dtype=torch.int64),
         behavior=View(torch.full_like(sampled, torch.nan), torch.full_like(sampled, torch.nan)),
         action=tokens,
         temperature=torch.ones_like(sampled),

@@ -23,6 +23,7 @@ from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.runtime.settings import Settings
 from upslope.runtime.threads import torch_threads
 from upslope.setting_up.base import Components, Progress, pick_device, settled_method
+from upslope.tasks.giving import check_given
 from upslope.tasks.text import UndecidedReward
 from upslope.types import Method, Network
 
@@ -72,6 +73,7 @@ class TextComponents(Components):
         super().__init__(method, settings)
         if settings.samples_per_task < 2 and "group" in method.needs():
             raise UserError(f"{method.name} compares the samples of a task, and --samples-per-task is 1; give at least 2.")
+        check_given(task, {word: path for path, part in method.parts() for word in part.needs_of_task}, method.name)
         self.tokens = settings.max_tokens or task.max_tokens
         self.policy = self._load_policy(model, task, checking)
         self.token_text = TokenText(self.policy.tokenizer)

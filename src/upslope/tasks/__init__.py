@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from dataclasses import dataclass
@@ -176,7 +175,7 @@ def _load_text(spec: str, kind: Kind, name: str, options: JsonDict) -> TextTask:
 
         return ReasoningGymTask(rest, options)
     if name in FAMILY:
-        knobs = [f.name for f in dataclasses.fields(FAMILY[name])]
+        knobs = FAMILY[name].knobs()
         for knob in options:
             if knob not in knobs:
                 raise TaskError(f"{name} has no knob {knob!r}.{did_you_mean(knob, knobs)} Its knobs: {', '.join(knobs)}.")

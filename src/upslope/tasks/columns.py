@@ -8,9 +8,10 @@ from typing import Any
 
 from upslope.errors import TaskError, did_you_mean
 from upslope.plain_data import JsonDict
+from upslope.tasks.giving import FURTHER
 from upslope.tasks.table_files import Table
 
-ROLES = ("prompt", "answer", "split", "system")
+ROLES = ("prompt", "answer", "split", "system", *FURTHER)
 PROMPTS = ("question", "problem", "query", "instruction", "input")
 ANSWERS = ("solution", "output", "target", "label", "ground_truth", "reward_model.ground_truth")
 """Names of the prompt and the answer in people's data; the last is verl's, a table in the column ``reward_model``."""
@@ -27,6 +28,11 @@ class Columns:
     answer: str = "answer"
     split: str = "split"
     system: str = ""
+    solution: str = "solution"
+    hints: str = "hints"
+    documents: str = "documents"
+    category: str = "category"
+    difficulty: str = "difficulty"
 
     def remark(self) -> str:
         """What was recognised, in one line; nothing where everything has the name of its role."""
@@ -80,7 +86,8 @@ def choose_columns(table: Table, text: str) -> tuple[Columns, str]:
             )
     prompt = given.get("prompt") or _prompt(table, names)
     answer = given["answer"] if "answer" in given else _answer(table, prompt, names)
-    columns = Columns(prompt, answer, given.get("split", "split"), given.get("system", ""))
+    further = {role: given.get(role, role) for role in FURTHER}
+    columns = Columns(prompt, answer, given.get("split", "split"), given.get("system", ""), **further)
     said = Columns(*(role if role in given else getattr(columns, role) for role in ("prompt", "answer")))
     return columns, said.remark()
 

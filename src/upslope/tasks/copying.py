@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from upslope.errors import TaskError
-from upslope.tasks.embedded import LETTERS, EmbeddedTask, _spell
+from upslope.tasks.embedded import LETTERS, EmbeddedTask, _spell, renamed_letters
 from upslope.tasks.text import Problem
 
 
@@ -25,6 +25,7 @@ class Copy(EmbeddedTask):
 
     kind: ClassVar[str] = "copy"
     about: ClassVar[str] = "Write letters again, mostly few and sometimes many: kbca= -> bca."
+    grows_by: ClassVar[str] = "longest"
 
     shortest: int = 2
     longest: int = 24
@@ -45,4 +46,10 @@ class Copy(EmbeddedTask):
         lengths = rng.choice(sizes, count, p=chance / chance.sum()).tolist()
         for length, row in zip(lengths, rng.integers(0, self.letters, (count, self.longest)), strict=True):
             text = _spell(row[:length], LETTERS)
-            yield Problem(f"k{text}=", text)
+            yield self.problem(f"k{text}=", text, length)
+
+    def of_size(self, size: int) -> Copy:
+        return replace(self, hardest=0, shortest=size, longest=size)
+
+    def alike(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return renamed_letters(problem, self.letters, rng)

@@ -12,6 +12,7 @@ import numpy as np
 
 from upslope.errors import TaskError
 from upslope.tasks.columns import choose_columns
+from upslope.tasks.giving import KEYS, given_by, has
 from upslope.tasks.problems import ProblemRow, problem_rows
 from upslope.tasks.table_files import Table, read_table
 from upslope.tasks.text import (
@@ -136,6 +137,14 @@ class DataTask(TextTask):
     def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
         reward, components = call_reward(self.reward, problems, responses, self.name)
         return Scores(reward, correct_ones(reward, components), components)
+
+    def gives(self) -> frozenset[str]:
+        return given_by(self, self.division.problems["train"])
+
+    def first_without(self, word: str) -> str:
+        trained = {id(problem) for problem in self.division.problems["train"]}
+        rows = ((file, row) for file, row in self.rows if word in KEYS and id(row.problem) in trained)
+        return next((f"{file}, {row.place}" for file, row in rows if not has(self, row.problem, word)), "")
 
     @property
     def remarks(self) -> tuple[str, ...]:

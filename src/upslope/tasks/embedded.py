@@ -7,16 +7,17 @@ draws whole batches with numpy; what does not belong to the wanted split is draw
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from upslope.errors import TaskError
+from upslope.tasks.expressions import evaluate_expression, random_expression
 from upslope.tasks.text import Problem, Scores, Split, TextTask, split_of
 
 DIGITS = "0123456789"
@@ -30,20 +31,38 @@ _STALE_ROUNDS = 20
 
 @dataclass(frozen=True)
 class EmbeddedTask(TextTask):
-    """A generator of problems with a check. Reward is 1 for a right answer and 0 otherwise."""
+    """A generator of problems with a check. Reward is 1 for a right answer and 0 otherwise.
+
+    Hints are the beginnings of the answer, the last one all of it. The category is the kind of task, the difficulty its size: how
+    many letters, digits, numbers or brackets. A harder or easier problem is one of the next size, always of the training split.
+
+    Fields:
+        hardest: the largest size that `harder` goes to, which `max_tokens` then has room for. 0 leaves `max_tokens` as the task's
+            own problems need it, and `harder` ends where a reference answer no longer fits: mostly one size above.
+    """
 
     kind: ClassVar[str]
     about: ClassVar[str]
+    grows_by: ClassVar[str] = ""
+    """The knob that is the difficulty of its problems."""
+
+    hardest: int = field(default=0, kw_only=True)
 
     @property
     def name(self) -> str:
-        changed = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
+        defaults = {f.name: f.default for f in dataclasses.fields(self)}
+        changed = [(knob, getattr(self, knob)) for knob in self.knobs() if getattr(self, knob) != defaults[knob]]
         return self.kind + (":" + ",".join(f"{knob}={value}" for knob, value in changed) if changed else "")
+
+    @classmethod
+    def knobs(cls) -> list[str]:
+        """Its own, and those of all such tasks."""
+        return sorted((f.name for f in dataclasses.fields(cls)), key=lambda name: name == "hardest")
 
     @property
     def max_tokens(self) -> int:
         # One for the stop token, one so that an answer too long by a character can be told from one that was cut.
-        return self.longest_answer() + 2
+        return max([self.longest_answer(), *([self.of_size(self.hardest).longest_answer()] if self.hardest else [])]) + 2
 
     @abstractmethod
     def longest_answer(self) -> int:
@@ -84,8 +103,54 @@ class EmbeddedTask(TextTask):
     def describe(self) -> str:
         return self.about
 
+    def problem(self, prompt: str, answer: str, difficulty: int, **info: Any) -> Problem:
+        """A problem of this task, of a size."""
+        return Problem(prompt, answer, {**info, "category": self.kind, "difficulty": difficulty})
+
+    def hints(self, problem: Problem) -> tuple[str, ...]:
+        return tuple(problem.answer[: end + 1] for end in range(len(problem.answer)))
+
+    def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return self._sized(problem, 1, rng)
+
+    def easier(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return self._sized(problem, -1, rng)
+
+    def alike(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return self._sized(problem, 0, rng)
+
+    def of_size(self, size: int) -> EmbeddedTask:
+        """The task whose largest problems have this size.
+
+        Raises:
+            TaskError: if there is none.
+        """
+        return replace(self, hardest=0, **{self.grows_by: size})
+
+    def _sized(self, problem: Problem, larger: int, rng: np.random.Generator) -> Problem | None:
+        """A fresh training problem that is larger than another by so much, if there is one that may be answered."""
+        if math.isnan(problem.difficulty):
+            return None
+        size = int(problem.difficulty) + larger
+        if self.hardest and size > max(self.hardest, problem.difficulty):
+            return None
+        try:
+            sized = self.of_size(size)
+        except TaskError:
+            return None
+        for each in sized.generate(256, rng):
+            new = each.difficulty == size and each.prompt != problem.prompt
+            if new and split_of(each.prompt) == "train" and len(each.answer) < self.max_tokens:
+                return each
+        return None
+
     def _within(self, **bounds: tuple[int, int]) -> None:
         """Refuse knobs outside of their bounds, both included."""
+        if self.hardest:
+            try:
+                self.of_size(self.hardest)
+            except TaskError as problem:
+                raise TaskError(f"{self.kind}: hardest={self.hardest!r} is no size that it has. {problem}") from None
         for knob, (low, high) in bounds.items():
             value = getattr(self, knob)
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
@@ -102,6 +167,7 @@ class Sort(EmbeddedTask):
 
     kind: ClassVar[str] = "sort"
     about: ClassVar[str] = "Sort digits: s52814= -> 12458."
+    grows_by: ClassVar[str] = "length"
 
     length: int = 5
 
@@ -114,7 +180,7 @@ class Sort(EmbeddedTask):
     def generate(self, count: int, rng: np.random.Generator) -> Iterator[Problem]:
         digits = rng.integers(0, 10, (count, self.length))
         for row, ordered in zip(digits, np.sort(digits, axis=1), strict=True):
-            yield Problem(f"s{_spell(row, DIGITS)}=", _spell(ordered, DIGITS))
+            yield self.problem(f"s{_spell(row, DIGITS)}=", _spell(ordered, DIGITS), self.length)
 
 
 @dataclass(frozen=True)
@@ -128,6 +194,7 @@ class Reverse(EmbeddedTask):
 
     kind: ClassVar[str] = "reverse"
     about: ClassVar[str] = "Write letters backwards: rabcde= -> edcba."
+    grows_by: ClassVar[str] = "length"
 
     length: int = 5
     letters: int = 10
@@ -141,7 +208,11 @@ class Reverse(EmbeddedTask):
     def generate(self, count: int, rng: np.random.Generator) -> Iterator[Problem]:
         for row in rng.integers(0, self.letters, (count, self.length)):
             text = _spell(row, LETTERS)
-            yield Problem(f"r{text}=", text[::-1])
+            yield self.problem(f"r{text}=", text[::-1], self.length)
+
+    def alike(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        """The same letters under other names, as far as the alphabet goes."""
+        return renamed_letters(problem, self.letters, rng)
 
 
 @dataclass(frozen=True)
@@ -154,6 +225,7 @@ class Sum(EmbeddedTask):
 
     kind: ClassVar[str] = "sum"
     about: ClassVar[str] = "Add two numbers: 17+85= -> 102."
+    grows_by: ClassVar[str] = "digits"
 
     digits: int = 2
 
@@ -165,7 +237,7 @@ class Sum(EmbeddedTask):
 
     def generate(self, count: int, rng: np.random.Generator) -> Iterator[Problem]:
         for left, right in rng.integers(0, 10**self.digits, (count, 2)).tolist():
-            yield Problem(f"{left}+{right}=", str(left + right))
+            yield self.problem(f"{left}+{right}=", str(left + right), len(str(max(left, right))))
 
 
 @dataclass(frozen=True)
@@ -179,6 +251,7 @@ class Brackets(EmbeddedTask):
 
     kind: ClassVar[str] = "brackets"
     about: ClassVar[str] = "Close the open brackets: b([(= -> )])."
+    grows_by: ClassVar[str] = "depth"
 
     length: int = 8
     depth: int = 4
@@ -201,7 +274,7 @@ class Brackets(EmbeddedTask):
                 else:
                     text, pending = text + pending[0], pending[1:]
             if pending:
-                yield Problem(f"b{text}=", pending)
+                yield self.problem(f"b{text}=", pending, len(pending))
 
 
 @dataclass(frozen=True)
@@ -218,6 +291,7 @@ class Countdown(EmbeddedTask):
 
     kind: ClassVar[str] = "countdown"
     about: ClassVar[str] = "Reach a target with + - *: c2,7,3:13= -> 2*3+7."
+    grows_by: ClassVar[str] = "numbers"
 
     numbers: int = 3
     largest: int = 9
@@ -234,9 +308,10 @@ class Countdown(EmbeddedTask):
         given = rng.integers(1, self.largest + 1, (count, self.numbers)).tolist()
         draws = rng.random((count, self.numbers - 1, 3)).tolist()
         for numbers, choices in zip(given, draws, strict=True):
-            value, expression = _random_expression(numbers, choices)
+            value, expression = random_expression(numbers, choices)
             if 0 < value <= self.target and value not in numbers:
-                yield Problem(f"c{','.join(map(str, numbers))}:{value}=", expression, {"numbers": numbers, "target": value})
+                prompt = f"c{','.join(map(str, numbers))}:{value}="
+                yield self.problem(prompt, expression, self.numbers, numbers=numbers, target=value)
 
     def is_right(self, problem: Problem, answer: str) -> bool:
         return evaluate_expression(answer, problem.info["numbers"]) == problem.info["target"]
@@ -269,7 +344,11 @@ class Pairs(EmbeddedTask):
         # The reference is drawn too: a warm start on it leaves the policy undecided between the right answers.
         left = rng.integers(0, total + 1)
         for whole, part in zip(total.tolist(), left.tolist(), strict=True):
-            yield Problem(f"p{whole}=", f"{part}+{whole - part}", {"total": whole})
+            yield self.problem(f"p{whole}=", f"{part}+{whole - part}", len(str(whole)), total=whole)
+
+    def of_size(self, size: int) -> Pairs:
+        """Its size is the number of digits."""
+        return replace(self, hardest=0, largest=10**size - 1)
 
     def is_right(self, problem: Problem, answer: str) -> bool:
         pair = _pair(answer)
@@ -283,87 +362,21 @@ class Pairs(EmbeddedTask):
 FAMILY: dict[str, type[EmbeddedTask]] = {task.kind: task for task in (Sort, Reverse, Sum, Brackets, Countdown, Pairs)}
 """The embedded tasks by name."""
 
-_LONGEST_EXPRESSION = 256
-_TOKEN = re.compile(r"\s*(?:([0-9]+)|([-+*()]))")
-_BINDS = {"+": 1, "-": 1, "*": 2}
-
-
-def evaluate_expression(text: str, numbers: Sequence[int]) -> int | None:
-    """The value of an expression of ``+``, ``-``, ``*``, brackets and some of ``numbers``, each used at most once.
-
-    ``None`` for anything else, whatever the text: it is parsed here, never executed, and its length bounds the work.
-    """
-    tokens = _tokens(text, numbers)
-    if not tokens:
-        return None
-    # Two stacks: values, and operators that wait for their right side.
-    values: list[int] = []
-    waiting: list[str] = []
-    operand_next = True
-    for token in [*tokens, ""]:
-        if operand_next != (token == "(" or token.isdigit()):
-            return None
-        if token == "(":
-            waiting.append(token)
-        elif operand_next:
-            values.append(int(token))
-            operand_next = False
-        else:
-            while waiting and waiting[-1] != "(" and _BINDS[waiting[-1]] >= _BINDS.get(token, 0):
-                _apply(waiting.pop(), values)
-            if token == ")":
-                if not waiting:
-                    return None
-                waiting.pop()
-            elif token:
-                waiting.append(token)
-                operand_next = True
-    return values[0] if not waiting else None
-
-
-def _tokens(text: str, numbers: Sequence[int]) -> list[str]:
-    """The tokens of an expression, or none if it has others, or numbers that were not given."""
-    text = text.strip()
-    if not text.isascii() or len(text) > _LONGEST_EXPRESSION:
-        return []
-    tokens: list[str] = []
-    position = 0
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None:
-            return []
-        tokens.append(match[1] or match[2])
-        position = match.end()
-    # Compared as text, so that 007 is no way to write 7.
-    used = Counter(token for token in tokens if token.isdigit())
-    return tokens if used <= Counter(map(str, numbers)) else []
-
-
-def _apply(operator: str, values: list[int]) -> None:
-    right, left = values.pop(), values.pop()
-    values.append(left + right if operator == "+" else left - right if operator == "-" else left * right)
-
-
-def _random_expression(numbers: list[int], choices: list[list[float]]) -> tuple[int, str]:
-    """Join all numbers into one expression, two at a time: its value and its text with no needless bracket."""
-    parts: list[tuple[int, str, int]] = [(number, str(number), 3) for number in numbers]
-    for first, second, third in choices:
-        left = parts.pop(int(first * len(parts)))
-        right = parts.pop(int(second * len(parts)))
-        operator = "+-*"[int(third * 3)]
-        binds = _BINDS[operator]
-        values = [left[0], right[0]]
-        _apply(operator, values)
-        left_text = f"({left[1]})" if left[2] < binds else left[1]
-        # a-(b+c) needs its brackets, a+(b+c) does not.
-        right_text = f"({right[1]})" if right[2] < binds or (operator == "-" and right[2] == binds) else right[1]
-        parts.append((values[0], left_text + operator + right_text, binds))
-    return parts[0][0], parts[0][1]
-
 
 def _pair(answer: str) -> tuple[int, int] | None:
     match = re.fullmatch(r"(0|[1-9][0-9]{0,11})\+(0|[1-9][0-9]{0,11})", answer)
     return (int(match[1]), int(match[2])) if match else None
+
+
+def renamed_letters(problem: Problem, letters: int, rng: np.random.Generator) -> Problem | None:
+    """A problem of letters, and its answer, with the first ``letters`` of the alphabet exchanged for each other."""
+    kind, text = problem.prompt[0], problem.prompt[1:]
+    for _ in range(64):
+        names = str.maketrans(LETTERS[:letters], _spell(rng.permutation(letters), LETTERS))
+        prompt = kind + text.translate(names)
+        if prompt != problem.prompt and split_of(prompt) == "train":
+            return replace(problem, prompt=prompt, answer=problem.answer.translate(names))
+    return None
 
 
 def _spell(row: np.ndarray, letters: str) -> str:

@@ -45,6 +45,18 @@ class OnlyFitting(WrappedTask):
             "Give a smaller --max-tokens, or --long cut in place of --long skip."
         )
 
+    def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return self._fitting(super().harder(problem, rng))
+
+    def easier(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return self._fitting(super().easier(problem, rng))
+
+    def alike(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return self._fitting(super().alike(problem, rng))
+
+    def _fitting(self, problem: Problem | None) -> Problem | None:
+        return problem if problem is not None and self.fits([problem.model_input])[0] else None
+
     def __getattr__(self, name: str) -> Any:
         """What else a task of the user's has."""
         if name.startswith("__") or name == "task":

@@ -39,6 +39,7 @@ class Grounding(EmbeddedTask):
 
     kind: ClassVar[str] = "grounding"
     about: ClassVar[str] = "Find a widget's box (left, top, right, bottom): ga1243b0521?b= -> 0526."
+    grows_by: ClassVar[str] = "widgets"
 
     widgets: int = 2
     size: int = 9
@@ -69,7 +70,8 @@ class Grounding(EmbeddedTask):
             )
             (x, y), (width, height) = begins[which], extents[which]
             target = (x, y, x + width, y + height)
-            yield Problem(f"g{screen}?{LETTERS[names[which]]}=", "".join(map(str, target)), {"target": list(target)})
+            prompt = f"g{screen}?{LETTERS[names[which]]}="
+            yield self.problem(prompt, "".join(map(str, target)), self.widgets, target=list(target))
 
     def is_right(self, problem: Problem, answer: str) -> bool:
         found = read_box(answer)

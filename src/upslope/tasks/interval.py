@@ -33,6 +33,7 @@ class IntervalGrounding(EmbeddedTask):
 
     kind: ClassVar[str] = "interval"
     about: ClassVar[str] = "Say when a letter's run begins and ends: taabbbcc?b= -> 0205."
+    grows_by: ClassVar[str] = "events"
 
     length: int = 16
     events: int = 3
@@ -57,7 +58,8 @@ class IntervalGrounding(EmbeddedTask):
             edges = [0, *cuts, self.length]
             line = "".join(LETTERS[name] * (edges[i + 1] - edges[i]) for i, name in enumerate(names))
             target = (edges[which], edges[which + 1])
-            yield Problem(f"t{line}?{LETTERS[names[which]]}=", f"{target[0]:02d}{target[1]:02d}", {"target": list(target)})
+            prompt = f"t{line}?{LETTERS[names[which]]}="
+            yield self.problem(prompt, f"{target[0]:02d}{target[1]:02d}", self.events, target=list(target))
 
     def is_right(self, problem: Problem, answer: str) -> bool:
         return overlap(read_interval(answer), problem.info["target"]) >= self.right

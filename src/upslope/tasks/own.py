@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from upslope.errors import TaskError, UserError
 from upslope.fields import shown
 from upslope.runtime import user_code
+from upslope.tasks.giving import CURES
 from upslope.tasks.text import Problem, Scores, Split, TextTask, WrappedTask
 
 
@@ -57,6 +58,33 @@ class OwnTask(WrappedTask):
 
     def answer_class(self, problem: Problem, response: str) -> str:
         return self._ask(self.task.answer_class, problem, response)
+
+    def hints(self, problem: Problem) -> tuple[str, ...]:
+        found = self._ask(self.task.hints, problem)
+        if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(each, str) for each in found):
+            raise TaskError(f"{self._place('hints')} returned {shown(found)}; it must return texts, from weak to strong.")
+        return tuple(found)
+
+    def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return self._variant(self.task.harder, problem, rng)
+
+    def easier(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return self._variant(self.task.easier, problem, rng)
+
+    def alike(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return self._variant(self.task.alike, problem, rng)
+
+    def gives(self) -> frozenset[str]:
+        found = self._ask(self.task.gives)
+        if isinstance(found, str) or not isinstance(found, Collection) or not all(word in tuple(CURES) for word in found):
+            raise TaskError(f"{self._place('gives')} returned {shown(found)}; it must return a set of: {', '.join(CURES)}.")
+        return frozenset(found)
+
+    def _variant(self, function: Callable[..., Any], problem: Problem, rng: np.random.Generator) -> Problem | None:
+        found = self._ask(function, problem, rng)
+        if found is not None and not isinstance(found, Problem):
+            raise TaskError(f"{self._place(function.__name__)} returned {shown(found)}; it must return a Problem or None.")
+        return found
 
     def _ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
         try:

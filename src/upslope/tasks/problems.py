@@ -11,6 +11,7 @@ from typing import Any, cast
 from upslope.errors import TaskError, did_you_mean
 from upslope.plain_data import JsonDict, Message
 from upslope.tasks.columns import ABSENT, MESSAGES, Columns, value_at
+from upslope.tasks.giving import FURTHER, problem_with
 from upslope.tasks.messages import as_messages, readable
 from upslope.tasks.table_files import TUNE, Table, TableRow
 from upslope.tasks.text import SPLITS, Problem, Split
@@ -48,8 +49,9 @@ def _problem_row(where: str, row: TableRow, columns: Columns) -> ProblemRow:
     prompt = readable(messages) if messages else given
     _check_characters(where, {columns.prompt: prompt, columns.answer: answer})
     used = {role for role in ("prompt", "answer", "split") if getattr(columns, role) == role}
-    info = {name: value for name, value in row.values.items() if name not in used}
-    return ProblemRow(Problem(prompt, answer, info, messages), _split(where, row, columns), row.place)
+    info = {name: value for name, value in row.values.items() if name not in used} | _further(where, row, columns)
+    unread = frozenset(role for role in FURTHER if not getattr(columns, role))
+    return ProblemRow(Problem(prompt, answer, info, messages, unread), _split(where, row, columns), row.place)
 
 
 def _conversation(where: str, messages: tuple[Message, ...], answer: Any, name: str) -> tuple[tuple[Message, ...], Any]:
@@ -88,6 +90,22 @@ def _checked_answer(where: str, answer: Any, columns: Columns, row: TableRow) ->
     if isinstance(answer, float) and not math.isfinite(answer):
         raise TaskError(f'{where}: "{name}" is {answer}, which no answer equals. Write a number, or text in quotes. {_begins(row)}')
     return str(answer)
+
+
+def _further(where: str, row: TableRow, columns: Columns) -> JsonDict:
+    """What the row says of its problem beyond prompt and answer, by role, where a column of another name says it."""
+    found: JsonDict = {}
+    for role in FURTHER:
+        name = getattr(columns, role)
+        value = value_at(row.values, name) if name else ABSENT
+        if value is ABSENT:
+            continue
+        if wrong := problem_with(role, value):
+            cure = f"--columns {role}= leaves it to your reward, among infos"
+            raise TaskError(f'{where}: "{name}" {wrong}. Mend it, or {cure}. {_begins(row)}')
+        if name != role:
+            found[role] = value
+    return found
 
 
 def _split(where: str, row: TableRow, columns: Columns) -> Split | None:

@@ -34,6 +34,7 @@ class Recommend(EmbeddedTask):
 
     kind: ClassVar[str] = "recommend"
     about: ClassVar[str] = "List what goes with what was liked, ranked: ldbk= -> de,bc,kl."
+    grows_by: ClassVar[str] = "liked"
     separator: ClassVar[str] = ","
 
     items: int = 4
@@ -55,7 +56,7 @@ class Recommend(EmbeddedTask):
         for row in liked:
             titles = [LETTERS[index] + LETTERS[(index + 1) % len(LETTERS)] for index in row]
             prompt = "".join(LETTERS[index] for index in row)
-            yield Problem(f"l{prompt}=", ",".join(titles[: self.items]), {"titles": titles})
+            yield self.problem(f"l{prompt}=", ",".join(titles[: self.items]), self.liked, titles=titles)
 
     def is_right(self, problem: Problem, answer: str) -> bool:
         return len(answer.split(",")) == self.items and all(self.hits(problem, answer))

@@ -16,6 +16,7 @@ import numpy as np
 
 from upslope.errors import TaskError
 from upslope.plain_data import Message, Prompt
+from upslope.tasks.giving import LOOKED_AT, READERS, given_by
 
 Split = Literal["train", "tune", "test"]
 """``train`` is learned from, ``tune`` decides during training (when to stop a warm start), ``test`` is never seen by either."""
@@ -38,9 +39,12 @@ class Problem:
     answer: str = ""
     """A right answer, not always the only one. Empty where none is known."""
     info: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """What else the task needs to score it."""
+    """What else the task needs to score it, and what it says of itself: ``solution``, ``hints``, ``documents``, ``category``,
+    ``difficulty``."""
     messages: tuple[Message, ...] = field(default=(), hash=False)
     """The prompt as the turns of a conversation, where it was given so; `prompt` is then the same to read."""
+    unread: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    """Keys of `info` that are only for the reward here, though they are called like one of the above."""
 
     @property
     def model_input(self) -> Prompt:
@@ -51,6 +55,36 @@ class Problem:
     def id(self) -> int:
         """63 bits, the same for this prompt in every process."""
         return _stable_hash(self.prompt)
+
+    @property
+    def solution(self) -> str:
+        """A worked solution to imitate; where none is given, the answer."""
+        return self._said("solution") or self.answer
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """Texts that help, the weakest first."""
+        return self._said("hints") or ()
+
+    @property
+    def documents(self) -> tuple[str, ...]:
+        """Texts that hold what must be known to answer."""
+        return self._said("documents") or ()
+
+    @property
+    def category(self) -> str:
+        """What kind of problem it is; empty where nobody says."""
+        return self._said("category") or ""
+
+    @property
+    def difficulty(self) -> float:
+        """Larger is harder, on the task's own scale; NaN where nobody knows."""
+        known = self._said("difficulty")
+        return math.nan if known is None else known
+
+    def _said(self, key: str) -> Any:
+        """What `info` says under a key, if that is of the right kind."""
+        return None if key in self.unread else READERS[key][0](self.info.get(key))
 
 
 @dataclass(frozen=True)
@@ -104,6 +138,34 @@ class TextTask(ABC):
         """A text that two responses share when they give the same answer: by default, when they read the same."""
         return response.strip()
 
+    # What a task may say beyond that. Methods that need it are refused on tasks that do not.
+
+    def hints(self, problem: Problem) -> tuple[str, ...]:
+        """Texts that help with a problem, the weakest first; by default those it brings."""
+        return problem.hints
+
+    def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        """A training problem like this one, a little harder; none where there is no such thing."""
+        return None
+
+    def easier(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        """A training problem like this one, a little easier; none where there is no such thing."""
+        return None
+
+    def alike(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        """Another training problem, as hard as this one; none where there is no such thing."""
+        return None
+
+    def gives(self) -> frozenset[str]:
+        """What its problems have, of the words in `upslope.tasks.giving`; by default, what a few training problems show."""
+        variants = any(getattr(type(self), name) is not getattr(TextTask, name) for name in ("harder", "easier", "alike"))
+        shown = given_by(self, self.sample(LOOKED_AT, "train", np.random.default_rng(0)))
+        return shown | {"variants"} if variants else shown
+
+    def first_without(self, word: str) -> str:
+        """Where the first problem stands that lacks what a word names, as in ``my.jsonl, line 3``; empty if no place is known."""
+        return ""
+
 
 @dataclass(frozen=True)
 class WrappedTask(TextTask):
@@ -139,6 +201,24 @@ class WrappedTask(TextTask):
 
     def answer_class(self, problem: Problem, response: str) -> str:
         return self.task.answer_class(problem, response)
+
+    def hints(self, problem: Problem) -> tuple[str, ...]:
+        return self.task.hints(problem)
+
+    def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return self.task.harder(problem, rng)
+
+    def easier(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return self.task.easier(problem, rng)
+
+    def alike(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return self.task.alike(problem, rng)
+
+    def gives(self) -> frozenset[str]:
+        return self.task.gives()
+
+    def first_without(self, word: str) -> str:
+        return self.task.first_without(word)
 
 
 @dataclass(frozen=True)

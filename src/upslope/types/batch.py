@@ -39,6 +39,8 @@ class Source(IntEnum):
     """Written by nobody's policy: a reference answer, a dataset."""
     MODELLED = 3
     """Imagined by a learned model of the world."""
+    FURTHER = 4
+    """Sampled in this step in a further turn: with a hint, or of another problem than the step began with."""
 
 
 @dataclass(frozen=True, eq=False)

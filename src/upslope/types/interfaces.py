@@ -132,6 +132,15 @@ class TaskRollout(Rollout, Protocol):
     def join(self, batches: list[Trajectories]) -> Trajectories:
         """Several batches as one."""
 
+    def sample(self, turns: Sequence[Any], numbers: Any) -> Trajectories:
+        """Answers to further turns of the step; ``numbers`` counts what they are drawn with."""
+
+    def written(self, turns: Sequence[Any], texts: Sequence[str], numbers: Any) -> Trajectories:
+        """Rows as if these turns had been answered so."""
+
+    def problems(self, rows: Trajectories) -> list[Any]:
+        """The problem of each row."""
+
 
 class Engine(Protocol):
     """Whatever continues prompts: the torch engine, vLLM, a server."""

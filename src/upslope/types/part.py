@@ -33,6 +33,9 @@ class Part:
     segments, sequences or groups; once an ``update``; once a ``step``. Where it depends on knobs, `seen_at_once` says it."""
     text_only: ClassVar[bool] = False
     """Whether it makes sense for language models alone: it reads prompts, or asks for reference answers."""
+    needs_of_task: ClassVar[frozenset[str]] = frozenset()
+    """What a task must say of its problems beside prompt and score, such as ``"hints"`` or ``"solutions"``
+    (`upslope.tasks.giving` has the words); the method is refused on tasks that do not."""
     judges_by: ClassVar[str] = ""
     """Name of the knob by which it tells a good reward from a bad one, if it does; its default suits answers that earn 0 or 1."""
     ranges: ClassVar[Mapping[str, str]] = MappingProxyType({})

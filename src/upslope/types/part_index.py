@@ -23,6 +23,7 @@ HOMES = (
     "upslope.policies.control.networks",
     "upslope.policies.views",
     "upslope.rollout.acting",
+    "upslope.rollout.given",
     "upslope.rollout.vine",
     "upslope.rollout.whole_episodes",
     "upslope.rollout.windows",

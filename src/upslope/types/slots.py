@@ -6,7 +6,7 @@ A slot's own parts are in the package or module of its name below `upslope.objec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from upslope.plain_data import JsonDict
 from upslope.types.batch import Batch, Trajectories, View
-from upslope.types.curriculum import Offer, Order
+from upslope.types.curriculum import Curriculum as Curriculum
 from upslope.types.part import Head, Metrics, Part
 
 if TYPE_CHECKING:
@@ -53,20 +53,6 @@ class Memory(Part, Stateful):
         raise NotImplementedError
 
 
-class Curriculum(Part):
-    """Which tasks next, and how many answers to each: an `Order` for the `Offer` of a step."""
-
-    scope = "step"
-    candidates: int
-    """Tasks drawn for each one that a step wants; 1 leaves nothing to choose, only how often each is answered."""
-
-    def check_sizes(self, tasks: int, samples: int) -> None:
-        """Refuses sizes of a step, tasks and answers to each, with which it cannot do what it promises."""
-
-    def __call__(self, offer: Offer) -> Order:
-        raise NotImplementedError
-
-
 class RolloutPlan(Part):
     """How rows are sampled, where not in the usual way of the domain: it builds the rollout of a task."""
 
@@ -75,6 +61,8 @@ class RolloutPlan(Part):
     """The kind of task it samples."""
     provides: ClassVar[frozenset[str]]
     """Columns its rows have beyond the basic ones."""
+    samples: ClassVar[bool] = True
+    """Whether the policy writes its rows. Those that others wrote have no reward, and nobody's log-probabilities."""
 
     def build(self, task: object, policy: object, **sizes: Any) -> Rollout:
         """The rollout of ``tasks`` groups of ``samples``, with the run's ``seed``.
@@ -95,7 +83,20 @@ class DataContext(Protocol):
         """A reference answer to the task of each group, scored, with the group's number and nobody's log-probabilities."""
 
     def join(self, batches: list[Trajectories]) -> Trajectories:
-        """Several batches as one."""
+        """Several batches as one. What only some of them measured (``signal``) is zero in the others."""
+
+    def sample(self, turns: Sequence[Any]) -> Trajectories:
+        """Answers to further turns (`upslope.tasks.turns.Turn`), turn by turn, scored: one batch for the engine."""
+
+    def written(self, turns: Sequence[Any], texts: Sequence[str]) -> Trajectories:
+        """Rows as if these turns, of one sample each, had been answered so; nobody sampled them."""
+
+    def problems(self, rows: Trajectories) -> list[Any]:
+        """The problem of each row (`upslope.tasks.text.Problem`)."""
+
+    @property
+    def task(self) -> Any:
+        """What the problems are of (`upslope.tasks.text.TextTask`)."""
 
 
 class Data(Part):
@@ -109,6 +110,10 @@ class Data(Part):
 
     def __call__(self, rows: Trajectories, context: DataContext) -> Trajectories:
         raise NotImplementedError
+
+    def metrics(self, rows: Trajectories) -> Metrics:
+        """What a step reports of it; ``rows`` are all that were sampled, as the data parts left them."""
+        return {}
 
 
 class Reference(Part):
@@ -199,6 +204,10 @@ class Reward(Part):
 
     def __call__(self, batch: Batch) -> Batch:
         raise NotImplementedError
+
+    def metrics(self, rows: Batch) -> Metrics:
+        """What a step reports of it; ``rows`` are all that were sampled, scored."""
+        return {}
 
 
 class Filter(Part):

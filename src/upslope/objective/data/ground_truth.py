@@ -22,10 +22,19 @@ class GroundTruth(Data):
     text_only: ClassVar[bool] = True
 
     def __call__(self, rows: Trajectories, context: DataContext) -> Trajectories:
-        taught = context.teacher(rows)
-        if rows.key is not None:
-            first = [int((rows.group == name).nonzero()[0]) for name in taught.group]
-            # The group's first row names the decisions of the reference too; one more step sets them apart from its own.
-            taught = taught.replace(key=decision_keys(rows.key[first, 0] + 1, taught.sampled.shape[1]))
-        source = torch.full_like(rows.group, int(Source.FRESH))
-        return context.join([rows.replace(label={"source": source, **rows.label}), taught])
+        return joined(rows, keyed(rows, context.teacher(rows)), context)
+
+
+def keyed(rows: Trajectories, taught: Trajectories) -> Trajectories:
+    """Reference answers with keys of their own, from those of their groups."""
+    if rows.key is None:
+        return taught
+    first = [int((rows.group == name).nonzero()[0]) for name in taught.group]
+    # The group's first row names the decisions of the reference too; one more step sets them apart from its own.
+    return taught.replace(key=decision_keys(rows.key[first, 0] + 1, taught.sampled.shape[1]))
+
+
+def joined(rows: Trajectories, taught: Trajectories, context: DataContext) -> Trajectories:
+    """The rows with reference answers as further ones of their groups."""
+    source = torch.full_like(rows.group, int(Source.FRESH))
+    return context.join([rows.replace(label={"source": source, **rows.label}), taught])

@@ -1,0 +1,108 @@
+"""What the policy-gradient learner does for data parts: columns of the policy, reference answers, further turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+
+from upslope.learners.policy_views import PolicyViews
+from upslope.objective import estimator
+from upslope.tasks.turns import TurnNumbers
+from upslope.types import Method, Metrics, Source, TaskRollout, Trajectories, View
+
+
+class LearnerContext:
+    """The `upslope.types.DataContext` of a step; ``method`` is as the step's knobs have it."""
+
+    def __init__(self, method: Method, views: PolicyViews, rollout: TaskRollout, step: int):
+        self.method, self.views, self.rollout = method, views, rollout
+        self.numbers = TurnNumbers(step, "data")
+        self.like: Trajectories | None = None
+        """The rows the part was given, whose states hold for what it samples."""
+        self.sampled: list[Trajectories] = []
+        """All that was sampled in further turns, ..."""
+        self.seconds = 0.0
+        """... and how long that took."""
+
+    def of_part(self, path: str, rows: Trajectories) -> LearnerContext:
+        """As the part of this path sees it, given these rows: it draws numbers of its own."""
+        self.numbers.path, self.numbers.calls, self.like = path, 0, rows
+        return self
+
+    @property
+    def task(self) -> Any:
+        return cast(Any, self.rollout).task
+
+    def evaluate(self, rows: Trajectories, columns: frozenset[str]) -> View:
+        return self.views.columns(self.method, self.views.policy, rows, columns - {"logp"})
+
+    def teacher(self, rows: Trajectories) -> Trajectories:
+        return self._rewarded(self.rollout.teacher(rows), rows)
+
+    def sample(self, turns: Sequence[Any]) -> Trajectories:
+        assert self.like is not None
+        began = time.perf_counter()
+        rows = self._rewarded(self.rollout.sample(turns, self.numbers), self.like)
+        self.seconds += time.perf_counter() - began
+        self.sampled.append(rows)
+        return rows
+
+    def written(self, turns: Sequence[Any], texts: Sequence[str]) -> Trajectories:
+        assert self.like is not None
+        return self._rewarded(self.rollout.written(turns, texts, self.numbers), self.like)
+
+    def problems(self, rows: Trajectories) -> list[Any]:
+        return self.rollout.problems(rows)
+
+    def join(self, batches: list[Trajectories]) -> Trajectories:
+        """Batches without the label ``source`` were sampled in this step, whatever the others were."""
+        if any("source" in batch.label for batch in batches):
+            batches = [_with_source(batch) for batch in batches]
+        names = dict.fromkeys(name for batch in batches for name in batch.signal)
+        batches = [
+            batch.replace(signal={name: batch.signal.get(name, torch.zeros_like(_like(name, batch, batches))) for name in names})
+            for batch in batches
+        ]
+        return self.rollout.join(batches)
+
+    def _rewarded(self, rows: Trajectories, like: Trajectories) -> Trajectories:
+        """Scored as the step's first rows are: the method's own early rewards change these too."""
+        return estimator.score(self.method, rows.replace(state=like.state, memory=like.memory, progress=like.progress), late=False)
+
+    def metrics(self) -> Metrics:
+        """How much was sampled in further turns, if anything was."""
+        if not self.sampled:
+            return {}
+        return {
+            "further_tokens": float(sum(float(rows.sampled.sum()) for rows in self.sampled)),
+            "further_samples": float(sum(rows.rows for rows in self.sampled)),
+            "seconds_further": self.seconds,
+        }
+
+    def with_unlearned(self, rows: Trajectories) -> Trajectories:
+        """The rows, with those of further turns that nobody learns from put aside as ``further``."""
+        if not self.sampled:
+            return rows
+        learned = torch.cat([batch.key[:, 0] for batch in (rows, *rows.aside.values()) if batch.key is not None])
+        left = [_only(batch, ~torch.isin(cast(torch.Tensor, batch.key)[:, 0], learned)) for batch in self.sampled]
+        left = [batch for batch in left if batch.rows]
+        return rows.replace(aside={**rows.aside, "further": self.join(left)}) if left else rows
+
+
+def _only(batch: Trajectories, keep: torch.Tensor) -> Trajectories:
+    notes = [note for note, kept in zip(batch.info, keep.tolist(), strict=False) if kept]
+    return batch.take_rows(keep).replace(info=notes)
+
+
+def _with_source(batch: Trajectories) -> Trajectories:
+    fresh = torch.full_like(batch.group, int(Source.FRESH))
+    return batch.replace(label={"source": fresh, **batch.label})
+
+
+def _like(name: str, batch: Trajectories, batches: Sequence[Trajectories]) -> torch.Tensor:
+    """A column of the batch of the shape that this signal has: a value for each row, or for each decision."""
+    shown = next(other.signal[name] for other in batches if name in other.signal)
+    return batch.reward if shown.dim() == 1 else batch.sampled

@@ -1,0 +1,130 @@
+"""What a task can say of its problems beside prompt and score, the words for it, and the refusal of methods that need more.
+
+A word is *given* where every training problem has what it stands for. ``"hints": []`` says of a problem that it has none, so it
+does not stand in the way of the others; documents are given where any problem has some.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from upslope.errors import TaskError
+
+if TYPE_CHECKING:
+    from upslope.tasks.text import Problem, TextTask
+
+LOOKED_AT = 16
+"""Training problems that are drawn of a task that makes them on the spot, to see what they have."""
+
+CURES: Mapping[str, str] = {
+    "answers": 'Give every line an "answer".',
+    "solutions": 'Give every line a "solution" or an "answer".',
+    "hints": 'Give every line "hints", a list of texts from weak to strong, [] where there is none.',
+    "documents": 'Give lines "documents", a list of texts.',
+    "categories": 'Give every line a "category", a text.',
+    "levels": 'Give every line a "difficulty", a number that is larger for harder problems.',
+    "variants": "there are no harder and easier problems to a given one; take a task that makes its own.",
+}
+"""What a task may give, and how a file of problems comes to give it."""
+KEYS: Mapping[str, str] = {
+    "answers": "answer", "solutions": "solution", "hints": "hints", "documents": "documents", "categories": "category",
+    "levels": "difficulty",
+}  # fmt: skip
+"""The key of a line that each word is about."""
+FURTHER = ("solution", "hints", "documents", "category", "difficulty")
+"""Keys of a line that say more of a problem; they stay among its ``info``."""
+
+
+# -- reading a value -----------------------------------------------------------------------------------------------------------
+
+
+def as_text(value: Any) -> str | None:
+    """A text, or a number as one; nothing for anything else."""
+    return str(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else None
+
+
+def as_texts(value: Any) -> tuple[str, ...] | None:
+    """A list of texts, also one written as JSON, as tables without lists hold it; nothing for anything else."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError:
+            return None
+    texts = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+    return tuple(value) if texts else None
+
+
+def as_number(value: Any) -> float | None:
+    """A finite number, also one written as text; nothing for anything else."""
+    try:
+        number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+READERS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
+    "solution": (as_text, "text"),
+    "hints": (as_texts, 'a list of texts, from weak to strong, as in ["It ends in a.", "cba"]'),
+    "documents": (as_texts, 'a list of texts, as in ["Rule 1: ..."]'),
+    "category": (as_text, "text"),
+    "difficulty": (as_number, "a number, larger for harder problems"),
+}
+"""How the value of each further key is read, and what it must be."""
+
+
+def problem_with(key: str, value: Any) -> str:
+    """What is wrong with the value of a further key, in words; nothing if it can be used. A missing value is no mistake."""
+    read, wanted = READERS[key]
+    return "" if value is None or value == "" or read(value) is not None else f"must be {wanted}, but is {str(value)[:40]!r}"
+
+
+# -- what is given -------------------------------------------------------------------------------------------------------------
+
+_HAS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "answers": lambda task, problem: bool(problem.answer.strip()),
+    "solutions": lambda task, problem: bool(problem.solution.strip()),
+    "hints": lambda task, problem: bool(task.hints(problem)) or problem.info.get("hints") is not None,
+    "documents": lambda task, problem: True,
+    "categories": lambda task, problem: bool(problem.category),
+    "levels": lambda task, problem: not math.isnan(problem.difficulty),
+}
+
+
+def has(task: TextTask, problem: Problem, word: str) -> bool:
+    """Whether a problem has what a word stands for, or says that it has none of it."""
+    return _HAS[word](task, problem)
+
+
+def given_by(task: TextTask, problems: Iterable[Problem]) -> frozenset[str]:
+    """What all of these problems of a task have; what none of them really has is not given."""
+    problems = list(problems)
+    found = {word for word in _HAS if problems and all(has(task, problem, word) for problem in problems)}
+    if not any(task.hints(problem) for problem in problems):
+        found.discard("hints")
+    if not any(problem.documents for problem in problems):
+        found.discard("documents")
+    return frozenset(found)
+
+
+def check_given(task: TextTask, needs: Mapping[str, str], method: str) -> None:
+    """Refuses a method on a task that does not give what it needs.
+
+    Args:
+        needs: words, each with the part that needs it.
+        method: its name, for the message.
+
+    Raises:
+        TaskError: naming the task, or the first line of its file that lacks it, and what to do.
+    """
+    if not needs:
+        return
+    given = task.gives()
+    for word in (each for each in CURES if each in needs and each not in given):
+        who, place = f"{method} needs {word} ({needs[word]})", task.first_without(word)
+        if place:
+            raise TaskError(f'{place}: no "{KEYS[word]}", and {who}. {CURES[word]}')
+        raise TaskError(f"{who}, and {task.name!r} gives none; 'upslope tasks' says which tasks do. In a file: {CURES[word]}")
