@@ -183,7 +183,8 @@ def test_it_needs_the_columns_it_names_and_no_others(method: Method, more: dict)
 @sampling_method
 def test_a_ratio_without_the_proximal_policy_is_refused(method: Method):
     batch = random_batch(seed=16, groups=2, samples=3).replace(proximal=None)
-    if method.ratio.branches() and getattr(method.ratio, "against", "proximal") == "proximal":
+    reads = any(need.startswith("proximal.") for need in method.advantage.needs())
+    if reads or (method.ratio.branches() and getattr(method.ratio, "against", "proximal") == "proximal"):
         with pytest.raises(MethodError):
             gradient(method, batch)
     else:

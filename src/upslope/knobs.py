@@ -104,6 +104,19 @@ def set_in_names(holder: tuple, path: list[str], asked: Setting, fits: object = 
     return tuple(zip(keys, parts, strict=True))
 
 
+def set_in_order(holder: tuple, path: list[str], asked: Setting, fits: object = None) -> tuple:
+    """The same for parts that have a ``name`` and an order: a path says the name or the position, and a part brings its name."""
+    if not path:
+        return set_in_stack(holder, path, asked, fits)
+    names = [part.name for part in holder]
+    if path[0].isdecimal() and int(path[0]) < len(names):
+        path = [names[int(path[0])], *path[1:]]
+    changed = dict(set_in_names(tuple(zip(names, holder, strict=True)), path, asked, fits))
+    if renamed := [f"{part.name!r} under {name!r}" for name, part in changed.items() if part.name != name]:
+        raise MethodError(f"{asked}: it puts {renamed[0]}. Say the same name in both places.")
+    return tuple(changed.values())
+
+
 def said(value: object) -> str:
     """The value of a knob in a message: as it was typed, where it was."""
     return value if isinstance(value, str) and value.isprintable() and len(value) <= 80 else shown(value)

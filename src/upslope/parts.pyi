@@ -10,6 +10,7 @@ from upslope.objective.advantage.baseline import RawReward as RawReward
 from upslope.objective.advantage.beta import BetaNormalised as BetaNormalised
 from upslope.objective.advantage.bundles import BundleRisk as BundleRisk
 from upslope.objective.advantage.centred import CentredGAE as CentredGAE
+from upslope.objective.advantage.constant import ConstantAdvantage as ConstantAdvantage
 from upslope.objective.advantage.critic import CriticAdvantage as CriticAdvantage
 from upslope.objective.advantage.extended import ExtendedGAE as ExtendedGAE
 from upslope.objective.advantage.gae import GAE as GAE
@@ -132,6 +133,7 @@ from upslope.objective.shape.rows import WhitenRows as WhitenRows
 from upslope.objective.shape.semantic import SemanticEntropy as SemanticEntropy
 from upslope.objective.shape.utility import RolloutUtility as RolloutUtility
 from upslope.objective.shape.whiten import Whiten as Whiten
+from upslope.objective.stages import Stage as Stage
 from upslope.objective.surrogate.balanced import BalancedClip as BalancedClip
 from upslope.objective.surrogate.bounded import BoundedRatio as BoundedRatio
 from upslope.objective.surrogate.clip import Bounds as Bounds
@@ -179,6 +181,9 @@ from upslope.policies.views.routing import RoutingReplay as RoutingReplay
 from upslope.rollout.acting import EpsilonGreedy as EpsilonGreedy
 from upslope.rollout.acting import GaussianNoise as GaussianNoise
 from upslope.rollout.acting import UniformFirst as UniformFirst
+from upslope.rollout.given import FromAnswers as FromAnswers
+from upslope.rollout.given import FromDocuments as FromDocuments
+from upslope.rollout.sampled import Sampled as Sampled
 from upslope.rollout.vine import Vine as Vine
 from upslope.rollout.whole_episodes import Episodes as Episodes
 from upslope.rollout.windows import Windows as Windows
@@ -220,6 +225,7 @@ from upslope.types import Solved as Solved
 from upslope.types import State as State
 from upslope.types import Stateful as Stateful
 from upslope.types import Surrogate as Surrogate
+from upslope.types import TrainingStage as TrainingStage
 from upslope.types import Weight as Weight
 from upslope.types import World as World
 

@@ -16,11 +16,13 @@ from html_checker import Checker
 import upslope as up
 from upslope.errors import Remark
 from upslope.methods import catalogue
+from upslope.objective.stages import Stage
 from upslope.report import describe
 from upslope.report.curves import Mark, chart, number, smooth, sparkline, thin, ticks
 from upslope.report.live import LiveTable, closing
 from upslope.report.page import LONGEST_TEXT, page, write_report
 from upslope.report.words import amount, clock
+from upslope.rollout.sampled import Sampled
 from upslope.run import Run
 from upslope.types import SLOTS
 
@@ -219,6 +221,21 @@ def test_plain_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFi
     assert "\x1b" not in told.err + told.out
     assert re.search(r"^accuracy 0\.\d\d \[.*\] -> .* on 10 problems it never saw", told.out)
     assert str(tmp_path / "run" / "report.html") in told.out
+
+
+def test_stages_are_named_where_they_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    taken = {slot: getattr(catalogue()["dr-grpo"], slot) for slot in ("advantage", "ratio", "surrogate", "aggregate")}
+    stages = tuple(Stage(name=name, share=0.25, rollout=Sampled(), **taken) for name in ("first", "second"))
+    with LiveTable() as watcher:
+        method = catalogue()["dr-grpo"].derive(name="mine", stages=stages)
+        made = up.train(method, "reverse:length=2", out=tmp_path / "run", watcher=watcher, **{**SMALL, "steps": 4})
+    said = re.findall(r"^step (\d): (.*)$", capsys.readouterr().err, re.M)
+    assert said == [("1", "stage 1 of 2, first"), ("2", "stage 2 of 2, second"), ("3", "mine itself")]
+    drawn = write_report(made).read_text()
+    assert re.findall(r'class="break" x1="[\d.]+" x2="[\d.]+" y1="10" y2="236"><title>from step (\d) on: ([^<]*)<', drawn) == [
+        ("2", "stage 2 of 2, second"),
+        ("3", "mine itself"),
+    ]
 
 
 def test_a_terminal_gets_a_live_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

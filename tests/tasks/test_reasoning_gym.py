@@ -120,3 +120,53 @@ def test_a_missing_reasoning_gym_names_the_command(monkeypatch):
 def test_all_datasets_are_listed_when_asked():
     names = [info.name for info in list_tasks(all=True)]
     assert "reasoning-gym:chain_sum" in names and len(names) > 100
+
+
+# -- levels ----------------------------------------------------------------------------------------------------------------
+
+
+@needs_reasoning_gym
+def test_levels_set_the_difficulty_and_the_dataset_is_the_category():
+    tasks = [load_task(f"reasoning-gym:chain_sum:level={level}") for level in range(4)]
+    assert all(load_task(task.name) == task for task in tasks)
+    terms = []
+    for level, task in enumerate(tasks):
+        problems = task.sample(20, "train", rng())
+        assert {(p.category, p.difficulty) for p in problems} == {("chain_sum", float(level))}
+        assert task.score(problems, [p.answer for p in problems]).correct == [True] * 20
+        terms.append({p.info["entry"]["metadata"]["num_terms"] for p in problems})
+    assert terms == [{2}, {2, 3}, {3, 4}, {4, 5}]
+    assert {
+        p.difficulty for p in load_task("reasoning-gym:chain_sum:level=2,min_terms=2,max_terms=2").sample(3, "test", rng())
+    } == {2}
+    assert tasks[0].gives() >= {"answers", "solutions", "categories", "levels", "variants"}
+
+
+@needs_reasoning_gym
+def test_a_task_without_a_level_counts_as_the_lowest_that_holds_it():
+    task = load_task("reasoning-gym:chain_sum")  # up to 6 terms, level 4, of up to 4 digits, level 3
+    problem = task.sample(1, "train", rng())[0]
+    assert problem.difficulty == 4
+    harder, easier, alike = task.harder(problem, rng()), task.easier(problem, rng()), task.alike(problem, rng())
+    assert [each.difficulty for each in (harder, easier, alike) if each] == [5, 3, 4]
+    for each in (harder, easier, alike):
+        assert each is not None and task.score([each], [each.answer]).correct == [True] and each.prompt != problem.prompt
+    assert task.harder(problem, rng()) == harder
+
+
+@needs_reasoning_gym
+def test_levels_end_and_some_datasets_have_none():
+    lowest = load_task("reasoning-gym:chain_sum:level=0")
+    assert lowest.easier(lowest.sample(1, "train", rng())[0], rng()) is None
+    highest = load_task("reasoning-gym:spell_backward:level=4")
+    assert highest.harder(highest.sample(1, "train", rng())[0], rng()) is None
+    none = load_task("reasoning-gym:acre:size=5")
+    assert not none.gives() & {"levels", "variants"} and none.harder(none.sample(1, "train", rng())[0], rng()) is None
+    for spec, told in (
+        ("chain_sum:level=11", r"chain_sum: level=11 must be a whole number from 0 to 10"),
+        ("chain_sum:level=high", "level='high' must be a whole number"),
+        ("acre:level=1", "acre has no levels in reasoning-gym, and level=1 was given"),
+        ("knight_swap:level=1", "knight_swap has no levels"),
+    ):
+        with pytest.raises(TaskError, match=told):
+            load_task(f"reasoning-gym:{spec}")

@@ -171,7 +171,7 @@ def test_every_part_of_the_catalogue_comes_back_from_its_text(name: str):
 
 def test_every_part_that_needs_nothing_is_made_from_its_bare_name():
     for name, part in own_parts().items():
-        if name != "term.Term":
+        if name not in ("term.Term", "stage.Stage"):
             assert read_parts(name, Part, "") == (part(),)
 
 

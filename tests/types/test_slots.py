@@ -13,7 +13,17 @@ from upslope.objective.aggregate import TokenMean
 from upslope.objective.models import ValueFunction
 from upslope.objective.surrogate.clip import PessimisticClip
 from upslope.objective.weight.selection import TopEntropy
-from upslope.types import NAMED_SLOTS, OPTIONAL_SLOTS, SINGLE_SLOTS, SLOT_CLASSES, SLOTS, STACKED_SLOTS, Method, Paper
+from upslope.types import (
+    NAMED_SLOTS,
+    OPTIONAL_SLOTS,
+    ORDERED_SLOTS,
+    SINGLE_SLOTS,
+    SLOT_CLASSES,
+    SLOTS,
+    STACKED_SLOTS,
+    Method,
+    Paper,
+)
 
 GRPO = catalogue()["grpo"]
 
@@ -49,7 +59,7 @@ def test_a_model_may_stand_among_the_regularizers_as_it_is_one():
 
 def test_every_slot_has_a_class_and_a_form():
     assert tuple(SLOT_CLASSES) == SLOTS
-    assert sorted(SINGLE_SLOTS + OPTIONAL_SLOTS + STACKED_SLOTS + NAMED_SLOTS) == sorted(SLOTS)
+    assert sorted(SINGLE_SLOTS + OPTIONAL_SLOTS + STACKED_SLOTS + NAMED_SLOTS + ORDERED_SLOTS) == sorted(SLOTS)
     assert {f.name for f in dataclasses.fields(Method)} >= set(SLOTS)
 
 

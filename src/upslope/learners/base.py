@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from upslope.errors import MethodError, did_you_mean
@@ -62,13 +63,28 @@ def check_learner(method: Method) -> None:
         raise MethodError(f"{method.name} names the learner {method.learner!r}.{near} There are {', '.join(LEARNERS)}.")
 
 
-def make_learner(method: Method, policy: Any, rollout: Any, settings: Settings, start: Any = None) -> Learner:
-    """The learner that a method names."""
+def make_learner(
+    method: Method,
+    policy: Any,
+    rollout: Any,
+    settings: Settings,
+    start: Any = None,
+    stage_rollouts: Mapping[str, Any] | None = None,
+) -> Learner:
+    """The learner that a method names.
+
+    Args:
+        stage_rollouts: the rollouts of its stages, by their names.
+    """
     check_learner(method)
     if method.learner == "actor-critic":
         from upslope.learners.actor_critic import ActorCritic
 
         return ActorCritic(method, policy, rollout, settings, start)
+    if method.stages:
+        from upslope.learners.staged import StagedLearner
+
+        return StagedLearner(method, policy, rollout, settings, stage_rollouts or {}, start)
     from upslope.learners.policy_gradient import PolicyGradient
 
     return PolicyGradient(method, policy, rollout, settings, start)

@@ -11,6 +11,7 @@ from upslope.errors import UserError
 from upslope.learners.adam import Adam
 from upslope.learners.metrics import MetricSums
 from upslope.learners.nonfinite import IN_A_ROW, NonFinite, NonFiniteUpdate, broken_weights, nonfinite_update, norm_of
+from upslope.learners.phases import Phase
 from upslope.learners.policy_views import PolicyViews
 from upslope.runtime import torch_private
 from upslope.runtime.settings import Settings
@@ -22,11 +23,12 @@ class OptimizerStep:
 
     Args:
         views: evaluates the rows of an update once more, where its gradient was not finite.
+        phase: the steps it is for, with the optimiser if others share it.
     """
 
-    def __init__(self, method: Method, policy: Policy, views: PolicyViews, settings: Settings):
-        self.policy, self.views, self.settings = policy, views, settings
-        self.optimizer = make_optimizer(method, policy, settings)
+    def __init__(self, method: Method, policy: Policy, views: PolicyViews, settings: Settings, phase: Phase):
+        self.policy, self.views, self.settings, self.lr_scale = policy, views, settings, phase.lr_scale
+        self.optimizer = phase.optimizer or make_optimizer(method, policy, settings)
         self.step, self.skipped = 0, 0
         """The step under way, and updates in a row whose gradient was not finite, up to now."""
         self.nonfinite_update: NonFiniteUpdate | None = None
@@ -39,7 +41,7 @@ class OptimizerStep:
 
     def set_learning_rate(self) -> float:
         """The learning rate of the step under way, given to all groups of parameters by their scale."""
-        lr = learning_rate(self.settings, self.step)
+        lr = learning_rate(self.settings, self.step) * self.lr_scale
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group["scale"]
         return lr
@@ -82,7 +84,7 @@ class OptimizerStep:
         if rows is None:
             raise NonFinite("the weights are not finite before the first step.", "Give another --model or checkpoint.")
         self.nonfinite_update = broken_weights(self.policy, rows, self.step)
-        lr = learning_rate(self.settings, self.step)
+        lr = learning_rate(self.settings, self.step) * self.lr_scale
         raise NonFinite(
             f"step {self.step}: an update at learning rate {lr:g} left weights that are not finite or about to overflow.",
             f"start anew with a lower --lr than {self.settings.lr:g}.",

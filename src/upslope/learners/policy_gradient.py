@@ -19,6 +19,7 @@ from upslope.learners.data_context import LearnerContext
 from upslope.learners.metrics import MetricSums, component_metrics, sampling_metrics
 from upslope.learners.nonfinite import NonFiniteUpdate
 from upslope.learners.optimizer_step import OptimizerStep
+from upslope.learners.phases import Phase
 from upslope.learners.policy_views import PolicyViews
 from upslope.learners.references import References, of_older_checkpoint
 from upslope.learners.token_trace import TokenTrace, TracedStep
@@ -56,16 +57,19 @@ POLICY_COLUMNS = frozenset(
 class PolicyGradient:
     """One method, one policy, one rollout. `step` samples and learns once; `state` and `load_state` carry it over a stop."""
 
-    def __init__(self, method: Method, policy: Policy, rollout: Rollout, settings: Settings, start: Policy | None = None):
-        """``start`` is the policy as the run began, for methods or measurements that compare with it."""
+    def __init__(self, method: Method, policy: Policy, rollout: Rollout, settings: Settings, start: Policy | None = None,
+                 phase: Phase | None = None):  # fmt: skip
+        """``start`` is the policy as the run began, for methods or measurements that compare with it; ``phase`` the steps of the
+        run in which the method learns, if not all."""
         estimator.check(method, POLICY_COLUMNS | rollout.provides)
         _check_tasks(method, rollout)
         check_curriculum(method, settings)
         self.method, self.policy, self.rollout, self.settings = method, policy, rollout, settings
+        self.phase = phase or Phase(steps=settings.steps or 1)
         self.references = References(method, policy, start)
         self.views = PolicyViews(policy, self.references, bool(settings.watch_kl))
         self.states: dict[str, State] = {path: call(method, part, part.init) for path, part in _stateful(method)}
-        self.optimizer_step = OptimizerStep(method, policy, self.views, settings)
+        self.optimizer_step = OptimizerStep(method, policy, self.views, settings, self.phase)
         self.last: Trajectories | None = None
         """The rows the last step learned from, annotated: for logs."""
         self.traced: TracedStep | None = None
@@ -90,7 +94,7 @@ class PolicyGradient:
     def step(self, step: int) -> Metrics:
         """Samples, learns, remembers; the metrics of the step."""
         self.optimizer_step.begin(step)
-        progress = (step - 1) / max(self.settings.steps or 1, 1)
+        progress = self.phase.progress(step)
         method = self.method.with_knobs(self._knobs(progress))
         self.references.renew(method, self.states, step, progress)
         began = time.perf_counter()

@@ -22,7 +22,7 @@ from upslope.errors import MethodError, Remark, UserError, did_you_mean
 from upslope.learners.base import MEASURE
 from upslope.plugins import METHODS, Plugin, plugins
 from upslope.runtime.arguments import checked, mapping, optional, several, text
-from upslope.types import NAMED_SLOTS, SLOTS, STACKED_SLOTS, Method
+from upslope.types import NAMED_SLOTS, ORDERED_SLOTS, SLOTS, STACKED_SLOTS, Method
 from upslope.types.lazy_names import unknown
 from upslope.types.method import COMPARED, SETTINGS
 
@@ -152,8 +152,8 @@ def composed_of(spec: str) -> list[str]:
 def compose(names: Sequence[str | Method], take: Mapping[str, str] | None = None) -> Method:
     """The first method with what each other changes against its own parent.
 
-    Slots that stack take additions and removals, ``models`` merges by name, the rest hold one part: two different changes of
-    such a slot collide.
+    Slots that stack take additions and removals, ``models`` merges by name, ``stages`` too, in order and a name's first stage
+    staying; the rest hold one part: two different changes of such a slot collide.
 
     Args:
         names: as in ``"dhpo+high-entropy".split("+")``; a method of one's own as it is.
@@ -172,6 +172,10 @@ def compose(names: Sequence[str | Method], take: Mapping[str, str] | None = None
             raise MethodError(f"{other.name} has no parent, so it is no change that could be added to {base.name}.")
         parent = _parent(other, found)
         for slot in other.diff(parent):
+            if slot in ORDERED_SLOTS:
+                merged = _merge_in_order(getattr(method, slot), getattr(other, slot), getattr(parent, slot))
+                method = method.derive(**{slot: merged})
+                continue
             if slot in STACKED_SLOTS or slot in NAMED_SLOTS:
                 if slot in NAMED_SLOTS and any(_collisions(method, other, parent, slot)) and take.get(slot) not in called:
                     name, mine, theirs = next(_collisions(method, other, parent, slot))
@@ -242,6 +246,14 @@ def _check_take(take: dict[str, str], names: list[str]) -> None:
             raise MethodError(f"--take {slot}={name}: no slot named {slot!r}.{did_you_mean(slot, SLOTS)}")
         if name not in names:
             raise MethodError(f"--take {slot}={name}: {name!r} is not among the composed methods {', '.join(names)}.")
+
+
+def _merge_in_order(ours: tuple, theirs: tuple, parents: tuple) -> tuple:
+    """Ours without what they removed from their parent, then what they added under names that we do not have."""
+    removed = {part.name for part in parents} - {part.name for part in theirs}
+    kept = [part for part in ours if part.name not in removed]
+    known = {part.name for part in (*kept, *parents)}
+    return (*kept, *(part for part in theirs if part.name not in known))
 
 
 def _merge(ours: tuple, theirs: tuple, parents: tuple, named: bool) -> tuple:

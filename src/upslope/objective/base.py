@@ -40,6 +40,7 @@ from upslope.types import (
     State,
     Stateful,
     Surrogate,
+    TrainingStage,
     Weight,
     World,
 )
@@ -91,6 +92,7 @@ __all__ = [
     "State",
     "Stateful",
     "Surrogate",
+    "TrainingStage",
     "Weight",
     "World",
 ]

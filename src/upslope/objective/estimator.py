@@ -56,6 +56,8 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
     Args:
         provides: columns the rollout and the policy can give; ``None`` leaves that unchecked.
     """
+    _check_stages(method)
+    method = method.without("stages")  # they learn before it, each from rows of its own
     _check_filled(method)
     branches = method.ratio.branches() if method.ratio else ()
     if method.surrogate is not None and not method.surrogate.takes(branches):
@@ -83,6 +85,17 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
         raise MethodError(
             f"{method.name} cannot run here: {lines}, and this task and policy give only {', '.join(sorted(provides))}."
         )
+
+
+def _check_stages(method: Method) -> None:
+    """Each stage as the method it is, and whether all leave something for the method itself."""
+    for stage in method.stages:
+        check(stage.as_method(method), None)
+    if (total := sum(stage.share for stage in method.stages)) >= 1:
+        shares = ", ".join(f"{stage.name} {stage.share:g}" for stage in method.stages)
+        cure = f"--set stages.{method.stages[0].name}.share=..."
+        raise MethodError(f"the stages of {method.name} take {total:g} of the run ({shares}), and nothing is left for the method "
+                          f"itself. Together they must stay below 1: {cure}")  # fmt: skip
 
 
 def _check_filled(method: Method) -> None:

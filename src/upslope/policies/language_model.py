@@ -20,10 +20,12 @@ from upslope.plain_data import Prompt
 from upslope.policies.adapters import adapters, add_adapters, folded
 from upslope.policies.forward.activation_cache import ActivationCache
 from upslope.policies.forward.architecture import Architecture, architecture
+from upslope.policies.forward.decisions import Decisions
 from upslope.policies.forward.decoder import hidden_states
-from upslope.policies.forward.logprobs import chosen_logp, head_logits, learning_temperature, probed
+from upslope.policies.forward.logprobs import chosen_logp
 from upslope.policies.forward.packing import lay_out
 from upslope.policies.forward.plain import extent_of, padded_columns
+from upslope.policies.forward.probes import logits_of_head, probed
 from upslope.policies.heads import make_head
 from upslope.policies.model_files import ModelFiles, read_model
 from upslope.policies.text_inputs import TextInputs
@@ -163,10 +165,7 @@ class LanguageModel:
         # At least one position stays, so that rows without a sampled token still have a (zero) gradient.
         extent = extent_of(sampled).clamp_min(1)
         positions = int(extent.max())
-        assert rows.action is not None
-        action = rows.action[chunk, :positions].clamp_min(0)
-        temperature = None if rows.temperature is None else rows.temperature[chunk, :positions]
-        advantage = None if rows.advantage is None else rows.advantage[chunk, :positions]
+        decisions = Decisions.of(rows, chunk, positions, bool(probes))
         if self.body is not None:
             with contextlib.nullcontext() if view is None else view.applied(self.model):
                 inputs = rows.inputs.take(lambda x: x[chunk])
@@ -174,43 +173,32 @@ class LanguageModel:
                 # two policies with the same weights the difference is zero then, and not rounding, which Adam would follow.
                 if view is not None or rows.reference:
                     inputs = replace(inputs, kept=None)
-                columns = self._packed(inputs, action, extent, temperature, advantage, names, probes)
+                columns = self._packed(inputs, decisions, extent, names, probes)
         else:
             heads = {name: self.heads[name] for name in names if name in self.heads}
             inputs = rows.inputs.take(lambda x: x[chunk])
-            columns = padded_columns(self.model, inputs, action, temperature, advantage, "entropy" in names, heads, view, probes)
+            columns = padded_columns(self.model, inputs, decisions, "entropy" in names, heads, view, probes)
         blank = rows.sampled.shape[1] - positions
         kept = sampled[:, :positions]
         return {name: nn.functional.pad(columns[name].masked_fill(~kept, 0.0), (0, blank)) for name in names}
 
     def _packed(
-        self,
-        inputs: TextInputs,
-        action: Tensor,
-        extent: Tensor,
-        temperature: Tensor | None,
-        advantage: Tensor | None,
-        names: list[str],
-        probes: tuple[Probe, ...],
+        self, inputs: TextInputs, decisions: Decisions, extent: Tensor, names: list[str], probes: tuple[Probe, ...]
     ) -> dict[str, Tensor]:
         """Columns ``[N, T]`` by our own decoder: packed tokens, logits in chunks that are never kept."""
         body, dtype = self.body, self.compute_dtype
         assert body is not None
         kept, numbers = self._kept(body, inputs), inputs.kept
         by_step = kept is not None and numbers is not None and kept.whole(numbers, extent)
-        layout = lay_out(inputs.prompt, inputs.prompt_mask, action, extent, by_step)
+        layout = lay_out(inputs.prompt, inputs.prompt_mask, decisions.action, extent, by_step)
         known = None if kept is None or numbers is None else kept.products(numbers, layout)
-        hidden = hidden_states(body, layout, dtype, self.recompute, known)
-        ids = layout.packed(action)
-        temperature = learning_temperature(temperature)
-        temperature = None if temperature is None else layout.packed(temperature)
-        found = chosen_logp(hidden, body.head.weight, ids, temperature, "entropy" in names, dtype)
+        hidden, weight = hidden_states(body, layout, dtype, self.recompute, known), body.head.weight
+        packed = decisions.map(layout.packed)
+        found = chosen_logp(hidden, weight, packed.action, packed.temperature, "entropy" in names, dtype)
         for name, head in ((name, self.heads[name]) for name in names if name in self.heads):
             found[name] = head(hidden.to(next(head.parameters()).dtype)).squeeze(-1)
         if probes:
-            gain = torch.zeros_like(ids, dtype=torch.float32) if advantage is None else layout.packed(advantage)
-            low, matrix = hidden.detach().to(dtype), body.head.weight.detach().to(dtype)
-            found |= probed(probes, lambda piece: head_logits(low[piece], matrix), len(matrix), hidden, ids, temperature, gain)
+            found |= probed(probes, hidden, logits_of_head(weight, dtype), len(weight), hidden, packed)
         return {name: layout.rows(found[name]) for name in names}
 
     def _kept(self, body: Architecture, inputs: TextInputs) -> ActivationCache | None:

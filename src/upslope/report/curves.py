@@ -93,6 +93,7 @@ def chart(
     height: int = 260,
     window: int = 1,
     bounds: tuple[float, float] | None = None,
+    breaks: Sequence[tuple[float, str]] = (),
 ) -> str:
     """A curve over steps as an ``<svg>``; hovering over it shows step and value.
 
@@ -101,10 +102,11 @@ def chart(
         marks: measurements with intervals, over the curve.
         window: above 1 the curve is drawn faintly and its running mean over this many points boldly.
         bounds: the least range the y axis shows.
+        breaks: steps at which something else begins, and what, as lines from top to bottom.
     """
     drawn = thin(points)
     frame = _Frame.around(drawn, marks, width, height, bounds)
-    parts = [frame.grid()]
+    parts = [frame.grid(), *(frame.upright(x, said) for x, said in breaks)]
     if window > 1 and len(drawn) > window:
         parts += [frame.line(drawn, "faint"), frame.line(smooth(drawn, window), "curve")]
     elif len(drawn) > 1:
@@ -177,6 +179,10 @@ class _Frame:
     def line(self, points: Sequence[Point], kind: str) -> str:
         path = " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
         return f'<polyline class="{kind}" points="{path}"/>'
+
+    def upright(self, value: float, text: str) -> str:
+        x, above, below = f"{self.x(value):.1f}", self.MARGIN, self.height - self.MARGIN_BELOW
+        return f'<line class="break" x1="{x}" x2="{x}" y1="{above}" y2="{below}"><title>{escape(text)}</title></line>'
 
     def hover(self, x: float, y: float, text: str, alone: bool = False) -> str:
         # A circle larger than what is seen: the pointer need not hit the curve exactly.

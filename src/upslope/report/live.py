@@ -27,7 +27,7 @@ from upslope.learners.nonfinite import IN_A_ROW
 from upslope.methods import catalogue
 from upslope.plain_data import JsonDict
 from upslope.report.curves import sparkline
-from upslope.report.words import amount, clock, counted, measured
+from upslope.report.words import amount, clock, counted, measured, phase_name
 from upslope.run import Run, Watcher
 from upslope.setting_up import Components
 from upslope.types import Metrics
@@ -85,6 +85,7 @@ class LiveTable(Watcher):
         self._said = 0.0
         self._warmed: tuple[int, float, float] | None = None
         self._silent, self._skipped, self._explained = 0, False, False
+        self._stage = 0.0
 
     def __enter__(self) -> LiveTable:
         self._heard = warnings.catch_warnings()
@@ -156,6 +157,12 @@ class LiveTable(Watcher):
             f"After {IN_A_ROW} in a row the run ends."
         )
 
+    def _say_if_next_stage(self, step: int, metrics: Metrics) -> None:
+        """Which stage of the method begins with this step, or goes on."""
+        before, self._stage = self._stage, metrics.get("stage", 0.0)
+        if self._stage != before and self.run is not None:
+            self._line(f"step {step}: {phase_name(self.run.plan.method, self._stage)}")
+
     def evaluating(self, done: int, of: int = 0) -> None:
         self._draw(_bar_line(f"evaluating  {done}{f' of {of}' if of else ''}", done, max(of, 1)))
 
@@ -174,6 +181,7 @@ class LiveTable(Watcher):
         self._draw(None)
         self._say_if_silent(metrics)
         self._say_if_skipped(step, metrics)
+        self._say_if_next_stage(step, metrics)
         if not self.drawing and (step == self.steps or step * PLAIN_LINES // self.steps > (step - 1) * PLAIN_LINES // self.steps):
             self._line(self._plain())
 

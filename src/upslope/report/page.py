@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from upslope.plain_data import JsonDict
 from upslope.report.curves import Mark, chart, number, sparkline
 from upslope.report.describe import changes, slots
 from upslope.report.style import STYLE
-from upslope.report.words import amount, clock, counted, measured
+from upslope.report.words import amount, clock, counted, measured, phase_name
 from upslope.run import Run
 from upslope.runtime.files import write_text
 
@@ -71,8 +72,8 @@ def page(run: Run) -> str:
     sections = [
         _header(run, steps, title),
         _headline(run, steps, evaluations),
-        _learning(steps, evaluations),
-        _curves(steps),
+        _learning(steps, evaluations, _stage_breaks(run, steps)),
+        _curves(steps, _stage_breaks(run, steps)),
         _rollouts(run.folder.read("samples.jsonl")),
         _method(run),
         _settings(run),
@@ -136,7 +137,18 @@ def _score(result: JsonDict) -> str:
     return f"{result['score']:.2f}" if "problems" in result else f"{result['score']:,.1f}"
 
 
-def _learning(steps: list[JsonDict], evaluations: list[JsonDict]) -> str:
+def _stage_breaks(run: Run, steps: list[JsonDict]) -> list[tuple[float, str]]:
+    """Where one stage of the method ends and the next one begins, between two steps."""
+    found = []
+    for before, after in pairwise(steps):
+        if before.get("stage") != after.get("stage"):
+            found.append(
+                (after["step"] - 0.5, f"from step {after['step']} on: {phase_name(run.plan.method, after.get('stage', 0))}")
+            )
+    return found
+
+
+def _learning(steps: list[JsonDict], evaluations: list[JsonDict], breaks: list[tuple[float, str]]) -> str:
     key, name = ("episode_return", "return") if any("episode_return" in record for record in steps) else ("reward", "reward")
     points = _points(steps, key)
     held_out = "mean return" if key == "episode_return" else "accuracy"
@@ -151,9 +163,9 @@ def _learning(steps: list[JsonDict], evaluations: list[JsonDict]) -> str:
     together = key == "episode_return" or within
     bounds = (0.0, 1.0) if within else None
     window = max(1, len(points) // 20)
-    drawn = chart(points, label=name, marks=marks if together else (), window=window, bounds=bounds)
+    drawn = chart(points, label=name, marks=marks if together else (), window=window, bounds=bounds, breaks=breaks)
     if not together:
-        drawn += chart([], label=held_out, marks=marks, height=160, bounds=(0.0, 1.0))
+        drawn += chart([], label=held_out, marks=marks, height=160, bounds=(0.0, 1.0), breaks=breaks)
     mean = f", bold: its mean over {window} steps" if window > 1 and len(points) > window else ""
     legend = (
         f'<p class="legend"><span class="key line"></span>{name} in training{mean}'
@@ -162,12 +174,14 @@ def _learning(steps: list[JsonDict], evaluations: list[JsonDict]) -> str:
     return f"<section><h2>Learning curve</h2>{legend}<figure>{drawn}</figure></section>"
 
 
-def _curves(steps: list[JsonDict]) -> str:
+def _curves(steps: list[JsonDict], breaks: list[tuple[float, str]]) -> str:
     figures = []
     for curve in CURVES:
         points = _points(steps, curve.key)
         if points:
-            drawn = chart(points, label=curve.title.lower(), width=340, height=150, bounds=(0.0, 1.0) if curve.share else None)
+            bounds = (0.0, 1.0) if curve.share else None
+            inside = [each for each in breaks if points[0][0] < each[0] < points[-1][0]]  # some metrics a stage does not have
+            drawn = chart(points, label=curve.title.lower(), width=340, height=150, bounds=bounds, breaks=inside)
             figures.append(
                 f"<figure><figcaption><b>{curve.title}</b> <span>{number(points[-1][1])}</span><br>"
                 f'<span class="note">{curve.meaning}</span></figcaption>{drawn}</figure>'

@@ -26,6 +26,7 @@ figure, .tile, article { background: var(--card); border: 1px solid var(--rule);
 .was, .arrow { color: var(--soft); font-weight: 400; }
 svg { display: block; width: 100%; height: auto; }
 .grid { stroke: var(--rule); stroke-width: 1; }
+.break { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 4 3; }
 .tick { fill: var(--soft); font-size: 11px; font-variant-numeric: tabular-nums; }
 .curve, .faint { fill: none; stroke: var(--accent); stroke-width: 2; stroke-linejoin: round; }
 .faint { stroke-width: 1; opacity: 0.4; }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from upslope.types import Method
+
 
 def measured(result: Mapping[str, object]) -> str:
     """A score with its interval: ``0.93 [0.90, 0.95]``."""
@@ -14,6 +16,12 @@ def measured(result: Mapping[str, object]) -> str:
 def counted(result: Mapping[str, object]) -> str:
     """On how much it was measured: ``500 problems``."""
     return f"{result['problems']} problems" if "problems" in result else f"{result.get('episodes', '?')} episodes"
+
+
+def phase_name(method: Method, stage: float) -> str:
+    """What the metric ``stage`` means: ``stage 1 of 2, cpt``, and behind the stages ``poro itself``."""
+    number, count = round(stage), len(method.stages)
+    return f"stage {number} of {count}, {method.stages[number - 1].name}" if 0 < number <= count else f"{method.name} itself"
 
 
 def amount(count: float) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from upslope.errors import UserError
-from upslope.plain_data import JsonDict, Message, Prompt
+from upslope.plain_data import JsonDict
 from upslope.rollout.text import TextRollout, left_padded, sampled_ids, sampled_rows, written_rows
 from upslope.runtime.seeding import mix, stable_hash, uniforms
 from upslope.tasks.messages import readable
@@ -108,13 +108,3 @@ def _groups(turns: Sequence[Turn], numbers: TurnNumbers) -> Tensor:
 def _keys(rows: Trajectories, seed: int, *where: int | str) -> Tensor:
     first = torch.arange(rows.rows, device=rows.sampled.device) * 0x2545F4914F6CDD1D
     return decision_keys(first + mix(seed, "keys", *where), rows.sampled.shape[1])
-
-
-def with_text_behind(prompt: Prompt, text: str) -> Prompt:
-    """A prompt with something added at its end: in a conversation, to the user's last message."""
-    if isinstance(prompt, str):
-        return prompt + text
-    messages: list[Message] = list(prompt)
-    place = max(index for index, message in enumerate(messages) if message["role"] == "user")
-    messages[place] = {**messages[place], "content": messages[place]["content"] + text}
-    return tuple(messages)

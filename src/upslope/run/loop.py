@@ -170,7 +170,8 @@ class TrainingLoop:
         self.stop_rule.seen["since"] = 0
 
     def _learner(self, start_policy: Any) -> Learner:
-        return make_learner(self.run.plan.method, self.components.policy, self.components.rollout, self.settings, start_policy)
+        made = self.components
+        return make_learner(self.run.plan.method, made.policy, made.rollout, self.settings, start_policy, made.stage_rollouts)
 
     def _tell_interval(self) -> None:
         """Of a large model, how often it is saved; smaller ones are saved every two minutes or more often."""

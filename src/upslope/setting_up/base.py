@@ -33,6 +33,8 @@ class Components(ABC):
 
     def __init__(self, method: Method, settings: Settings):
         self.method, self.settings = method, settings
+        self.stage_rollouts: dict[str, Any] = {}
+        """The rollouts of the method's stages, by their names."""
 
     @abstractmethod
     def warm_start(self, progress: Callable[[int, float], None]) -> None:

@@ -58,6 +58,9 @@ class ControlComponents(Components):
         method, settings = _settled(method, task, settings, knobs, dataset)
         _check_data(method, settings, dataset, for_training)
         _check_pair(method, task)
+        if method.stages:
+            raise UserError(f"{method.name} has stages, which learn from text; {task.name} is an environment. Leave them out: "
+                            "--set stages=none.")  # fmt: skip
         if settings.device == "cuda" and method.solved:
             raise UserError(f"--device cuda: models.{method.solved[0][0]} of {method.name} is asked on the CPU; leave it out.")
         super().__init__(method, settings)

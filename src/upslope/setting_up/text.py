@@ -13,6 +13,7 @@ import torch
 
 from upslope.errors import Remark, UserError
 from upslope.learners.base import Learner, needs_start
+from upslope.learners.phases import check_steps
 from upslope.learners.policy_gradient import POLICY_COLUMNS
 from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
@@ -30,7 +31,6 @@ from upslope.types import Method, Network
 if TYPE_CHECKING:
     from upslope.policies.given import GivenModel
     from upslope.policies.language_model import LanguageModel
-    from upslope.rollout.text import TextRollout
     from upslope.tasks.text import TextTask
 
 RECORDING, FREE_RECORDING = 0.02, 1.0
@@ -66,10 +66,12 @@ class TextComponents(Components):
         if isinstance(method.policy, Network):
             raise UserError(f"{method.name} has policy={method.policy}, a network for control; {task.name} is answered in text. "
                             "Leave it out: --model says what answers.")  # fmt: skip
-        if method.rollout is not None and method.rollout.domain != "text":
-            raise UserError(f"{method.name} has rollout={method.rollout}, for environments; {task.name} is answered in text. "
-                            "Leave it out: --set rollout=none.")  # fmt: skip
-        estimator.check(method, POLICY_COLUMNS | getattr(method.rollout, "provides", TextRollout.provides))
+        for each in (*(stage.as_method(method) for stage in method.stages), method):
+            if each.rollout is not None and each.rollout.domain != "text":
+                raise UserError(f"{each.name} has rollout={each.rollout}, for environments; {task.name} is answered in text. "
+                                "Leave it out: --set rollout=none.")  # fmt: skip
+            estimator.check(each, POLICY_COLUMNS | getattr(each.rollout, "provides", TextRollout.provides))
+        check_steps(method, settings.steps or 0)
         super().__init__(method, settings)
         if settings.samples_per_task < 2 and "group" in method.needs():
             raise UserError(f"{method.name} compares the samples of a task, and --samples-per-task is 1; give at least 2.")
@@ -78,7 +80,9 @@ class TextComponents(Components):
         self.policy = self._load_policy(model, task, checking)
         self.token_text = TokenText(self.policy.tokenizer)
         self.stepping = self.recording = 0.0
-        self.rollout = self._make_rollout(TextRollout)
+        make = self._rollout_maker()
+        self.rollout = make(TextRollout if self.method.rollout is None else self.method.rollout.build)
+        self.stage_rollouts = {stage.name: make(stage.rollout.build) for stage in self.method.stages}
 
     def _load_policy(self, model: str | GivenModel, task: TextTask, checking: Progress | None) -> LanguageModel:
         """The model, checked, on its device, with adapters and heads; and the task with the prompts that fit it."""
@@ -101,8 +105,8 @@ class TextComponents(Components):
         self.give_heads()
         return policy
 
-    def _make_rollout(self, plain: type[TextRollout]) -> Any:
-        """The method's rollout, or grouped sampling."""
+    def _rollout_maker(self) -> Callable[[Callable[..., Any]], Any]:
+        """Makes rollouts with the run's sizes; all of them share the engine."""
         from upslope.rollout.engines.by_name import make_engine
         from upslope.types import Sampling
 
@@ -115,16 +119,9 @@ class TextComponents(Components):
             min_p=settings.min_p,
             stop=settings.stops,
         )
-        make = plain if self.method.rollout is None else self.method.rollout.build
-        return make(
-            self.task,
-            self.policy,
-            tasks=settings.tasks_per_step or 32,
-            samples=settings.samples_per_task,
-            sampling=sampling,
-            seed=settings.seed,
-            engine=make_engine(settings.engine, self.policy, sampling, self.method),
-        )
+        sizes = dict(tasks=settings.tasks_per_step or 32, samples=settings.samples_per_task, sampling=sampling, seed=settings.seed)
+        engine = make_engine(settings.engine, self.policy, sampling, self.method)
+        return lambda build: build(self.task, self.policy, **sizes, engine=engine)
 
     def settle_reward(self, given: tuple[str, ...]) -> tuple[str, ...]:
         """What is chosen, and what an audit finds, is said."""
@@ -154,7 +151,9 @@ class TextComponents(Components):
             responses, _ = answer([problem.model_input for problem in problems], 1, self.sampling, numbers)
         chosen = choosing.choose(problems, responses)
         warnings.warn(Remark(chosen.remark()), stacklevel=2)
-        self.task = self.rollout.task = self.task.rewarded(load_reward(chosen.reward))
+        self.task = self.task.rewarded(load_reward(chosen.reward))
+        for rollout in (self.rollout, *self.stage_rollouts.values()):
+            rollout.task = self.task
         return chosen.reward
 
     def check_memory(self) -> None:

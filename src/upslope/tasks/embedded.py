@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from upslope.errors import TaskError
+from upslope.plain_data import Prompt
 from upslope.tasks.expressions import evaluate_expression, random_expression
 from upslope.tasks.text import Problem, Scores, Split, TextTask, split_of
 
@@ -109,6 +110,10 @@ class EmbeddedTask(TextTask):
 
     def hints(self, problem: Problem) -> tuple[str, ...]:
         return tuple(problem.answer[: end + 1] for end in range(len(problem.answer)))
+
+    def guided(self, problem: Problem, lead: str, hint: str) -> Prompt:
+        """The hint before the prompt, as in ``ed:rabcde=``: such a model reads no sentences."""
+        return f"{hint}:{problem.prompt}"
 
     def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         return self._sized(problem, 1, rng)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from upslope.errors import TaskError
-from upslope.plain_data import Message
+from upslope.plain_data import Message, Prompt
 
 LIKE = '[{"role": "user", "content": "What is 2+2?"}]'
 
@@ -37,3 +37,13 @@ def readable(messages: tuple[Message, ...]) -> str:
     if len(messages) == 1:
         return str(messages[0]["content"])
     return "\n\n".join(f"{message['role']}: {message['content']}" for message in messages)
+
+
+def with_text_behind(prompt: Prompt, text: str) -> Prompt:
+    """A prompt with something added at its end: in a conversation, to the user's last message."""
+    if isinstance(prompt, str):
+        return prompt + text
+    messages: list[Message] = list(prompt)
+    place = max(index for index, message in enumerate(messages) if message["role"] == "user")
+    messages[place] = {**messages[place], "content": messages[place]["content"] + text}
+    return tuple(messages)

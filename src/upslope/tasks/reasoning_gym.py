@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import numpy as np
 
 from upslope.errors import MissingExtra, TaskError, did_you_mean, install_extra
 from upslope.plain_data import JsonDict
+from upslope.tasks.reasoning_levels import level_fields, level_options, nearest_level, top_level
 from upslope.tasks.text import FULL_MARKS, Problem, Scores, Split, TextTask
 
 PREFIX = "reasoning-gym"
@@ -46,9 +48,14 @@ class ReasoningGymTask(TextTask):
     An answer that cannot be scored is worth 0 and counted in the component ``unscored``: the scorer raised on it, or it would have
     been executed as a program.
 
+    The category of a problem is the dataset, its difficulty the level of reasoning-gym's curriculum, where there is one; of a task
+    that names no level, the lowest whose upper bounds hold the task's own. A harder problem is one of the next level, as long as
+    its answer fits `max_tokens`.
+
     Fields:
         dataset: its name in reasoning-gym.
-        options: fields of the dataset's own configuration, such as ``{"max_terms": 3}``; they set the difficulty. ``size`` is the
+        options: fields of the dataset's own configuration, such as ``{"max_terms": 3}``; they set the difficulty. So does
+            ``level``, from 0, which sets those of the dataset's curriculum; what else is given goes before it. ``size`` is the
             number of training problems, 10,000 unless given.
     """
 
@@ -95,10 +102,43 @@ class ReasoningGymTask(TextTask):
         distinct = list(found.values())
         return [distinct[row % len(distinct)] for row in range(count)]
 
+    @cached_property
+    def level(self) -> int:
+        """Of its problems; -1 where the dataset has no levels."""
+        options = dict(self.options)
+        return options["level"] if "level" in options else nearest_level(self.dataset, options)
+
+    def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return self._at_level(problem, 1, rng)
+
+    def easier(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return self._at_level(problem, -1, rng)
+
+    def alike(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
+        return self._at_level(problem, 0, rng)
+
+    def gives(self) -> frozenset[str]:
+        levels = self.level >= 0
+        return super().gives() if levels else super().gives() - {"levels", "variants"}
+
+    def _at_level(self, problem: Problem, higher: int, rng: np.random.Generator) -> Problem | None:
+        """Another training problem of a level so much higher, if there is one whose answer fits."""
+        if math.isnan(problem.difficulty):
+            return None
+        level = int(problem.difficulty) + higher
+        pool = self._level_pool(level)
+        if pool is None:
+            return None
+        for index in rng.integers(0, len(pool), 8):
+            other = self._problem(_entry(pool, int(index)), level)
+            if other.prompt != problem.prompt and len(other.answer) < self.max_tokens:
+                return other
+        return None
+
     def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
         reward, unscored = [], []
         for problem, response in zip(problems, responses, strict=True):
-            value = self._score_one(extract_answer(response), problem.info["entry"])
+            value = self._score_one(extract_answer(response), problem)
             reward.append(0.0 if value is None else value)
             unscored.append(float(value is None))
         correct = [value >= FULL_MARKS for value in reward]
@@ -107,48 +147,86 @@ class ReasoningGymTask(TextTask):
     def describe(self) -> str:
         return f"reasoning-gym's {self.dataset}" + (f" with {dict(self.options)}." if self.options else ".")
 
-    def _score_one(self, answer: str, entry: JsonDict) -> float | None:
+    def _score_one(self, answer: str, problem: Problem) -> float | None:
         if self.dataset in _EVALUATED and not is_harmless(answer, not_python=True):
             return None
         if self.dataset in _PARSED_BY_SYMPY and not is_harmless(answer, not_python=False):
             return None
+        level = problem.difficulty
+        pool = self._pool("train") if math.isnan(level) or level == self.level else self._level_pool(int(level))
         try:
-            value = float(self._pool("train").score_answer(answer, entry))
+            value = float((pool or self._pool("train")).score_answer(answer, problem.info["entry"]))
         except Exception:
             # Scorers are written for tidy answers; a policy in training writes anything.
             return None
         return value if np.isfinite(value) else None
 
-    @staticmethod
-    def _problem(entry: JsonDict) -> Problem:
-        answer = entry["answer"]
-        return Problem(f"{entry['question']}\n{INSTRUCTION}", "" if answer is None else str(answer), {"entry": entry})
+    def _problem(self, entry: JsonDict, level: int | None = None) -> Problem:
+        answer, level = entry["answer"], self.level if level is None else level
+        info = {"entry": entry, "category": self.dataset} | ({"difficulty": level} if level >= 0 else {})
+        return Problem(f"{entry['question']}\n{INSTRUCTION}", "" if answer is None else str(answer), info)
 
     def _check_options(self) -> None:
         config = _library().factory.DATASETS[self.dataset][1]
         known = [f.name for f in dataclasses.fields(config) if f.name != "seed"]
-        for key, _ in self.options:
-            if key not in known:
-                raise TaskError(f"{self.dataset} has no option {key!r}.{did_you_mean(key, known)} Its options: {', '.join(known)}.")
+        for key, value in self.options:
+            if key == "level":
+                self._check_level(value)
+            elif key not in known:
+                raise TaskError(
+                    f"{self.dataset} has no option {key!r}.{did_you_mean(key, known)} Its options: {', '.join(known)}, level."
+                )
         size = dict(self.options).get("size", 1)
         if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= 1_000_000:
             raise TaskError(f"{self.dataset}: size={size!r} must be a whole number from 1 to 1000000.")
 
+    def _check_level(self, level: Any) -> None:
+        top = top_level(self.dataset)
+        if top < 0:
+            raise TaskError(f"{self.dataset} has no levels in reasoning-gym, and level={level!r} was given. Set its own options.")
+        if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= top:
+            raise TaskError(f"{self.dataset}: level={level!r} must be a whole number from 0 to {top}.")
+
     @cached_property
-    def _pools(self) -> dict[Split, Any]:
+    def _pools(self) -> dict[Split | int, Any]:
+        """By split, and further training problems by level."""
         return {}
 
     def _pool(self, split: Split) -> Any:
         """The dataset of a split, made when first asked for."""
         if split not in self._pools:
-            options = {"size": 10_000, **{key: list(v) if isinstance(v, tuple) else v for key, v in self.options}}
-            if split != "train":
-                options["size"] = _HELD_OUT
+            options = dict(self.options)
+            level = options.pop("level", None)
             try:
-                self._pools[split] = _library().create_dataset(self.dataset, seed=_FIRST_SEED[split], **options)
+                self._pools[split] = self._made(split, options) if level is None else self._made_at(level, split, options)
             except Exception as error:
                 raise TaskError(f"reasoning-gym refuses {self.name!r}: {error or type(error).__name__}.") from error
         return self._pools[split]
+
+    def _level_pool(self, level: int) -> Any:
+        """Training problems of a level; nothing where there is no such level, or reasoning-gym cannot make it."""
+        if level not in self._pools:
+            options = {key: value for key, value in self.options if key not in level_fields(self.dataset) | {"level"}}
+            try:
+                self._pools[level] = self._made_at(level, "train", options) if 0 <= level <= top_level(self.dataset) else None
+            except Exception:  # whatever its configuration thinks of it
+                self._pools[level] = None
+        return self._pools[level]
+
+    def _made_at(self, level: int, split: Split, options: JsonDict) -> Any:
+        """The dataset at a level, which some configurations only take with ranges from the lowest level on."""
+        try:
+            made = self._made(split, level_options(self.dataset, level) | options)
+            _entry(made, 0)
+            return made
+        except Exception:
+            return self._made(split, level_options(self.dataset, level, inclusive=True) | options)
+
+    def _made(self, split: Split, options: JsonDict) -> Any:
+        options = {"size": 10_000, **{key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}}
+        if split != "train":
+            options["size"] = _HELD_OUT
+        return _library().create_dataset(self.dataset, seed=_FIRST_SEED[split], **options)
 
 
 def dataset_names() -> list[str]:

@@ -17,6 +17,7 @@ import numpy as np
 from upslope.errors import TaskError
 from upslope.plain_data import Message, Prompt
 from upslope.tasks.giving import LOOKED_AT, READERS, given_by
+from upslope.tasks.messages import with_text_behind
 
 Split = Literal["train", "tune", "test"]
 """``train`` is learned from, ``tune`` decides during training (when to stop a warm start), ``test`` is never seen by either."""
@@ -144,6 +145,10 @@ class TextTask(ABC):
         """Texts that help with a problem, the weakest first; by default those it brings."""
         return problem.hints
 
+    def guided(self, problem: Problem, lead: str, hint: str) -> Prompt:
+        """The prompt of a problem with a hint in it, ``lead`` before the hint."""
+        return with_text_behind(problem.model_input, f"\n{lead}\n{hint}")
+
     def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         """A training problem like this one, a little harder; none where there is no such thing."""
         return None
@@ -204,6 +209,9 @@ class WrappedTask(TextTask):
 
     def hints(self, problem: Problem) -> tuple[str, ...]:
         return self.task.hints(problem)
+
+    def guided(self, problem: Problem, lead: str, hint: str) -> Prompt:
+        return self.task.guided(problem, lead, hint)
 
     def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         return self.task.harder(problem, rng)

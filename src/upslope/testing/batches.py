@@ -133,12 +133,13 @@ def with_needs(batch: Batch, method: Method, seed: int = 0) -> Batch:
     random = generator(seed, "columns of a method")
     shape, dtype = batch.sampled.shape, batch.sampled.dtype
     reference, label, segment = dict(batch.reference), dict(batch.label), dict(batch.segment)
+    descended = {probe.name for _, part in method.parts() for probe in part.probes() if probe.differentiable}
     for need in sorted(method.needs()):
         owner, _, name = need.partition(".")
         drawn = torch.randn(shape, generator=random, dtype=torch.float64).to(dtype)
         if owner in ("current", "proximal") and name not in getattr(batch, owner).columns():
-            # What models of the method put out is learned; what probes report carries no gradient.
-            learned = owner == "current" and name in dict(method.models)
+            # What models of the method put out is learned, and so is what differentiable probes report.
+            learned = owner == "current" and (name in dict(method.models) or name in descended)
             batch = replace_view(batch, owner, **{name: drawn.requires_grad_(learned)})
         elif owner == "reference" and name.partition(".")[0] not in reference:
             reference[name.partition(".")[0]] = View((batch.behavior.logp + 0.3 * drawn), drawn.abs(), drawn)

@@ -9,7 +9,17 @@ from upslope.types.calling import call, column, wrong
 from upslope.types.curriculum import Offer, Order, draw_by_weight, take_nearest
 from upslope.types.interfaces import DecisionPolicy, Engine, ForwardPass, Policy, Rollout, TaskRollout
 from upslope.types.learned import Acting, ActingContext, ActionSpace, DrawnData, Learned, ModelNetwork, Nearest, Solved, World
-from upslope.types.method import NAMED_SLOTS, OPTIONAL_SLOTS, SINGLE_SLOTS, SLOT_CLASSES, SLOTS, STACKED_SLOTS, Method, Paper
+from upslope.types.method import (
+    NAMED_SLOTS,
+    OPTIONAL_SLOTS,
+    ORDERED_SLOTS,
+    SINGLE_SLOTS,
+    SLOT_CLASSES,
+    SLOTS,
+    STACKED_SLOTS,
+    Method,
+    Paper,
+)
 from upslope.types.networks import At, Drawn, Networks, Whose
 from upslope.types.part import Head, Metrics, Part, Scope
 from upslope.types.sampling import Completions, Finish, Sampling, samples_each
@@ -45,10 +55,12 @@ from upslope.types.slots import (
     Surrogate,
     Weight,
 )
+from upslope.types.stages import TrainingStage
 
 __all__ = [
     "NAMED_SLOTS",
     "OPTIONAL_SLOTS",
+    "ORDERED_SLOTS",
     "SINGLE_SLOTS",
     "SLOTS",
     "SLOT_CLASSES",
@@ -115,6 +127,7 @@ __all__ = [
     "Stateful",
     "Surrogate",
     "TaskRollout",
+    "TrainingStage",
     "Trajectories",
     "View",
     "Weight",

@@ -191,8 +191,7 @@ class Batch:
         """
         if self.key is None:
             raise MethodError(f"{type(part).__name__} draws random numbers, and this batch has no keys to draw them from.")
-        salt = zlib.crc32(f"{type(part).__name__}/{self.draw}".encode())
-        return _mixed_bits(self.key + salt * 0x632BE59BD9B4E019 % (1 << 62)).to(torch.float64) / (1 << 53)
+        return _mixed_bits(self.key + salt(f"{type(part).__name__}/{self.draw}")).to(torch.float64) / (1 << 53)
 
     def group_index(self) -> tuple[Tensor, int]:
         """Group numbers as 0..G-1 ``[N]``, and G."""
@@ -247,6 +246,11 @@ class Batch:
             return value.take(pick) if hasattr(value, "take") else value
 
         return self.replace(**{name: of(value) for name, value in self.__dict__.items() if name not in UNCUT and value is not None})
+
+
+def salt(text: str) -> int:
+    """What is added to keys, so that random numbers of different purposes differ."""
+    return zlib.crc32(text.encode()) * 0x632BE59BD9B4E019 % (1 << 62)
 
 
 def decision_keys(seeds: Tensor, positions: int) -> Tensor:

@@ -10,12 +10,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from upslope.errors import MethodError, did_you_mean
 from upslope.fields import hints, problem, shown
-from upslope.knobs import Setting, said, set_in_names, set_in_stack, set_knob
+from upslope.knobs import Setting, said, set_in_names, set_in_order, set_in_stack, set_knob
 from upslope.plain_data import JsonDict, Knobs
 from upslope.types.learned import Acting, Learned, Solved
 from upslope.types.part import Part
 from upslope.types.part_text import fitting, parts_meant
-from upslope.types.slot_fields import ByDomain, Named, Stack
+from upslope.types.slot_fields import ByDomain, InOrder, Named, Stack
 from upslope.types.slots import (
     Advantage,
     Aggregate,
@@ -38,6 +38,7 @@ from upslope.types.slots import (
     Surrogate,
     Weight,
 )
+from upslope.types.stages import TrainingStage
 
 TEXTS = ("name", "family", "parent", "differs", "formula", "use_when", "notes", "learner")
 """Fields of a method that are text."""
@@ -67,7 +68,7 @@ class Method:
     """A policy-optimization method: a value, made of parts.
 
     Slots that hold one part take that part; slots that stack take a part, a tuple of parts or ``None``; named slots (``models``,
-    ``references``, ``memory``, ``terms``) take a mapping of names to parts.
+    ``references``, ``memory``, ``terms``) take a mapping of names to parts; ``stages`` takes parts that have names, in order.
     `derive` makes a new method from this one, `diff` says what two methods do differently.
     """
 
@@ -86,6 +87,7 @@ class Method:
     ``"measure"`` marks an analysis that trains nothing."""
     offline: bool = False
     """Whether it was made to learn from a dataset alone: given one, it does not act unless it is asked to."""
+    stages: InOrder[TrainingStage] = InOrder()
     curriculum: Curriculum | None = None
     rollout: RolloutPlan | None = None
     reward: Stack[Reward] = Stack()
@@ -135,6 +137,8 @@ class Method:
         value = getattr(self, slot)
         if slot in SINGLE_SLOTS + OPTIONAL_SLOTS:
             return [] if value is None else [(slot, value)]
+        if slot in ORDERED_SLOTS:
+            return [(f"{slot}.{getattr(part, 'name', place)}", part) for place, part in enumerate(value)]
         return [(f"{slot}.{place}", part) for place, part in (value if slot in NAMED_SLOTS else enumerate(value))]
 
     @property
@@ -218,7 +222,7 @@ class Method:
         """This method with knobs set by path, as in ``{"surrogate.high": 0.3}``, one after the other.
 
         A path names a slot, then fields. Inside a slot that stacks, give the position (``regularize.0.weight``) or leave
-        it out when there is one part; inside ``models``, the name.
+        it out when there is one part; inside ``models`` and ``stages``, the name.
         Where a part stands, the value is another part, perhaps as text: ``{"surrogate": "PessimisticClip(low=0.1)"}``. In a slot
         that stacks, several are separated by commas, the position behind the last adds one, and ``none`` empties; inside
         ``models``, a new name adds one.
@@ -231,7 +235,7 @@ class Method:
             asked = Setting(path, value, method.name, parts_meant)
             if undone := [each for each in done if each.startswith(f"{path}.")]:
                 raise MethodError(f"{asked} stands behind --set {undone[0]}=..., which it would undo. Give the whole part first.")
-            change = set_in_stack if slot in STACKED_SLOTS else set_in_names if slot in NAMED_SLOTS else set_knob
+            change = {"stack": set_in_stack, "named": set_in_names, "in order": set_in_order, "one": set_knob}[_FORM[slot]]
             changed: Any = change(getattr(method, slot), rest.split(".") if rest else [], asked, SLOT_CLASSES[slot])
             if changed is None and slot in SINGLE_SLOTS and self.learner == "policy-gradient":
                 raise MethodError(f"{asked}: a method needs its {slot}. Give another part.")
@@ -258,7 +262,7 @@ def _slots() -> tuple[dict[str, type[Part]], dict[str, str]]:
         origin, inside = get_origin(hint), [kind for kind in get_args(hint) if isinstance(kind, type) and issubclass(kind, Part)]
         if inside:
             classes[name] = inside[0]
-            form[name] = {Stack: "stack", Named: "named"}.get(origin, "one")  # type: ignore[arg-type]
+            form[name] = {Stack: "stack", Named: "named", InOrder: "in order"}.get(origin, "one")  # type: ignore[arg-type]
     return classes, form
 
 
@@ -273,6 +277,8 @@ OPTIONAL_SLOTS = tuple(slot for slot in SLOTS if _FORM[slot] == "one" and slot n
 """These hold one part or none: the plain way."""
 STACKED_SLOTS = tuple(slot for slot in SLOTS if _FORM[slot] == "stack")
 NAMED_SLOTS = tuple(slot for slot in SLOTS if _FORM[slot] == "named")
+ORDERED_SLOTS = tuple(slot for slot in SLOTS if _FORM[slot] == "in order")
+"""Their parts have names, and come one after another."""
 
 
 def _instead(value: object) -> str:

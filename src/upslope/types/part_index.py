@@ -15,15 +15,17 @@ from types import MappingProxyType, ModuleType
 
 from upslope.errors import MethodError, Remark, UserError, did_you_mean
 from upslope.plugins import PARTS, Plugin, missing, normalised, plugins
-from upslope.types import learned, slots
+from upslope.types import learned, slots, stages
 from upslope.types.part import Part
 
 HOMES = (
+    "upslope.evolve",
     "upslope.objective",
     "upslope.policies.control.networks",
     "upslope.policies.views",
     "upslope.rollout.acting",
     "upslope.rollout.given",
+    "upslope.rollout.sampled",
     "upslope.rollout.vine",
     "upslope.rollout.whole_episodes",
     "upslope.rollout.windows",
@@ -59,6 +61,7 @@ KINDS: Mapping[str, type[Part]] = MappingProxyType(
         "reference": slots.Reference,
         "memory": slots.Memory,
         "term": slots.LossTerm,
+        "stage": stages.TrainingStage,
         "controller": slots.Controller,
         "probe": slots.Probe,
     }

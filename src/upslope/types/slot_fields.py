@@ -43,6 +43,16 @@ class Named(Generic[PartT]):
         vars(instance)[self.name] = pairs(value)
 
 
+class InOrder(Stack[PartT]):
+    """A slot whose parts have names of their own and come one after another: it holds a tuple, in which no name is twice."""
+
+    def __set__(self, instance: object, value: PartT | Iterable[PartT] | None) -> None:
+        super().__set__(instance, value)
+        names = [part.name for part in vars(instance)[self.name] if hasattr(part, "name")]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise MethodError(f"two of the {self.name} are named {shown(twice[0])}; give each a name of its own.")
+
+
 Knobs = tuple[tuple[str, object], ...]
 
 

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
+from upslope.errors import MethodError
 from upslope.plain_data import JsonDict
-from upslope.types.batch import Batch, Trajectories, View
+from upslope.types.batch import Batch, Trajectories, View, decision_keys, salt
 from upslope.types.curriculum import Curriculum as Curriculum
 from upslope.types.part import Head, Metrics, Part
 
@@ -178,6 +180,13 @@ class Probe(Part):
     """
 
     name: ClassVar[str]
+    differentiable: ClassVar[bool] = False
+    """Whether a loss may descend the column: its gradient then goes through the chunk's logits, which the backward pass computes
+    again. The column of any other probe is a constant."""
+
+    def width(self) -> int:
+        """How many numbers it holds for a decision beside those of the vocabulary; chunks are the smaller for it."""
+        return 0
 
     def __call__(self, chunk: ProbeInputs) -> Tensor:
         """The column ``[M]`` of the chunk's decisions."""
@@ -188,13 +197,21 @@ class ProbeInputs(NamedTuple):
     """What a probe sees: a chunk of ``M`` decisions inside a language model's forward pass."""
 
     logits: Tensor
-    """``[M, V]`` float32, at the recorded temperature."""
+    """``[M, V]`` float32 or better, at the recorded temperature."""
     hidden: Tensor
     """``[M, D]``: what the head turned into logits."""
     action: Tensor
     """``[M]`` ids."""
     advantage: Tensor
     """``[M]``, zero where there is none yet."""
+    key: Tensor | None = None
+    """``[M]`` integers that name each decision of this update: what `uniforms` draws from."""
+
+    def uniforms(self, probe: Probe, count: int) -> Tensor:
+        """Random numbers in [0, 1) ``[M, count]`` for a probe: a function of the decision, the update and the kind of probe."""
+        if self.key is None:
+            raise MethodError(f"{type(probe).__name__} draws random numbers, and these rows have no keys to draw them from.")
+        return decision_keys(self.key + salt(type(probe).__name__), count).to(torch.float64) / (1 << 53)
 
 
 class Reward(Part):

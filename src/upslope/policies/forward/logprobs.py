@@ -1,14 +1,12 @@
-"""Log-probabilities, entropies and probes from hidden states or logits, in chunks: few copies of a vocabulary live at once."""
+"""Log-probabilities and entropies from hidden states or logits, in chunks: few copies of a vocabulary live at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from upslope.objective.base import ProbeInputs
 from upslope.policies.forward.layer_ops import precise_product
 from upslope.policies.forward.triton import launch
 
@@ -142,28 +140,3 @@ def logp_and_entropy(logits: Tensor, action: Tensor, temperature: Tensor | None,
             entropy.append(normaliser - ((scaled - normaliser).exp() * scaled).sum(1, keepdim=True))
     columns = {"logp": torch.cat(logp).view_as(action)}
     return columns | {"entropy": torch.cat(entropy).view_as(action)} if want_entropy else columns
-
-
-def probed(
-    probes: tuple[Any, ...],
-    logits: Callable[[slice], Tensor],
-    vocabulary: int,
-    hidden: Tensor,
-    ids: Tensor,
-    temperature: Tensor | None,
-    advantage: Tensor,
-) -> dict[str, Tensor]:
-    """Columns ``[S]`` of the probes, in chunks of decisions; none carries a gradient.
-
-    Args:
-        logits: of a chunk of the decisions, before the temperature.
-    """
-    found: dict[str, list[Tensor]] = {probe.name: [] for probe in probes}
-    with torch.no_grad():
-        for piece in vocabulary_pieces(len(ids), vocabulary, hidden.is_cuda):
-            raw = logits(piece).float()
-            raw = raw if temperature is None else raw / temperature[piece].unsqueeze(1)
-            seen = ProbeInputs(raw, hidden[piece].float(), ids[piece], advantage[piece])
-            for probe in probes:
-                found[probe.name].append(probe(seen))
-    return {name: torch.cat(columns) for name, columns in found.items()}

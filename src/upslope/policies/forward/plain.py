@@ -9,22 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from upslope.policies.forward.logprobs import learning_temperature, logp_and_entropy, probed
+from upslope.policies.forward.decisions import Decisions
+from upslope.policies.forward.logprobs import logp_and_entropy
+from upslope.policies.forward.probes import probed
 from upslope.types import ModelView, Probe
 
 
 def padded_columns(
     model: Any,
     inputs: Any,
-    action: Tensor,
-    temperature: Tensor | None,
-    advantage: Tensor | None,
+    decisions: Decisions,
     want_entropy: bool,
     heads: Mapping[str, nn.Module],
     view: ModelView | None,
     probes: tuple[Probe, ...],
 ) -> dict[str, Tensor]:
-    """Columns ``[N, T]`` of responses ``action`` to the prompts in ``inputs`` (`TextInputs`); the rest as in `LanguageModel`."""
+    """Columns ``[N, T]`` of responses to the prompts in ``inputs`` (`TextInputs`); the rest as in `LanguageModel`."""
+    action = decisions.action
     positions = action.shape[1]
     mask = inputs.prompt_mask.long()
     width = max(int(extent_of(mask.flip(1) > 0).max()), 1)
@@ -38,15 +39,12 @@ def padded_columns(
         experts = experts[:, start : start + ids.shape[1]]
     with contextlib.nullcontext() if view is None else view.applied(model, experts):
         logits, hidden = _forward(model, ids, seen, positions, bool(heads or probes), share=experts is None)
-    columns = logp_and_entropy(logits, action, temperature, want_entropy)
+    columns = logp_and_entropy(logits, action, decisions.temperature, want_entropy)
     for name, head in heads.items():
         columns[name] = head(hidden.to(next(head.parameters()).dtype)).squeeze(-1).float()
     if probes:
-        gain = torch.zeros_like(action, dtype=torch.float32) if advantage is None else advantage
-        temperature, flat = learning_temperature(temperature), logits.flatten(0, 1)
-        temperatures = None if temperature is None else temperature.flatten()
-        seen_there = (hidden.flatten(0, 1), action.flatten(), temperatures, gain.flatten())
-        found = probed(probes, lambda piece: flat[piece], flat.shape[1], *seen_there)
+        flat, seen_there = logits.flatten(0, 1), decisions.map(torch.Tensor.flatten)
+        found = probed(probes, flat, lambda chunk: chunk, flat.shape[1], hidden.flatten(0, 1), seen_there)
         columns |= {name: column.view_as(action) for name, column in found.items()}
     return columns
 
