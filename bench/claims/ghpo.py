@@ -38,13 +38,13 @@ def after_tokens(metric: str, tokens: int, over: int = 5) -> Measure:
 CLAIM = Reading(
     name="ghpo",
     title="ghpo, scaf-grpo and expo-explain where a hint is needed",
-    about=f"""GRPO learns nothing from a problem that all answers get wrong. Guided methods put help into the prompt of such a problem:
-    GHPO ever more of the solution, for the whole group; Scaf-GRPO the weakest hint that gives one right answer, which takes one
-    place in the group; ExPO shows the answer and imitates the explanation behind the plain prompt. The papers claim that the policy
-    then solves more problems *without* help.
+    about=f"""GRPO learns nothing from a problem that all answers get wrong. Guided methods put help into the prompt of such a
+    problem: GHPO ever more of the solution, for the whole group; Scaf-GRPO the weakest hint that gives one right answer, which
+    takes one place in the group; ExPO shows the answer and imitates the explanation behind the plain prompt. The papers claim that
+    the policy then solves more problems *without* help.
 
-    Here letters are reversed (`{TASK}`), and a small model has learned only from prompts that show {SHOWN[0]} to {SHOWN[-1]} letters
-    of the answer: without a hint it is right about once in a thousand times. Accuracy is that of greedy answers without a hint, the
+    Here letters are reversed (`{TASK}`), and a small model has learned only from prompts that show {SHOWN[0]} to {SHOWN[-1]}
+    letters of the answer: without a hint it is hardly ever right. Accuracy is that of greedy answers without a hint, the
     reward that of samples without one. Hints cost tokens, which are counted. The KL term is off everywhere.""",
     variants={
         "grpo": Variant("grpo", NO_KL),
@@ -54,7 +54,14 @@ CLAIM = Reading(
         "expo-explain": Variant("expo-explain", NO_KL),
     },
     bed=TextBed(TASK, MODEL),
-    settings={"steps": 120, "lr": 5e-4, "tasks_per_step": 32, "samples_per_task": 8, "eval_problems": 300, "checkpoint_every": 1000},
+    settings={
+        "steps": 120,
+        "lr": 5e-4,
+        "tasks_per_step": 32,
+        "samples_per_task": 8,
+        "eval_problems": 300,
+        "checkpoint_every": 1000,
+    },
     measures={
         "accuracy without hints": lambda result: result.after,
         AT_COST: after_tokens("reward", TOKENS),
