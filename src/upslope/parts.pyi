@@ -75,6 +75,7 @@ from upslope.objective.filter.groups import DropConstantGroups as DropConstantGr
 from upslope.objective.filter.variance import MaxVariance as MaxVariance
 from upslope.objective.functional.curvature import ObjectiveChange as ObjectiveChange
 from upslope.objective.functional.curvature import PolicyShift as PolicyShift
+from upslope.objective.functional.one_token import OneTokenSamples as OneTokenSamples
 from upslope.objective.memory.success import SuccessTracker as SuccessTracker
 from upslope.objective.models.action_vae import GoodActions as GoodActions
 from upslope.objective.models.balance import Balance as Balance
@@ -147,6 +148,7 @@ from upslope.objective.surrogate.cloning import ClonedImprovement as ClonedImpro
 from upslope.objective.surrogate.covariance import CovarianceClip as CovarianceClip
 from upslope.objective.surrogate.fitted import FittedRatio as FittedRatio
 from upslope.objective.surrogate.heterogeneous import EntropyAdaptiveClip as EntropyAdaptiveClip
+from upslope.objective.surrogate.implicit_reward import ImplicitReward as ImplicitReward
 from upslope.objective.surrogate.improvement import AdvantageWeighted as AdvantageWeighted
 from upslope.objective.surrogate.improvement import DeterministicImprovement as DeterministicImprovement
 from upslope.objective.surrogate.improvement import FamilyWeighted as FamilyWeighted
@@ -155,6 +157,7 @@ from upslope.objective.surrogate.improvement import Improvement as Improvement
 from upslope.objective.surrogate.improvement import SoftImprovement as SoftImprovement
 from upslope.objective.surrogate.masked import MaskedLikelihood as MaskedLikelihood
 from upslope.objective.surrogate.negative_aware import NegativeAware as NegativeAware
+from upslope.objective.surrogate.one_token import OneTokenRollout as OneTokenRollout
 from upslope.objective.surrogate.previous import PreviousClip as PreviousClip
 from upslope.objective.surrogate.probability import ProbabilityClip as ProbabilityClip
 from upslope.objective.surrogate.shifted import ShiftedClip as ShiftedClip
