@@ -28,7 +28,7 @@ LANGUAGE_MODEL = (
 )
 """Founding methods, and those whose parts read prompts, layers, hidden states or reference answers, or sample in their own way."""
 NEARBY = ("otr", "fdiv-sft")
-"""What these learn fades for tokens far from what the policy says, or said at the start: they begin with one that knows some."""
+"""What these learn fades for tokens far from what the policy says, or said at first: they begin with one that knows a little."""
 GIVEN = tuple(name for name, method in catalogue().items() if method.rollout is not None and not method.rollout.samples)
 """These sample nothing: they learn from what others wrote."""
 
