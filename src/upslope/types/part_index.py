@@ -24,6 +24,7 @@ HOMES = (
     "upslope.policies.control.networks",
     "upslope.policies.views",
     "upslope.rollout.acting",
+    "upslope.rollout.categories",
     "upslope.rollout.given",
     "upslope.rollout.sampled",
     "upslope.rollout.vine",

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from upslope.plain_data import JsonDict, Prompt
 from upslope.types.batch import Batch, Trajectories, View
-from upslope.types.curriculum import KeptProblems, Offer, Order
+from upslope.types.curriculum import Curriculum as Curriculum
+from upslope.types.curriculum import KeptProblems
 from upslope.types.part import Head, Metrics, Part
 
 if TYPE_CHECKING:
@@ -56,20 +57,6 @@ class Memory(Part, Stateful):
     def problems(self, state: State) -> KeptProblems | None:
         """Problems that it keeps, for curricula to choose among beside the task's own; most memories keep none."""
         return None
-
-
-class Curriculum(Part):
-    """Which tasks next, and how many answers to each: an `Order` for the `Offer` of a step."""
-
-    scope = "step"
-    candidates: int
-    """Tasks drawn for each one that a step wants; 1 leaves nothing to choose, only how often each is answered."""
-
-    def check_sizes(self, tasks: int, samples: int) -> None:
-        """Refuses sizes of a step, tasks and answers to each, with which it cannot do what it promises."""
-
-    def __call__(self, offer: Offer) -> Order:
-        raise NotImplementedError
 
 
 class RolloutPlan(Part):
