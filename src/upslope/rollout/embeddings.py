@@ -78,4 +78,6 @@ def _folder() -> Path | None:
 def _model():
     from transformers import AutoModel, AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(_folder()), AutoModel.from_pretrained(_folder()).float().eval()
+    folder = _folder()
+    assert folder is not None
+    return AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).float().eval()

@@ -13,10 +13,10 @@ eva = rloo.derive(
         arxiv="2411.00062",
         year=2024,
     ),
-    differs="harder and other versions of the problems with the highest regret are made in every step and kept; three quarters of a "
-    "step's problems come from there, by regret",
-    formula=r"as rloo, on problems x ~ info(x) = max_j R_j - mean_j R_j;   a quarter of a step's problems, drawn by info, becomes "
-    r"variants x' = harder(x), alike(x), which begin with info(x)",
+    differs="harder and other versions of the problems with the highest regret are made in every step and kept; three quarters of "
+    "a step's problems come from there, by regret",
+    formula=r"as rloo, on problems x ~ info(x) = max_j R_j - mean_j R_j;   a quarter of a step's problems, drawn by info, "
+    r"becomes variants x' = harder(x), alike(x), which begin with info(x)",
     use_when="the task can make harder versions of a problem, and its own problems are too few or too easy to learn all there is",
     curriculum=FromPool(),
     memory={"pool": ProblemPool()},
