@@ -205,5 +205,6 @@ def _group(traced: TracedStep, members: list[_Row], constant: bool, samples: dic
         "prompt": note.get("prompt", ""),
         "answer": note.get("answer"),
         "constant": constant,
+        **({"gate": note["gate"]} if "gate" in note else {}),
         "samples": [samples[row.number] for row in members],
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -209,15 +208,14 @@ class TextRollout:
 
 def candidate(problem: Problem) -> Candidate:
     """What a curriculum may know of a problem."""
-    category, difficulty = str(problem.info.get("category") or ""), problem.info.get("difficulty")
-    known = isinstance(difficulty, int | float) and not isinstance(difficulty, bool)
-    return Candidate(problem.id, category, float(difficulty) if known else math.nan)  # type: ignore[arg-type]
+    return Candidate(problem.id, problem.category, problem.difficulty)
 
 
 def category_labels(problems: Sequence[Problem]) -> Tensor:
     """The category of each problem ``[N]``, as numbers."""
-    number = {name: category_id(name) for name in {candidate(problem).category for problem in problems}}
-    return torch.tensor([number[candidate(problem).category] for problem in problems], dtype=torch.int64)
+    names = [problem.category for problem in problems]
+    number = {name: category_id(name) for name in set(names)}
+    return torch.tensor([number[name] for name in names], dtype=torch.int64)
 
 
 def sampled_ids(completions: Completions) -> list[list[int]]:

@@ -124,6 +124,14 @@ class EmbeddedTask(TextTask):
     def alike(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         return self._sized(problem, 0, rng)
 
+    @classmethod
+    def all_give(cls) -> frozenset[str]:
+        """What every task of the class gives, whatever its knobs."""
+        return frozenset({"answers", "solutions", "hints"} | ({"categories", "levels", "variants"} if cls.grows_by else set()))
+
+    def gives(self) -> frozenset[str]:
+        return self.all_give()
+
     def of_size(self, size: int) -> EmbeddedTask:
         """The task whose largest problems have this size.
 
@@ -335,6 +343,7 @@ class Pairs(EmbeddedTask):
 
     kind: ClassVar[str] = "pairs"
     about: ClassVar[str] = "Write any two numbers with this sum: p27= -> 13+14."
+    grows_by: ClassVar[str] = "largest"
 
     largest: int = 99
 

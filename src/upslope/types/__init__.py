@@ -6,7 +6,7 @@ step. Everything a part may see is a column of such decisions, in a `Batch`; a v
 
 from upslope.types.batch import UNCUT, Batch, Ended, GroupStats, Source, Trajectories, View, decision_keys, pack_rows, unpack_rows
 from upslope.types.calling import call, column, wrong
-from upslope.types.curriculum import Offer, Order, draw_by_weight, nearest
+from upslope.types.curriculum import Offer, Order, draw_by_weight, take_nearest
 from upslope.types.interfaces import DecisionPolicy, Engine, ForwardPass, Policy, Rollout, TaskRollout
 from upslope.types.learned import Acting, ActingContext, ActionSpace, DrawnData, Learned, ModelNetwork, Nearest, Solved, World
 from upslope.types.method import (
@@ -137,9 +137,9 @@ __all__ = [
     "column",
     "decision_keys",
     "draw_by_weight",
-    "nearest",
     "pack_rows",
     "samples_each",
+    "take_nearest",
     "unpack_rows",
     "wrong",
 ]

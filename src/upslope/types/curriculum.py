@@ -98,6 +98,20 @@ class Order:
         return ""
 
 
+class Curriculum(Part):
+    """Which tasks next, and how many answers to each: an `Order` for the `Offer` of a step."""
+
+    scope = "step"
+    candidates: int
+    """Tasks drawn for each one that a step wants; 1 leaves nothing to choose, only how often each is answered."""
+
+    def check_sizes(self, tasks: int, samples: int) -> None:
+        """Refuses sizes of a step, tasks and answers to each, with which it cannot do what it promises."""
+
+    def __call__(self, offer: Offer) -> Order:
+        raise NotImplementedError
+
+
 def draw_by_weight(offer: Offer, weight: Tensor) -> Order:
     """As many tasks as are wanted, drawn by weight ``[M]`` without replacement (Gumbel's race); weights need not sum to one."""
     weight = weight.double()
@@ -106,7 +120,7 @@ def draw_by_weight(offer: Offer, weight: Tensor) -> Order:
     return Order(order, why={"weight": weight[order]})
 
 
-def nearest(offer: Offer, distance: Tensor, why: Mapping[str, Tensor]) -> Order:
+def take_nearest(offer: Offer, distance: Tensor, why: Mapping[str, Tensor]) -> Order:
     """The tasks of the smallest distance ``[M]``, as many as are wanted, in the order offered; of equal ones those offered first.
 
     Args:

@@ -16,7 +16,7 @@ from torch import Tensor
 from upslope.errors import MethodError
 from upslope.plain_data import JsonDict
 from upslope.types.batch import Batch, Trajectories, View, decision_keys, salt
-from upslope.types.curriculum import Offer, Order
+from upslope.types.curriculum import Curriculum as Curriculum
 from upslope.types.part import Head, Metrics, Part
 
 if TYPE_CHECKING:
@@ -52,20 +52,6 @@ class Memory(Part, Stateful):
 
     def recall(self, state: State, tasks: Tensor) -> Tensor:
         """What is known of these tasks, or of these categories, ``[M]``; one never seen gets what the memory starts with."""
-        raise NotImplementedError
-
-
-class Curriculum(Part):
-    """Which tasks next, and how many answers to each: an `Order` for the `Offer` of a step."""
-
-    scope = "step"
-    candidates: int
-    """Tasks drawn for each one that a step wants; 1 leaves nothing to choose, only how often each is answered."""
-
-    def check_sizes(self, tasks: int, samples: int) -> None:
-        """Refuses sizes of a step, tasks and answers to each, with which it cannot do what it promises."""
-
-    def __call__(self, offer: Offer) -> Order:
         raise NotImplementedError
 
 

@@ -73,6 +73,7 @@ const NAMES = {
   length: "answer length",
   longest: "longest answer",
   constant_groups: "groups without variance",
+  gated_groups: "groups that imitate",
   lr: "learning rate",
   memory: "memory (MiB)",
   tokens_per_second: "tokens per second",

@@ -1,7 +1,7 @@
 // The pieces of the rollout view: the list of groups, a group's heading, a sample's card.
 
 import { h } from "./dom.js";
-import { count, number } from "./format.js";
+import { count, number, plural } from "./format.js";
 import { clippedShare, written } from "./rollout_data.js";
 import { Preview, visible } from "./tokens.js";
 
@@ -93,8 +93,26 @@ export function groupHead(group) {
         h("span", { class: "label" }, "expected"),
         h("bdi", { class: "said" }, ...visible(String(group.answer))),
       ),
-    group.constant && h("span", { class: "chip warn" }, "zero variance: no signal"),
+    group.gate && h("span", { class: "chip" }, gateWords(group.gate)),
+    group.constant && !taught(group) && h("span", { class: "chip warn" }, "zero variance: no signal"),
   );
+}
+
+/** Whether a gate gave the group a demonstration to learn from. */
+function taught({ gate }) {
+  return gate !== undefined && (gate.imitation > 0 || gate.off_policy > 0);
+}
+
+/** What a gate lets a group learn from, in words. */
+function gateWords({ solved, own, off_policy: reinforced, imitation }) {
+  const sources = [
+    [own, "its samples"],
+    [reinforced, "its demonstration, reinforced"],
+    [imitation, "its demonstration, imitated"],
+  ];
+  const open = sources.filter(([weight]) => weight > 0);
+  const said = open.map(([weight, what]) => (weight === 1 ? what : `${what} (${number(weight)})`));
+  return `${plural(solved, "right answer")}: learns from ${said.join("; ") || "nothing"}`;
 }
 
 /** The named parts of these samples' reward, a column each: the task's own is the reward itself. */
