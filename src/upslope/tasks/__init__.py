@@ -29,6 +29,7 @@ from upslope.tasks.interval import IntervalGrounding
 from upslope.tasks.kinds import DATA_SUFFIXES, Kind, domain_of, is_data_folder, is_known, kind_of, mixture_of
 from upslope.tasks.own import make_own
 from upslope.tasks.recommend import Recommend
+from upslope.tasks.rulebook import RulebookTask
 from upslope.tasks.table_files import Table, files_in
 from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, UndecidedReward, WithReward, split_of
 from upslope.tasks.worlds.names import WORLDS
@@ -40,7 +41,10 @@ __all__ = [
     "Problem", "Scores", "Split", "TaskInfo", "TextTask", "WithReward", "domain_of", "list_tasks", "load_task", "split_of",
 ]  # fmt: skip
 
-FAMILY: dict[str, type[EmbeddedTask]] = {**SMALL, **{task.kind: task for task in (Copy, Grounding, IntervalGrounding, Recommend)}}
+FAMILY: dict[str, type[EmbeddedTask]] = {
+    **SMALL,
+    **{task.kind: task for task in (Copy, Grounding, IntervalGrounding, Recommend, RulebookTask)},
+}
 """The tasks that are made on the spot, by name."""
 
 HUB = re.compile(r"(?:hf://|https?://huggingface\.co/)(?:datasets/)?(?P<name>[\w.-]+(?:/[\w.-]+)?)")
