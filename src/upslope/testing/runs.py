@@ -64,7 +64,8 @@ class Ground:
         if not task and method.family == "control":
             task = "gym:CartPole-v1"
         elif not task:
-            lines = (json.dumps({"prompt": f"{i}+{i}=", "answer": str(2 * i)}) + "\n" for i in range(20))
+            said = ({"prompt": f"{i}+{i}=", "answer": str(2 * i), "category": "odd" if i % 2 else "even"} for i in range(20))
+            lines = (json.dumps(line) + "\n" for line in said)
             (folder / "data.jsonl").write_text("".join(lines))
             (folder / "letters.py").write_text(LETTERS)
             task, reward = str(folder / "data.jsonl"), f"{folder / 'letters.py'}:score"

@@ -1,0 +1,1 @@
+"""Methods that choose what is trained on: which tasks, how many answers to each, how long they may be."""
