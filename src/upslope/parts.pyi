@@ -1,5 +1,11 @@
 # Written by docs/generate.py: run `make docs`.
 # ruff: noqa
+from upslope.evolve.guidance import Guidance as Guidance
+from upslope.evolve.hints import AnswerShown as AnswerShown
+from upslope.evolve.hints import DocumentsShown as DocumentsShown
+from upslope.evolve.hints import Hints as Hints
+from upslope.evolve.hints import SolutionPrefix as SolutionPrefix
+from upslope.evolve.hints import TaskHints as TaskHints
 from upslope.objective.advantage.anchored import AnchoredBaseline as AnchoredBaseline
 from upslope.objective.advantage.attribution import Attribution as Attribution
 from upslope.objective.advantage.balanced import BalancedBaseline as BalancedBaseline
@@ -12,6 +18,7 @@ from upslope.objective.advantage.bundles import BundleRisk as BundleRisk
 from upslope.objective.advantage.centred import CentredGAE as CentredGAE
 from upslope.objective.advantage.constant import ConstantAdvantage as ConstantAdvantage
 from upslope.objective.advantage.critic import CriticAdvantage as CriticAdvantage
+from upslope.objective.advantage.entropy_signed import EntropySigned as EntropySigned
 from upslope.objective.advantage.extended import ExtendedGAE as ExtendedGAE
 from upslope.objective.advantage.gae import GAE as GAE
 from upslope.objective.advantage.history import SmoothBaseline as SmoothBaseline
@@ -64,6 +71,11 @@ from upslope.objective.curriculum.uncertainty import ByUncertainty as ByUncertai
 from upslope.objective.data.augment import Augmentation as Augmentation
 from upslope.objective.data.augment import NoAugmentation as NoAugmentation
 from upslope.objective.data.augment import RandomCrop as RandomCrop
+from upslope.objective.data.demonstrations import Demonstrations as Demonstrations
+from upslope.objective.data.gates import GradualGate as GradualGate
+from upslope.objective.data.gates import HardGate as HardGate
+from upslope.objective.data.gates import ScarceGate as ScarceGate
+from upslope.objective.data.gates import SuccessGate as SuccessGate
 from upslope.objective.data.ground_truth import GroundTruth as GroundTruth
 from upslope.objective.data.last_response import LastResponse as LastResponse
 from upslope.objective.data.previous import PreviousStep as PreviousStep
@@ -71,10 +83,13 @@ from upslope.objective.data.replay import Replay as Replay
 from upslope.objective.data.stored import MixedReplay as MixedReplay
 from upslope.objective.data.stored import OneStore as OneStore
 from upslope.objective.data.stored import UniformReplay as UniformReplay
+from upslope.objective.filter.gated import Gated as Gated
 from upslope.objective.filter.groups import DropConstantGroups as DropConstantGroups
+from upslope.objective.filter.replaced import Replaced as Replaced
 from upslope.objective.filter.variance import MaxVariance as MaxVariance
 from upslope.objective.functional.curvature import ObjectiveChange as ObjectiveChange
 from upslope.objective.functional.curvature import PolicyShift as PolicyShift
+from upslope.objective.functional.one_token import OneTokenSamples as OneTokenSamples
 from upslope.objective.memory.success import SuccessTracker as SuccessTracker
 from upslope.objective.models.action_vae import GoodActions as GoodActions
 from upslope.objective.models.balance import Balance as Balance
@@ -147,6 +162,7 @@ from upslope.objective.surrogate.cloning import ClonedImprovement as ClonedImpro
 from upslope.objective.surrogate.covariance import CovarianceClip as CovarianceClip
 from upslope.objective.surrogate.fitted import FittedRatio as FittedRatio
 from upslope.objective.surrogate.heterogeneous import EntropyAdaptiveClip as EntropyAdaptiveClip
+from upslope.objective.surrogate.implicit_reward import ImplicitReward as ImplicitReward
 from upslope.objective.surrogate.improvement import AdvantageWeighted as AdvantageWeighted
 from upslope.objective.surrogate.improvement import DeterministicImprovement as DeterministicImprovement
 from upslope.objective.surrogate.improvement import FamilyWeighted as FamilyWeighted
@@ -155,6 +171,9 @@ from upslope.objective.surrogate.improvement import Improvement as Improvement
 from upslope.objective.surrogate.improvement import SoftImprovement as SoftImprovement
 from upslope.objective.surrogate.masked import MaskedLikelihood as MaskedLikelihood
 from upslope.objective.surrogate.negative_aware import NegativeAware as NegativeAware
+from upslope.objective.surrogate.off_policy import BySource as BySource
+from upslope.objective.surrogate.off_policy import ShapedProbability as ShapedProbability
+from upslope.objective.surrogate.one_token import OneTokenRollout as OneTokenRollout
 from upslope.objective.surrogate.previous import PreviousClip as PreviousClip
 from upslope.objective.surrogate.probability import ProbabilityClip as ProbabilityClip
 from upslope.objective.surrogate.shifted import ShiftedClip as ShiftedClip
@@ -162,12 +181,14 @@ from upslope.objective.surrogate.silent import NoSurrogate as NoSurrogate
 from upslope.objective.surrogate.supervised import LabelFromRatio as LabelFromRatio
 from upslope.objective.terms import Term as Term
 from upslope.objective.weight.advantage import AdvantageWeight as AdvantageWeight
+from upslope.objective.weight.certainty import CertaintyWeight as CertaintyWeight
 from upslope.objective.weight.conflict import ConflictTokens as ConflictTokens
 from upslope.objective.weight.conflict import EntropyCutoff as EntropyCutoff
 from upslope.objective.weight.curvature import TrustToken as TrustToken
 from upslope.objective.weight.dependence import TopDependence as TopDependence
 from upslope.objective.weight.difficulty import DifficultyWeight as DifficultyWeight
 from upslope.objective.weight.downsample import TopAdvantageEntropy as TopAdvantageEntropy
+from upslope.objective.weight.gate import GateWeight as GateWeight
 from upslope.objective.weight.selection import TopEntropy as TopEntropy
 from upslope.objective.weight.window import ThisWindow as ThisWindow
 from upslope.policies.control.networks import Deterministic as Deterministic

@@ -24,6 +24,7 @@ from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.runtime.settings import Settings
 from upslope.runtime.threads import torch_threads
 from upslope.setting_up.base import Components, Progress, pick_device, settled_method
+from upslope.tasks.fixed import fix_problems
 from upslope.tasks.giving import check_given
 from upslope.tasks.text import UndecidedReward
 from upslope.types import Method, Network
@@ -100,6 +101,8 @@ class TextComponents(Components):
             form=policy.prompt_format, progress=checking,
         )  # fmt: skip
         self.task, policy.prompt_limit, self.prompt_lengths = fitted.task, fitted.limit, fitted.lengths
+        if settings.train_problems:
+            self.task = fix_problems(fitted.task, settings.train_problems, numpy_generator(settings.seed, "train problems"))
         if settings.lora:
             policy.add_lora(settings.lora, settings.seed)
         self.give_heads()
@@ -107,6 +110,7 @@ class TextComponents(Components):
 
     def _rollout_maker(self) -> Callable[[Callable[..., Any]], Any]:
         """Makes rollouts with the run's sizes; all of them share the engine."""
+        from upslope.rollout.embeddings import embedder
         from upslope.rollout.engines.by_name import make_engine
         from upslope.types import Sampling
 
@@ -121,7 +125,14 @@ class TextComponents(Components):
         )
         sizes = dict(tasks=settings.tasks_per_step or 32, samples=settings.samples_per_task, sampling=sampling, seed=settings.seed)
         engine = make_engine(settings.engine, self.policy, sampling, self.method)
-        return lambda build: build(self.task, self.policy, **sizes, engine=engine)
+        embed = embedder(self.method.needs())
+
+        def made(build: Callable[..., Any]) -> Any:
+            rollout = build(self.task, self.policy, **sizes, engine=engine)
+            rollout.embed = embed
+            return rollout
+
+        return made
 
     def settle_reward(self, given: tuple[str, ...]) -> tuple[str, ...]:
         """What is chosen, and what an audit finds, is said."""
@@ -197,7 +208,8 @@ class TextComponents(Components):
         )
         low, high = found.interval()
         reward = sum(map(sum, found.reward)) / len(found.problems)
-        return {"score": found.accuracy, "low": low, "high": high, "problems": len(found.problems), "reward": reward}
+        apart = {f"score_{name or 'other'}": score for name, score in found.by_category().items()}
+        return {"score": found.accuracy, "low": low, "high": high, "problems": len(found.problems), "reward": reward, **apart}
 
     def record_step(self, folder: RunFolder, learner: Learner, step: int, seconds: float) -> None:
         """The step's rollouts, token by token; steps are left out where some would take more than `RECORDING` of the time."""

@@ -44,6 +44,21 @@ LETTERS = "def score(prompts, responses, answers):\n    return [sum(map(str.isal
 """Pays an untrained model for letters, so that every group has a signal."""
 
 
+def sums() -> list[dict[str, Any]]:
+    """Problems with all that a method may ask of a task."""
+    return [
+        {
+            "prompt": f"{i}+{i}=",
+            "answer": str(2 * i),
+            "category": "odd" if i % 2 else "even",
+            "difficulty": len(str(i)),
+            "hints": [str(2 * i)[:1], str(2 * i)],
+            "documents": [f"{i}+{i} is {2 * i}."],
+        }
+        for i in range(20)
+    ]
+
+
 @dataclass(frozen=True)
 class Ground:
     """What the runs train on; left empty, a second's work in which every group has a signal.
@@ -64,9 +79,7 @@ class Ground:
         if not task and method.family == "control":
             task = "gym:CartPole-v1"
         elif not task:
-            said = ({"prompt": f"{i}+{i}=", "answer": str(2 * i), "category": "odd" if i % 2 else "even"} for i in range(20))
-            lines = (json.dumps(line) + "\n" for line in said)
-            (folder / "data.jsonl").write_text("".join(lines))
+            (folder / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in sums()))
             (folder / "letters.py").write_text(LETTERS)
             task, reward = str(folder / "data.jsonl"), f"{folder / 'letters.py'}:score"
         control = task_domain(task) == "control"

@@ -1,1 +1,1 @@
-"""Methods that choose what is trained on: which tasks, how many answers to each, how long they may be."""
+"""Methods that choose, or make, the problems they learn from."""
