@@ -87,9 +87,7 @@ class TextRollout:
         def problem(place: int) -> Problem:
             return distinct[place] if place < len(distinct) or further is None else further.problem(place - len(distinct))
 
-        order = decide(
-            replace(offer, value=lambda head: self.prompt_values([problem(place) for place in range(len(offer))], head))
-        )
+        order = decide(replace(offer, value=lambda head: self.prompt_values([problem(place) for place in range(len(offer))], head)))
         asked = replace(self.choices.add(offer, order), sampling=self.sampling).limited(order)
         return self.answers([problem(place) for place in order.chosen.tolist()], step, attempt, asked)
 
