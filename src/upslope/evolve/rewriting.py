@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,8 +43,7 @@ class Rewriter(Part):
 class PolicyRewrites(Rewriter):
     """The policy itself writes the new prompt, given the problem and its answer, which stays the same (CLPO).
 
-    Nobody can check that it does: a rewrite that has another answer is answered wrong throughout, as a rule, and then not learned
-    from.
+    Nobody checks that it does: answers to a rewrite that has another answer are as a rule all wrong, and then not learned from.
 
     Fields:
         simplify: what is asked of it for hard problems; the answer stands behind it.
@@ -55,8 +54,8 @@ class PolicyRewrites(Rewriter):
     needs_of_task: ClassVar[frozenset[str]] = frozenset({"answers"})
 
     simplify: str = (
-        "Do not solve this problem: rewrite it, simpler, clearer and more direct, with the same task, the same instructions and the "
-        "same answer, and without giving the answer away. Write nothing but the new problem. Its answer is:"
+        "Do not solve this problem: rewrite it, simpler, clearer and more direct, with the same task, the same instructions and "
+        "the same answer, and without giving the answer away. Write nothing but the new problem. Its answer is:"
     )
     diversify: str = (
         "Do not solve this problem: rewrite it in other words and another order, with the same meaning, the same instructions and "
@@ -101,6 +100,7 @@ class Rewrites(Data):
         rewriter: who rewrites.
         hard: a problem is hard if at most this share of its answers is right, and then simplified; below 0 none is.
         medium: one that is not hard, with at most this share, is put another way; up to ``hard`` none is.
+        which: whether both are rewritten, only the ``"hard"`` or the ``"medium"`` ones, or none.
         success: a reward above it is a right answer.
     """
 
@@ -111,6 +111,7 @@ class Rewrites(Data):
     rewriter: Rewriter = field(default_factory=PolicyRewrites)
     hard: float = 0.3
     medium: float = 0.7
+    which: Literal["both", "hard", "medium", "none"] = "both"
     success: float = 0.0
 
     def needs(self) -> frozenset[str]:
@@ -121,7 +122,7 @@ class Rewrites(Data):
         rows = rows.replace(signal={**rows.signal, HARD: (rate <= self.hard).to(rows.reward)})
         asked = self._asked(rows, rate, context)
         written = self.rewriter(asked, context) if asked else []
-        made = self._usable([each.problem for each in asked], written, rows, context)
+        made = self._usable([each.problem for each in asked], written, rows, context) if asked else {}
         told = {"rewritten": float(len(made)), "rewrites_dropped": float(len(asked) - len(made))}
         kept = self._answered([asked[place] for place in made], list(made.values()), context) if made else []
         told["rewrites_kept"] = float(sum(int(each.group_index()[1]) for each in kept))
@@ -141,12 +142,15 @@ class Rewrites(Data):
             if counts:
                 first.setdefault(name, row)
                 size[name] = size.get(name, 0) + 1
-        chosen = [(row, size[name]) for name, row in first.items() if float(rate[row]) <= max(self.hard, self.medium)]
+        hard, share = (rows.signal[HARD] > 0).tolist(), rate.tolist()
+        wanted = {True: self.which in ("both", "hard"), False: self.which in ("both", "medium")}
+        chosen = [
+            (row, size[name]) for name, row in first.items() if wanted[hard[row]] and (hard[row] or share[row] <= self.medium)
+        ]
+        if not chosen:
+            return []
         problems = context.problems(rows.take_rows(torch.tensor([row for row, _ in chosen], dtype=torch.int64)))
-        found = [
-            Asked(problem, bool(rows.signal[HARD][row] > 0), count)
-            for problem, (row, count) in zip(problems, chosen, strict=True)
-        ]  # fmt: skip
+        found = [Asked(problem, hard[row], count) for problem, (row, count) in zip(problems, chosen, strict=True)]
         return sorted(found, key=lambda each: not each.simplify)
 
     def _usable(

@@ -23,8 +23,8 @@ eva = rloo.derive(
     data=Evolve(),
     notes="The signal is that of the paper's online form; memory.pool.signal has max-min (its offline form), variance and failure. "
     "There a language model rewrites prompts, here the task does (harder, alike), so that answers stay known. How much of a step "
-    "is evolved and how many problems are picked are our choices; four variants are the paper's. It normalises the signal where the "
-    "rewards of families are not comparable, which is left to the reward here. Rewards of 0 and 1 give 1 - p where some of "
+    "is evolved and how many problems are picked are our choices; four variants are the paper's. It normalises the signal where "
+    "the rewards of families are not comparable, which is left to the reward here. Rewards of 0 and 1 give 1 - p where some of "
     "the answers are right and 0 where none or all are. Problems drawn twice for one step are answered once: but for that, "
     "curriculum.share=0 is rloo.",
 )
