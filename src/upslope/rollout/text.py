@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -18,11 +18,24 @@ from upslope.policies.language_model import LanguageModel
 from upslope.policies.text_inputs import TextInputs
 from upslope.policies.tokenization import encoded
 from upslope.rollout.choosing import Asked, Candidate, Choices, Decide, beside, category_id, offered, others
+from upslope.rollout.embeddings import EMBEDDINGS
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime.seeding import mix, numpy_generator, stable_hash, uniforms
 from upslope.tasks.text import Problem, Scores, TextTask
 from upslope.tasks.turns import Scorer, Turn, TurnNumbers
-from upslope.types import Completions, Ended, Engine, KeptProblems, Metrics, Sampling, Source, Trajectories, View, samples_each
+from upslope.types import (
+    NO_ANSWER,
+    Completions,
+    Ended,
+    Engine,
+    KeptProblems,
+    Metrics,
+    Sampling,
+    Source,
+    Trajectories,
+    View,
+    samples_each,
+)
 
 ENDS = {"stop": Ended.TERMINATED, "length": Ended.TRUNCATED, "paused": Ended.PAUSED}
 ATTEMPT = 1_000_000
@@ -40,7 +53,7 @@ class TextRollout:
     """
 
     domain = "text"
-    provides = frozenset({"group", "label.answer", "label.category", "segment.item"})
+    provides = frozenset({"group", "label.answer", "label.category", "segment.item", *EMBEDDINGS})
     resumes_anywhere = True
     """Nothing is carried from one step to the next, so a checkpoint may be taken after any step."""
     traced = True
@@ -54,6 +67,8 @@ class TextRollout:
         self.asked: dict[int, Problem] = {}
         """The problems of the step, by task."""
         self.choices = Choices()
+        self.embed: Callable[[Sequence[str]], Tensor] | None = None
+        """Makes vectors of answers, where the method reads them."""
 
     def collect(self, step: int) -> Trajectories:
         """The rows of a step, problem by problem."""
@@ -139,6 +154,7 @@ class TextRollout:
             label={"answer": self._answer_classes(problems, responses), "category": category_labels(problems)},
             segment={**rows.segment, "item": self.items(rows, answers)},
             info=row_notes(problems, responses, scores, finish),
+            embedding=self.embed(responses) if self.embed is not None else None,
         )
         return pay_items(rows, scores.items).to(self.policy.device)
 
@@ -154,7 +170,7 @@ class TextRollout:
 
     def _answer_classes(self, problems: Sequence[Problem], responses: Sequence[str]) -> Tensor:
         classes = [self.task.answer_class(problem, text) for problem, text in zip(problems, responses, strict=True)]
-        return torch.tensor([stable_hash(text) for text in classes], dtype=torch.int64)
+        return torch.tensor([stable_hash(text) if text else NO_ANSWER for text in classes], dtype=torch.int64)
 
     def join(self, batches: list[Trajectories]) -> Trajectories:
         return join_text(batches)

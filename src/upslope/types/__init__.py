@@ -4,7 +4,19 @@ Rows are ``N``, positions ``T``. A *decision* is a pair ``(row, position)`` at w
 step. Everything a part may see is a column of such decisions, in a `Batch`; a vocabulary or an observation never is.
 """
 
-from upslope.types.batch import UNCUT, Batch, Ended, GroupStats, Source, Trajectories, View, decision_keys, pack_rows, unpack_rows
+from upslope.types.batch import (
+    NO_ANSWER,
+    UNCUT,
+    Batch,
+    Ended,
+    GroupStats,
+    Source,
+    Trajectories,
+    View,
+    decision_keys,
+    pack_rows,
+    unpack_rows,
+)
 from upslope.types.calling import call, column, wrong
 from upslope.types.curriculum import KeptProblems, Offer, Order, draw_by_weight, take_nearest
 from upslope.types.interfaces import DecisionPolicy, Engine, ForwardPass, Policy, Rollout, TaskRollout
@@ -58,6 +70,7 @@ from upslope.types.stages import TrainingStage
 
 __all__ = [
     "NAMED_SLOTS",
+    "NO_ANSWER",
     "OPTIONAL_SLOTS",
     "ORDERED_SLOTS",
     "SINGLE_SLOTS",
