@@ -74,7 +74,7 @@ def sampling_metrics(everything: Trajectories, rows: Trajectories) -> Metrics:
     metrics |= component_metrics(everything)
     if "task" in everything.components:
         metrics["reward"] = float(everything.components["task"].mean())
-        metrics["constant_groups"] = float(everything.group_stats(everything.components["task"]).constant.float().mean())
+        metrics["constant_groups"] = float(everything.group_stats(everything.verdict()).constant.float().mean())
         lengths = everything.lengths()
         metrics |= {"length": float(lengths.mean()), "longest": float(lengths.max())}
     return metrics

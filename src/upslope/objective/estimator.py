@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
-from upslope.objective.base import Branch, Learned, Notes, State, Stateful
+from upslope.objective.base import Branch, Learned, Notes, Reward, State, Stateful
 from upslope.types import SINGLE_SLOTS, Batch, Method, Part, Scope, View, call, column, wrong
 
 SLICES: tuple[Scope, ...] = ("decision", "segment", "sequence", "group")
@@ -161,12 +161,17 @@ def bind(method: Method, states: dict[str, State], batch: BatchT) -> BatchT:
 def score(method: Method, batch: BatchT, *, late: bool) -> BatchT:
     """The method's own rewards: early those that need no policy columns, for every row; late the rest, for the rows kept."""
     for reward in method.reward:
-        if bool(reward.needs()) == late:
+        if reads_policy(reward) == late:
             scored = call(method, reward, reward, batch)
             if not (isinstance(scored, Batch) and isinstance(scored.reward, Tensor) and scored.reward.shape == batch.reward.shape):
                 raise wrong(method, reward, scored, f"the batch with {batch.rows} rewards")
             batch = cast(BatchT, scored)
-    return batch
+    return batch if batch.embedding is None else batch.replace(embedding=None)
+
+
+def reads_policy(reward: Reward) -> bool:
+    """Whether a reward reads columns of a policy, and so has to wait for them."""
+    return any(need.partition(".")[0] in ("proximal", "current", "reference") for need in reward.needs())
 
 
 def annotate(method: Method, batch: BatchT) -> BatchT:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -16,16 +16,34 @@ from upslope.objective.functional.last_decision import last_decision
 from upslope.plain_data import JsonDict, Prompt
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.text_inputs import TextInputs
-from upslope.rollout.choosing import Asked, Candidate, Choices, Decide, category_id, offered
+from upslope.policies.tokenization import encoded
+from upslope.rollout.choosing import Asked, Candidate, Choices, Decide, beside, category_id, offered, others
+from upslope.rollout.embeddings import EMBEDDINGS
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime.seeding import mix, numpy_generator, stable_hash, uniforms
 from upslope.tasks.text import Problem, Scores, TextTask
 from upslope.tasks.turns import Scorer, Turn, TurnNumbers
-from upslope.types import Completions, Ended, Engine, Metrics, Sampling, Source, Trajectories, View, samples_each
+from upslope.types import (
+    NO_ANSWER,
+    Completions,
+    Ended,
+    Engine,
+    KeptProblems,
+    Metrics,
+    Sampling,
+    Source,
+    Trajectories,
+    View,
+    samples_each,
+)
 
 ENDS = {"stop": Ended.TERMINATED, "length": Ended.TRUNCATED, "paused": Ended.PAUSED}
 ATTEMPT = 1_000_000
 """Group numbers of a step's further attempts begin at multiples of this."""
+
+
+MADE = ("made_from", "made_by", "generation")
+"""What a problem that was made in a step says of itself, and its answers tell."""
 
 
 class TextRollout:
@@ -35,7 +53,7 @@ class TextRollout:
     """
 
     domain = "text"
-    provides = frozenset({"group", "label.answer", "label.category", "segment.item"})
+    provides = frozenset({"group", "label.answer", "label.category", "segment.item", *EMBEDDINGS})
     resumes_anywhere = True
     """Nothing is carried from one step to the next, so a checkpoint may be taken after any step."""
     traced = True
@@ -49,6 +67,8 @@ class TextRollout:
         self.asked: dict[int, Problem] = {}
         """The problems of the step, by task."""
         self.choices = Choices()
+        self.embed: Callable[[Sequence[str]], Tensor] | None = None
+        """Makes vectors of answers, where the method reads them."""
 
     def collect(self, step: int) -> Trajectories:
         """The rows of a step, problem by problem."""
@@ -60,8 +80,11 @@ class TextRollout:
         problems = self.task.sample(tasks, "train", numpy_generator(self.seed, "tasks", step, attempt))
         return self.answers(problems, step, attempt)
 
-    def choose(self, step: int, attempt: int, tasks: int, candidates: int, decide: Decide) -> Trajectories:
-        """Rows of the problems that ``decide`` orders, of an offer of ``candidates`` times as many as the ``tasks`` wanted."""
+    def choose(
+        self, step: int, attempt: int, tasks: int, candidates: int, decide: Decide, kept: KeptProblems | None = None
+    ) -> Trajectories:
+        """Rows of the problems that ``decide`` orders, of an offer of ``candidates`` times as many as the ``tasks`` wanted, and of
+        those ``kept``."""
         self.asked = {} if attempt == 0 else self.asked
         rng = numpy_generator(self.seed, "tasks", step, attempt)
         found = self.task.sample(tasks * candidates, "train", rng)
@@ -71,11 +94,17 @@ class TextRollout:
             attempt=attempt,
             max_tokens=self.sampling.max_tokens,
             seed=mix(self.seed, "choose", step, attempt),
-            value=lambda head: self.prompt_values(distinct, head),
         )
-        order = decide(offer)
+        further = others(kept, {*offer.task.tolist(), *self.asked})
+        if further is not None:
+            offer = beside(offer, further, torch.from_numpy(rng.random(len(further))))
+
+        def problem(place: int) -> Problem:
+            return distinct[place] if place < len(distinct) or further is None else further.problem(place - len(distinct))
+
+        order = decide(replace(offer, value=lambda head: self.prompt_values([problem(place) for place in range(len(offer))], head)))
         asked = replace(self.choices.add(offer, order), sampling=self.sampling).limited(order)
-        return self.answers([distinct[place] for place in order.chosen.tolist()], step, attempt, asked)
+        return self.answers([problem(place) for place in order.chosen.tolist()], step, attempt, asked)
 
     def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
         """A group of sampled and scored answers to each of these problems."""
@@ -125,6 +154,7 @@ class TextRollout:
             label={"answer": self._answer_classes(problems, responses), "category": category_labels(problems)},
             segment={**rows.segment, "item": self.items(rows, answers)},
             info=row_notes(problems, responses, scores, finish),
+            embedding=self.embed(responses) if self.embed is not None else None,
         )
         return pay_items(rows, scores.items).to(self.policy.device)
 
@@ -140,7 +170,7 @@ class TextRollout:
 
     def _answer_classes(self, problems: Sequence[Problem], responses: Sequence[str]) -> Tensor:
         classes = [self.task.answer_class(problem, text) for problem, text in zip(problems, responses, strict=True)]
-        return torch.tensor([stable_hash(text) for text in classes], dtype=torch.int64)
+        return torch.tensor([stable_hash(text) if text else NO_ANSWER for text in classes], dtype=torch.int64)
 
     def join(self, batches: list[Trajectories]) -> Trajectories:
         return join_text(batches)
@@ -187,6 +217,13 @@ class TextRollout:
     def problems(self, rows: Trajectories) -> list[Problem]:
         """The problem of each row."""
         return [self.asked[task] for task in rows.task.tolist()]
+
+    def fits(self, prompts: Sequence[Prompt]) -> list[bool]:
+        """Which prompts leave room for an answer, without being cut."""
+        limit = self.policy.prompt_limit
+        if limit is None:
+            return [True] * len(prompts)
+        return [len(ids) <= limit.tokens for ids in encoded(self.policy.tokenizer, prompts, self.policy.prompt_format)]
 
     def metrics(self) -> Metrics:
         """What the engine has to say of itself, if it does, and what was chosen, if somebody chose."""
@@ -265,6 +302,8 @@ def row_notes(problems: Sequence[Problem], responses: Sequence[str], scores: Sco
         {"prompt": problem.prompt, "answer": problem.answer, "response": response, "reward": reward, "finish": how}
         for problem, response, reward, how in zip(problems, responses, scores.reward, finish, strict=True)
     ]
+    for note, problem in zip(notes, problems, strict=True):
+        note |= {name: problem.info[name] for name in MADE if name in problem.info}
     for row, note in enumerate(notes if scores.components else ()):
         values = {name: column[row] for name, column in scores.components.items()}
         note["components"] = {name: value if value == value else None for name, value in values.items()}

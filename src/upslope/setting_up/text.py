@@ -110,6 +110,7 @@ class TextComponents(Components):
 
     def _rollout_maker(self) -> Callable[[Callable[..., Any]], Any]:
         """Makes rollouts with the run's sizes; all of them share the engine."""
+        from upslope.rollout.embeddings import embedder
         from upslope.rollout.engines.by_name import make_engine
         from upslope.types import Sampling
 
@@ -124,7 +125,14 @@ class TextComponents(Components):
         )
         sizes = dict(tasks=settings.tasks_per_step or 32, samples=settings.samples_per_task, sampling=sampling, seed=settings.seed)
         engine = make_engine(settings.engine, self.policy, sampling, self.method)
-        return lambda build: build(self.task, self.policy, **sizes, engine=engine)
+        embed = embedder(self.method.needs())
+
+        def made(build: Callable[..., Any]) -> Any:
+            rollout = build(self.task, self.policy, **sizes, engine=engine)
+            rollout.embed = embed
+            return rollout
+
+        return made
 
     def settle_reward(self, given: tuple[str, ...]) -> tuple[str, ...]:
         """What is chosen, and what an audit finds, is said."""

@@ -46,8 +46,17 @@ LETTERS = "def score(prompts, responses, answers):\n    return [sum(map(str.isal
 
 def sums() -> list[dict[str, Any]]:
     """Problems with all that a method may ask of a task."""
-    further = [{"category": "odd" if i % 2 else "even", "documents": [f"{i}+{i} is {2 * i}."]} for i in range(20)]
-    return [{"prompt": f"{i}+{i}=", "answer": str(2 * i), **more} for i, more in enumerate(further)]
+    return [
+        {
+            "prompt": f"{i}+{i}=",
+            "answer": str(2 * i),
+            "category": "odd" if i % 2 else "even",
+            "difficulty": len(str(i)),
+            "hints": [str(2 * i)[:1], str(2 * i)],
+            "documents": [f"{i}+{i} is {2 * i}."],
+        }
+        for i in range(20)
+    ]
 
 
 @dataclass(frozen=True)

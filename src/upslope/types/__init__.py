@@ -4,9 +4,21 @@ Rows are ``N``, positions ``T``. A *decision* is a pair ``(row, position)`` at w
 step. Everything a part may see is a column of such decisions, in a `Batch`; a vocabulary or an observation never is.
 """
 
-from upslope.types.batch import UNCUT, Batch, Ended, GroupStats, Source, Trajectories, View, decision_keys, pack_rows, unpack_rows
+from upslope.types.batch import (
+    NO_ANSWER,
+    UNCUT,
+    Batch,
+    Ended,
+    GroupStats,
+    Source,
+    Trajectories,
+    View,
+    decision_keys,
+    pack_rows,
+    unpack_rows,
+)
 from upslope.types.calling import call, column, wrong
-from upslope.types.curriculum import Offer, Order, draw_by_weight, take_nearest
+from upslope.types.curriculum import KeptProblems, Offer, Order, draw_by_weight, take_nearest
 from upslope.types.interfaces import DecisionPolicy, Engine, ForwardPass, Policy, Rollout, TaskRollout
 from upslope.types.learned import Acting, ActingContext, ActionSpace, DrawnData, Learned, ModelNetwork, Nearest, Solved, World
 from upslope.types.method import (
@@ -22,6 +34,7 @@ from upslope.types.method import (
 )
 from upslope.types.networks import At, Drawn, Networks, Whose
 from upslope.types.part import Head, Metrics, Part, Scope
+from upslope.types.probes import Probe, ProbeInputs
 from upslope.types.sampling import Completions, Finish, Sampling, samples_each
 from upslope.types.slots import (
     Advantage,
@@ -41,8 +54,6 @@ from upslope.types.slots import (
     Network,
     Notes,
     PolicyPart,
-    Probe,
-    ProbeInputs,
     Ratio,
     Reference,
     Regularizer,
@@ -59,6 +70,7 @@ from upslope.types.stages import TrainingStage
 
 __all__ = [
     "NAMED_SLOTS",
+    "NO_ANSWER",
     "OPTIONAL_SLOTS",
     "ORDERED_SLOTS",
     "SINGLE_SLOTS",
@@ -89,6 +101,7 @@ __all__ = [
     "ForwardPass",
     "GroupStats",
     "Head",
+    "KeptProblems",
     "Learned",
     "LossTerm",
     "Memory",

@@ -43,6 +43,10 @@ class Source(IntEnum):
     """Sampled in this step in a further turn: with a hint, or of another problem than the step began with."""
 
 
+NO_ANSWER = 0
+"""The class of rows that give no answer, in ``label["answer"]``."""
+
+
 @dataclass(frozen=True, eq=False)
 class View:
     """One policy's view of the decisions: the columns ``[N, T]`` it was asked for."""
@@ -85,7 +89,7 @@ class GroupStats(NamedTuple):
     """True where every reward of the group is *exactly* equal (a group of one is)."""
 
 
-UNCUT = ("state", "memory", "info", "aside")
+UNCUT = ("state", "memory", "info", "aside", "made")
 """Fields of a batch that are not cut with its rows."""
 
 
@@ -121,7 +125,9 @@ class Batch:
     segment: Mapping[str, Tensor] = field(default_factory=dict)
     """Numbers ``[N, T]`` of what belongs together within a row: ``item`` for the items of a list or the steps of an answer."""
     label: Mapping[str, Tensor] = field(default_factory=dict)
-    """Integers ``[N]``: ``answer`` is the class of the final answer, ``source`` where a row comes from (`Source`)."""
+    """Integers ``[N]``: ``answer`` is the class of the final answer or `NO_ANSWER`, ``source`` where a row is from (`Source`)."""
+    embedding: Tensor | None = None
+    """What each row says as a vector ``[N, D]`` of unit length. Early rewards may read it; then it is gone."""
     key: Tensor | None = None
     """``[N, T]`` integers that name each decision for good: what `uniform` draws from."""
     horizon: int = 0
@@ -146,6 +152,8 @@ class Batch:
     """The method's shared memories, by name; see `recall`."""
     nets: Networks | None = None
     """The networks at these rows, where experience was drawn from a store (`upslope.types.Networks`)."""
+    made: list[Any] = field(default_factory=list)
+    """Problems that data parts made in this step (`upslope.tasks.text.Problem`), for memories to keep; not cut with the rows."""
 
     @property
     def rows(self) -> int:
@@ -192,6 +200,13 @@ class Batch:
         if self.key is None:
             raise MethodError(f"{type(part).__name__} draws random numbers, and this batch has no keys to draw them from.")
         return _mixed_bits(self.key + salt(f"{type(part).__name__}/{self.draw}")).to(torch.float64) / (1 << 53)
+
+    def verdict(self) -> Tensor:
+        """Whether each answer is right ``[N]``, as far as rows are judged: what the task pays, or what a reward put in its place.
+
+        Penalties for length and the like are not in it.
+        """
+        return self.components.get("verdict", self.components.get("task", self.reward))
 
     def group_index(self) -> tuple[Tensor, int]:
         """Group numbers as 0..G-1 ``[N]``, and G."""

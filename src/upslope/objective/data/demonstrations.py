@@ -82,7 +82,7 @@ class Demonstrations(Data):
         """How the groups did on the task itself, and what the gate makes of it. Rows that were not just sampled do not count."""
         names, index = torch.unique(rows.group, return_inverse=True)
         fresh = rows.fresh()
-        right = (rows.components.get("task", rows.reward) >= self.right) & fresh
+        right = (rows.verdict() >= self.right) & fresh
 
         def count(which: Tensor) -> Tensor:
             return torch.zeros(len(names), device=which.device).index_add_(0, index, which.float())

@@ -15,7 +15,7 @@ from upslope.types import Batch
 class DropConstantGroups(Filter):
     """Drops groups in which every sample earned exactly the same from the task: they carry no signal (DAPO).
 
-    The task's own reward decides, before penalties for length and the like.
+    The task's own reward decides (or what stands for it, such as a vote), before penalties for length and the like.
 
     Fields:
         refill: sample other tasks in place of the dropped ones until the step is full. Only as many as are missing are
@@ -32,4 +32,4 @@ class DropConstantGroups(Filter):
         return frozenset({"group"})
 
     def __call__(self, batch: Batch) -> Tensor:
-        return ~batch.group_stats(batch.components.get("task", batch.reward)).constant
+        return ~batch.group_stats(batch.verdict()).constant
