@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from batches import map_positions, random_batch
@@ -43,6 +43,7 @@ from upslope.objective.reward import StepKL
 from upslope.objective.reward.learned import LearnedSuccess
 from upslope.policies.text_inputs import TextInputs
 from upslope.rollout.text import join_text
+from upslope.testing.batches import probes_descended, with_needs
 from upslope.types import Method, Metrics, Part, Source, Trajectories, View
 
 Numbers = dict[str, float | str]
@@ -144,6 +145,8 @@ def numbers(method: Method) -> Numbers:
     found["columns"] = " ".join(sorted(estimator.early_columns(method))) + " | " + " ".join(sorted(estimator.slice_columns(method)))
     states = {path: part.init() for path, part in estimator.stateful(method).items()}
     for number, (rows, metrics) in enumerate(steps(), 1):
+        if probes_descended(method):  # further columns than those of the fixed steps
+            rows = cast(Trajectories, with_needs(rows, method))
         moved, told = _controlled(method, states, rows.progress, metrics)
         seen, outcome = _step(moved, states, rows)
         outcome |= told | _around(moved, states, rows, number)

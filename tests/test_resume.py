@@ -15,7 +15,7 @@ import upslope as up
 from upslope.methods import catalogue
 from upslope.run import Run
 from upslope.run import start as start_run
-from upslope.testing.runs import Breaks, Crash, Ground, result
+from upslope.testing.runs import VARIED, Breaks, Crash, Ground, needs_variants, result, sums
 from upslope.testing.runs import assert_same_run as assert_same
 
 TEXT = {
@@ -35,9 +35,7 @@ every_method = pytest.mark.parametrize(
 @pytest.fixture
 def train(tmp_path) -> Callable[..., Run]:
     """A run of a second: an untrained model, paid for writing letters, a controller, or small networks with stored experience."""
-    (tmp_path / "data.jsonl").write_text(
-        "".join(json.dumps({"prompt": f"{i}+{i}=", "answer": str(2 * i)}) + "\n" for i in range(20))
-    )
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in sums()))
     (tmp_path / "letters.py").write_text(
         "def score(prompts, responses, answers):\n    return [sum(map(str.isalpha, r)) / 4 for r in responses]\n"
     )
@@ -47,6 +45,8 @@ def train(tmp_path) -> Callable[..., Run]:
         method = catalogue()[name]
         if method.learner == "actor-critic":
             return start_run(Ground().plan(method, tmp_path, **settings), out=out, watcher=watcher)
+        if needs_variants(method):
+            settings = {"task": VARIED, **settings}
         return up.train(name, **{**(CONTROL if method.family == "control" else text), **settings}, out=out, watcher=watcher)
 
     return run

@@ -20,6 +20,7 @@ from upslope.objective.ratio import EntropyMix, Hybrid, NoRatio
 from upslope.objective.surrogate import BranchClip, PessimisticClip
 from upslope.runtime.method_file import dump_method, load_method
 from upslope.testing import checks
+from upslope.testing.batches import batch_for
 from upslope.testing.drawn import kinds
 from upslope.types import SINGLE_SLOTS, Method
 
@@ -89,7 +90,7 @@ LEARNS_FROM_EQUAL_REWARDS = {"ngrpo"}
 
 @sampling_method
 def test_equal_rewards_are_finite_and_no_signal_for_groups(method: Method):
-    batch = random_batch(seed=7, groups=3, samples=6)
+    batch = batch_for(method, seed=7, groups=3, samples=6)
     reward = torch.full_like(batch.reward, 0.1)  # six times 0.1 has a mean that is not 0.1: equality must not go through it
     found = gradient(method, batch.replace(reward=reward, components={"task": reward}))
     assert found.finite()
@@ -182,7 +183,7 @@ def test_it_needs_the_columns_it_names_and_no_others(method: Method, more: dict)
 
 @sampling_method
 def test_a_ratio_without_the_proximal_policy_is_refused(method: Method):
-    batch = random_batch(seed=16, groups=2, samples=3).replace(proximal=None)
+    batch = batch_for(method, seed=16, groups=2, samples=3).replace(proximal=None)
     reads = any(need.startswith("proximal.") for need in method.advantage.needs())
     if reads or (method.ratio.branches() and getattr(method.ratio, "against", "proximal") == "proximal"):
         with pytest.raises(MethodError):

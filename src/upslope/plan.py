@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from upslope.errors import Remark, UserError
 from upslope.plain_data import JsonDict
-from upslope.plugins import Plugin, changed_versions, full_name
+from upslope.plugins import changed_versions, full_name
 from upslope.rewards import plugin_of as reward_plugin
 from upslope.rewards.spec import from_anywhere
 from upslope.runtime import trust, user_code
@@ -26,7 +27,7 @@ from upslope.runtime.settings import Domain, Settings
 from upslope.tasks import plugin_of as task_plugin
 from upslope.tasks import task_domain
 from upslope.tasks.env_sources import beside_user
-from upslope.tasks.kinds import domain_of, kind_of, with_domain
+from upslope.tasks.kinds import domain_of, kind_of, mixture_of, with_domain
 from upslope.types import Method
 
 KINDS = {
@@ -69,16 +70,25 @@ class Plan:
     @property
     def task_name(self) -> str:
         """The task for people: of a file its name, wherever it is."""
-        return Path(self.task).name if self._task_kind() == "data" else self.task
+        return self._joined(lambda piece, key: Path(piece).name if kind_of(piece) == "data" else piece)
 
-    def _task_kind(self) -> str:
-        return kind_of(self.task) if self.objects.task is None else "object"
+    @cached_property
+    def _pieces(self) -> dict[str, str]:
+        """The texts that name the task, several for a mixture, each with what the file it may be is known by."""
+        if self.objects.task is not None:
+            return {}
+        pieces = mixture_of(self.task)
+        return {"task" if number == 0 else f"task{number + 1}": piece for number, piece in enumerate(pieces)}
+
+    def _joined(self, named: Callable[[str, str], str]) -> str:
+        """The task's text with each piece called something else."""
+        return "+".join(named(piece, key) for key, piece in self._pieces.items()) or self.task
 
     @cached_property
     def data_files(self) -> dict[str, DataFiles]:
         """The files that task and test data are read from, by argument; what they held when they were first asked for."""
         found: dict[str, DataFiles] = {}
-        paths = {"task": self.task if self._task_kind() == "data" else ""}
+        paths = {key: piece for key, piece in self._pieces.items() if kind_of(piece) == "data"}
         paths |= {"test_data": self.test_data if self.objects.test_data is None else ""}
         taken = {getattr(each, "kept_name", "") for each in (self.objects.task, self.objects.test_data)}
         for key, path in paths.items():
@@ -93,16 +103,16 @@ class Plan:
         """As it stands in ``run.toml``."""
         from upslope import __version__
 
-        files, task = self.data_files, self._task_plugin()
-        names = {"task": full_name(self.task, task), "test_data": self.test_data} | {key: each.name for key, each in files.items()}
+        files = self.data_files
+        task = self._joined(lambda piece, key: files[key].name if key in files else full_name(piece, task_plugin(piece)))
         return {
             "upslope": __version__,
             "format": FORMAT,
             "domain": self.domain,
-            "task": names["task"],
+            "task": task,
             "model": self.model,
             "reward": [self._full_reward(text) for text in self.reward],
-            "test_data": names["test_data"],
+            "test_data": files["test_data"].name if "test_data" in files else self.test_data,
             "dataset": self.dataset,
             "dataset_digest": self.dataset_digest,
             "trackers": list(self.trackers),
@@ -124,9 +134,6 @@ class Plan:
         data = {name: file_digest(path) for name, path in written.items() if path.is_file()}
         return table | names | {"data": table["data"] | data}
 
-    def _task_plugin(self) -> Plugin | None:
-        return task_plugin(self.task) if self.objects.task is None else None
-
     def _full_reward(self, text: str) -> str:
         """A reward as ``run.toml`` names it; what is an object of Python's is only called something there."""
         read = RewardText.parse(text)
@@ -134,7 +141,7 @@ class Plan:
 
     def _packages(self) -> dict[str, str]:
         """Versions of the installed packages whose parts, task or reward the run uses. A method stands in the file as a whole."""
-        found = (self._task_plugin(), *(() if self.objects.reward else map(reward_plugin, self.reward)))
+        found = (*map(task_plugin, self._pieces.values()), *(() if self.objects.reward else map(reward_plugin, self.reward)))
         used = [plugin for plugin in found if plugin is not None]
         return dict(sorted((packages_of(self.method) | {plugin.package: plugin.version for plugin in used}).items()))
 
@@ -150,7 +157,8 @@ class Plan:
         """
         table, code, objects = checked_table(folder), folder.path / "code", objects or PythonObjects()
         objects.check(table["unkept"], folder.path)
-        table |= {key: located(table[key], folder.path) for key in ("task", "test_data", "model", "dataset")}
+        table |= {key: located(table[key], folder.path) for key in ("test_data", "model", "dataset")}
+        table["task"] = "+".join(located(piece, folder.path) for piece in mixture_of(table["task"]))
         for name, digest in table["data"].items():
             file = Path(located(name, folder.path))
             if not file.is_file():

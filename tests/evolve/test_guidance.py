@@ -27,7 +27,8 @@ def rows_of(rewards, groups, tasks, source=None) -> Trajectories:
     paid = torch.tensor(rewards)
     return Trajectories(
         sampled=on, reward=paid, components={"task": paid}, group=torch.tensor(groups), task=torch.tensor(tasks),
-        behavior=View(-on), action=on.long(), temperature=on, key=decision_keys(torch.arange(count) + 1000 * int(source or 0), 2), label=label,
+        behavior=View(-on), action=on.long(), temperature=on, label=label,
+        key=decision_keys(torch.arange(count) + 1000 * int(source or 0), 2),
         inputs=TextInputs(on.long(), on.long()), info=[{"response": "x"} for _ in rewards],
     )  # fmt: skip
 

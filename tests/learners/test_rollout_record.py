@@ -124,6 +124,21 @@ def test_a_group_shows_what_its_gate_let_it_learn_from(tmp_path):
     assert not any("gate" in group for group in trained(tmp_path, name="plain").folder.read_rollouts(1)["groups"])
 
 
+def test_an_answer_with_a_hint_shows_the_prompt_it_was_sampled_in_beside_the_one_it_answers(tmp_path):
+    groups = trained(tmp_path, "ghpo", record="all", knobs={"data.success": 2.0}).folder.read_rollouts(1)["groups"]
+    guided = [(group, row) for group in groups for row in group["samples"] if row["source"] == "further"]
+    assert guided
+    for group, row in guided:
+        assert row["asked"].startswith(f"{group['prompt']}\nThe following") and row["turn"] == "asked" and row["hint_level"] >= 1
+    own = [row for group in groups for row in group["samples"] if row["source"] == "fresh"]
+    assert own and not any("asked" in row or row["kept"] for row in own), "what it took the place of"
+
+
+def test_a_group_shows_why_its_problem_was_chosen(tmp_path):
+    groups = trained(tmp_path, "spo-single-stream", samples_per_task=2).folder.read_rollouts(1)["groups"]
+    assert groups and all(group["chosen"]["weight"] > 0 and group["chosen"]["answers"] == 2 for group in groups)
+
+
 def test_a_step_of_which_nothing_is_kept_shows_what_was_dropped_and_not_the_step_before(tmp_path):
     (tmp_path / "same.py").write_text("def score(prompts, responses, answers):\n    return [0.0] * len(responses)\n")
     run = trained(tmp_path, method="dapo", record="all", reward=f"{tmp_path / 'same.py'}:score", steps=2)

@@ -44,6 +44,10 @@ def test_problems_are_shown_without_a_model_and_of_any_task(tmp_path, capsys):
     assert main(["tasks", "reverse:length=2"]) == 0
     said = capsys.readouterr().out
     assert said.count("  prompt:\n  | ") == 3 and "made as they are asked for" in said
+    assert said.count("  category: reverse\n  difficulty: 2.0\n  hints: ") == 3 and "for the reward" not in said
+    assert main(["tasks", "reverse:length=2+sort", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert "categories" in record["gives"] and {each["category"] for each in record["problems"]} == {"reverse:length=2", "sort"}
     for words, told in (
         (["tasks", "--show", "3"], "--show goes with a task"),
         (["tasks", "gym:CartPole-v1", "--show", "3"], "is an environment"),

@@ -53,7 +53,9 @@ def test_groups_have_the_sizes_that_were_ordered():
         assert own == made.policy.encode(prompt), "each row continues its own prompt"
     logp = made.policy.evaluate(rows).logp
     torch.testing.assert_close(logp * rows.sampled, rows.behavior.logp * rows.sampled, rtol=0, atol=1e-5)
-    assert rows.info[0]["chosen"] == {"answers": 4, "weight": 0.5} and rows.info[6]["chosen"] == {"answers": 2, "weight": 0.125}
+    known = {"category": "reverse", "difficulty": 3.0}
+    assert rows.info[0]["chosen"] == {"answers": 4, "weight": 0.5, **known}
+    assert rows.info[6]["chosen"] == {"answers": 2, "weight": 0.125, **known}
     told = made.metrics()
     assert told["chosen_weight"] == pytest.approx(0.875 / 3) and (told["fewest_answers"], told["most_answers"]) == (1, 4)
     assert made.metrics() == {}, "each choice is told once"

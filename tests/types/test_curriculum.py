@@ -10,7 +10,7 @@ import torch
 
 from upslope.errors import MethodError
 from upslope.objective.curriculum import ByUncertainty
-from upslope.types import Offer, Order, draw_by_weight, nearest
+from upslope.types import Offer, Order, draw_by_weight, take_nearest
 
 
 def offer(count: int, wanted: int, seed: int = 0) -> Offer:
@@ -40,9 +40,9 @@ def test_a_draw_by_weight_takes_tasks_as_often_as_they_weigh():
 
 def test_the_nearest_stand_in_the_order_offered():
     distance = torch.tensor([0.3, 0.1, 0.2, 0.1, 0.0])
-    order = nearest(offer(5, 3), distance, {"posterior": torch.arange(5.0)})
+    order = take_nearest(offer(5, 3), distance, {"posterior": torch.arange(5.0)})
     assert order.chosen.tolist() == [1, 3, 4] and order.why["posterior"].tolist() == [1.0, 3.0, 4.0]
-    assert nearest(offer(2, 3), distance[:2], {}).chosen.tolist() == [0, 1], "there may be fewer than are wanted"
+    assert take_nearest(offer(2, 3), distance[:2], {}).chosen.tolist() == [0, 1], "there may be fewer than are wanted"
 
 
 def test_further_numbers_belong_to_the_offer_and_the_part():

@@ -205,10 +205,11 @@ _KIND_WORDS = {str: "text", int: "a whole number", dict: "an object"}
 
 def _check_task(task: str) -> None:
     from upslope.tasks import load_task, parse_spec
-    from upslope.tasks.kinds import kind_of
+    from upslope.tasks.kinds import kind_of, mixture_of
 
     # gym:MODULE:ENV would import the module.
-    if ".py" in task or kind_of(task) == "data" or task.startswith("-") or parse_spec(task)[0].count(":") > 1:
+    foreign = [each for each in mixture_of(task) if kind_of(each) == "data" or parse_spec(each)[0].count(":") > 1]
+    if foreign or ".py" in task or task.startswith("-"):
         raise UserError(f"{task!r} cannot be started from the page; give files and modules to 'upslope train --task'.")
     load_task(task)
 

@@ -145,11 +145,17 @@ def list_tasks(flags: argparse.Namespace) -> int:
 
     found = list_tasks(flags.all)
     if flags.json:
-        _print([{"name": each.name, "domain": each.domain, "description": each.description} for each in found])
+        _print([vars(each) for each in found])
         return 0
     room = max(len(each.name) for each in found)
-    _print("\n".join(f"{each.name:<{room}}  {each.domain:<7}  {each.description}" for each in found))
+    _print("\n".join(f"{each.name:<{room}}  {each.domain:<7}  {each.description}{_gives(each.gives)}" for each in found))
     return 0
+
+
+def _gives(words: tuple[str, ...] | None) -> str:
+    """What a task gives beyond reference answers, behind its description."""
+    further = [word for word in words or () if word not in ("answers", "solutions")]
+    return f" ({', '.join(further)})" if further else ""
 
 
 def _audit(flags: argparse.Namespace) -> int:

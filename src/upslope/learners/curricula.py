@@ -11,7 +11,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.runtime.settings import Settings
-from upslope.types import Method, Offer, Order, State, Trajectories, call, wrong
+from upslope.types import KeptProblems, Memory, Method, Offer, Order, State, Trajectories, call, wrong
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +49,12 @@ class Ordering:
         return call(self.method, memory, memory.recall, self.states[f"memory.{name}"], known_by)
 
 
+def kept_problems(method: Method, states: dict[str, State]) -> KeptProblems | None:
+    """What a memory of the method has kept for its curriculum, if anything."""
+    kept = (call(method, memory, memory.problems, states[f"memory.{name}"]) for name, memory in method.memory)
+    return next((each for each in kept if each is not None), None)
+
+
 def check_curriculum(method: Method, settings: Settings) -> None:
     """Refuses, before the first rollout, a curriculum of the old kind and one that the sizes of a step do not allow."""
     curriculum = method.curriculum
@@ -61,6 +67,9 @@ def check_curriculum(method: Method, settings: Settings) -> None:
             "one Offer and return an Order. Write 'def __call__(self, offer)', take offer.task and offer.recall(name), and return "
             "draw_by_weight(offer, weights)."
         )
+    keeping = [name for name, memory in method.memory if type(memory).problems is not Memory.problems]
+    if len(keeping) > 1:
+        raise MethodError(f"{method.name} has several memories that keep problems ({', '.join(keeping)}); leave all but one out.")
     if settings.tasks_per_step:
         call(method, curriculum, curriculum.check_sizes, settings.tasks_per_step, settings.samples_per_task)
 

@@ -6,10 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from upslope.learners.policy_views import PolicyViews
 from upslope.objective import estimator
+from upslope.plain_data import Prompt
+from upslope.runtime.seeding import numpy_generator
 from upslope.tasks.turns import TurnNumbers
 from upslope.types import Method, Metrics, Source, TaskRollout, Trajectories, View
 
@@ -17,8 +20,8 @@ from upslope.types import Method, Metrics, Source, TaskRollout, Trajectories, Vi
 class LearnerContext:
     """The `upslope.types.DataContext` of a step; ``method`` is as the step's knobs have it."""
 
-    def __init__(self, method: Method, views: PolicyViews, rollout: TaskRollout, step: int):
-        self.method, self.views, self.rollout = method, views, rollout
+    def __init__(self, method: Method, views: PolicyViews, rollout: TaskRollout, step: int, seed: int):
+        self.method, self.views, self.rollout, self.seed = method, views, rollout, seed
         self.numbers = TurnNumbers(step, "data")
         self.like: Trajectories | None = None
         """The rows the part was given, whose states hold for what it samples."""
@@ -35,6 +38,12 @@ class LearnerContext:
     @property
     def task(self) -> Any:
         return cast(Any, self.rollout).task
+
+    def fits(self, prompts: Sequence[Prompt]) -> list[bool]:
+        return cast(Any, self.rollout).fits(prompts)
+
+    def rng(self) -> np.random.Generator:
+        return numpy_generator(self.seed, "data", self.numbers.step, self.numbers.path)
 
     def evaluate(self, rows: Trajectories, columns: frozenset[str]) -> View:
         return self.views.columns(self.method, self.views.policy, rows, columns - {"logp"})

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError, UserError
-from upslope.learners.curricula import Ordering, check_curriculum, with_advantage
+from upslope.learners.curricula import Ordering, check_curriculum, kept_problems, with_advantage
 from upslope.learners.data_context import LearnerContext
 from upslope.learners.metrics import MetricSums, component_metrics, sampling_metrics
 from upslope.learners.nonfinite import NonFiniteUpdate
@@ -172,7 +172,7 @@ class PolicyGradient:
 
     def _with_data(self, method: Method, sampled: Trajectories, step: int) -> tuple[Trajectories, Trajectories, Metrics]:
         """The sampled rows as the data parts left them, all rows that pass the filters, and what further turns took."""
-        rows, context = sampled, LearnerContext(method, self.views, self.tasks, step)
+        rows, context = sampled, LearnerContext(method, self.views, self.tasks, step, self.settings.seed)
         for number, part in enumerate(method.data):
             rows = call(method, part, part, rows, context.of_part(f"data.{number}", rows))
             if not isinstance(rows, Trajectories):
@@ -210,7 +210,9 @@ class PolicyGradient:
         if curriculum is None:
             return self.tasks.refill(step, attempt, tasks) if attempt else self.rollout.collect(step)
         progress = (step - 1) / max(self.settings.steps or 1, 1)
-        return self.tasks.choose(step, attempt, tasks, curriculum.candidates, Ordering(method, self.states, progress))
+        decide, kept = Ordering(method, self.states, progress), kept_problems(method, self.states)
+        further = {} if kept is None else {"kept": kept}  # only rollouts of text can ask what a memory has kept
+        return self.tasks.choose(step, attempt, tasks, curriculum.candidates, decide, **further)
 
     def _with_keys_and_rewards(self, method: Method, batch: Trajectories, step: int, attempt: int) -> Trajectories:
         """A sampled batch with what parts may ask of it from the start: keys to draw from, states, the method's own rewards."""

@@ -19,6 +19,11 @@ GROUPS, SAMPLES, TOKENS = 4, 8, 20_000
 """What is recorded of a step unless all is: so many groups, samples of each, and tokens in all (but always one group)."""
 DIGITS = 6
 
+OF_GROUP = ("gate", "chosen", "made_from", "generation")
+"""Notes of a row that hold for its whole group: what a gate said of it, why its problem was chosen, what that was made from."""
+OF_SAMPLE = ("asked", "turn", "role", "hint_level")
+"""Notes of a row sampled in a further turn: the prompt it was sampled in, the context it was learned in, its hint."""
+
 Spell = Callable[[Sequence[int]], list[str]]
 """The text of each token of a list."""
 
@@ -154,6 +159,7 @@ def _samples(traced: TracedStep, spell: Spell, rows: list[_Row]) -> dict[int, Js
                 "kept": kept,
                 "source": Source(source[order]).name.lower(),
                 "response": note.get("response", "".join(pieces)),
+                **{name: note[name] for name in OF_SAMPLE if name in note},
                 "pieces": pieces,
                 **own,
             }
@@ -205,6 +211,6 @@ def _group(traced: TracedStep, members: list[_Row], constant: bool, samples: dic
         "prompt": note.get("prompt", ""),
         "answer": note.get("answer"),
         "constant": constant,
-        **({"gate": note["gate"]} if "gate" in note else {}),
+        **{name: note[name] for name in OF_GROUP if name in note},
         "samples": [samples[row.number] for row in members],
     }

@@ -20,6 +20,7 @@ from types import ModuleType
 
 from upslope.errors import MethodError, Remark, UserError, did_you_mean
 from upslope.learners.base import MEASURE
+from upslope.objective.stages import Stage
 from upslope.plugins import METHODS, Plugin, plugins
 from upslope.runtime.arguments import checked, mapping, optional, several, text
 from upslope.types import NAMED_SLOTS, ORDERED_SLOTS, SLOTS, STACKED_SLOTS, Method
@@ -154,6 +155,7 @@ def compose(names: Sequence[str | Method], take: Mapping[str, str] | None = None
 
     Slots that stack take additions and removals, ``models`` merges by name, ``stages`` too, in order and a name's first stage
     staying; the rest hold one part: two different changes of such a slot collide.
+    Methods in front that sample nothing (``sft+grpo``) are no change of the one behind: they are its stages, for half of the run.
 
     Args:
         names: as in ``"dhpo+high-entropy".split("+")``; a method of one's own as it is.
@@ -163,13 +165,16 @@ def compose(names: Sequence[str | Method], take: Mapping[str, str] | None = None
     called = [each.name for each in found]
     take = dict(take or {})
     _check_take(take, called)
+    if given := next((place for place, each in enumerate(found) if _samples(each)), 0):
+        return _one_after_another(found[:given], found[given:], take)
     method, changed_by = base, {slot: base.name for slot in (base.diff(_parent(base, found)) if base.parent else SLOTS)}
     for other in others:
         if other.learner != base.learner:
             told = f"{base.name} {LEARNS[base.learner]} and {other.name} {LEARNS[other.learner]}"
             raise MethodError(f"{told}: what one changes has no place in the other. Compose methods that learn in the same way.")
         if not other.parent:
-            raise MethodError(f"{other.name} has no parent, so it is no change that could be added to {base.name}.")
+            cure = "" if _samples(other) else f" To train it before: {other.name}+{base.name}."
+            raise MethodError(f"{other.name} has no parent, so it is no change that could be added to {base.name}.{cure}")
         parent = _parent(other, found)
         for slot in other.diff(parent):
             if slot in ORDERED_SLOTS:
@@ -193,6 +198,33 @@ def compose(names: Sequence[str | Method], take: Mapping[str, str] | None = None
                 changed_by[slot] = other.name
         method = method.derive(on=_with_settings(method, other, parent))
     return method.derive(name="+".join(called), parent=base.name, differs=f"with the changes of {', '.join(called[1:])}")
+
+
+BEFORE = 0.5
+"""Share of the run of methods that are trained before another one."""
+
+
+def _samples(method: Method) -> bool:
+    """Whether it learns from what its policy does, and not only from what others wrote."""
+    return method.rollout is None or method.rollout.samples
+
+
+def _one_after_another(before: list[Method], after: list[Method], take: dict[str, str]) -> Method:
+    """The second methods composed, with the first ones composed as stages before it."""
+
+    def composed(methods: list[Method]) -> Method:
+        names = {each.name for each in methods}
+        return compose(methods, {slot: name for slot, name in take.items() if name in names}) if len(methods) > 1 else methods[0]
+
+    first, then = composed(before), composed(after)
+    own = first.with_knobs({f"stages.{stage.name}.share": BEFORE * stage.share for stage in first.stages}).stages
+    whole = Stage.of_method(first, BEFORE * (1 - sum(stage.share for stage in first.stages)))
+    return then.derive(
+        name="+".join(each.name for each in (*before, *after)),
+        stages=_merge_in_order((*own, whole), then.stages, ()),
+        parent=then.name,
+        differs=f"after the training of {first.name} in {BEFORE:.0%} of the run",
+    )
 
 
 def _both_fill(ours: str, theirs: str, slot: str, mine: object, other: object, path: str = "") -> MethodError:

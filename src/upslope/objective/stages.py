@@ -7,7 +7,10 @@ from typing import ClassVar
 
 from upslope.errors import MethodError
 from upslope.objective.base import Advantage, Aggregate, Ratio, RolloutPlan, Surrogate, TrainingStage, Weight
-from upslope.types import Method
+from upslope.types import SLOTS, Method
+
+HELD = ("rollout", "advantage", "ratio", "surrogate", "aggregate", "weight")
+"""What a stage has of a method."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,15 @@ class Stage(TrainingStage):
         if isinstance(self.name, str) and not self.name.replace("-", "_").isidentifier():
             raise MethodError(f"a stage is named {self.name!r}; its name is a word of letters, digits and '-', as in 'cpt'.")
 
+    @classmethod
+    def of_method(cls, method: Method, share: float) -> Stage:
+        """A whole method as a stage; refused if it has what no stage holds."""
+        empty = method.without("stages", *HELD)
+        if beyond := [slot for slot in SLOTS if getattr(empty, slot)]:
+            raise MethodError(f"{method.name} cannot come before another method: a stage holds {', '.join(HELD)}, and this has "
+                              f"its own {beyond[0]}. Train it first, and give its run as --model.")  # fmt: skip
+        return cls(name=method.name, share=share, **{slot: getattr(method, slot) for slot in HELD})
+
     def as_method(self, of: Method) -> Method:
-        parts = {slot: getattr(self, slot) for slot in ("rollout", "advantage", "ratio", "surrogate", "aggregate", "weight")}
+        parts = {slot: getattr(self, slot) for slot in HELD}
         return Method(name=f"{of.name}.{self.name}", paper=of.paper, family=of.family, **parts)

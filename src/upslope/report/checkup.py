@@ -128,12 +128,14 @@ def _measure_text(
         value, (low, high) = drawn.pass_at(each)
         chances[f"pass@{each}"] = {"score": value, "low": low, "high": high}
     low, high = greedy.interval()
+    apart = greedy.by_category()
     return {
         "problems": len(greedy.problems),
         "samples": samples,
         "temperature": temperature,
         "greedy": {"score": greedy.accuracy, "low": low, "high": high},
         **chances,
+        **({"categories": [{"category": name, "greedy": score} for name, score in apart.items()]} if apart else {}),
     }
 
 
@@ -170,7 +172,8 @@ def evaluation_text(found: JsonDict) -> str:
     how = {"greedy": "one greedy answer each"}
     drawn = f"{found['samples']} answer{'s' if found['samples'] > 1 else ''} each at temperature {found['temperature']:g}"
     rows = [(name, f"{v['score']:.3f}", f"[{v['low']:.3f}, {v['high']:.3f}]", how.get(name, drawn)) for name, v in scores]
-    return f"{head}{found['problems']} held-out problems\n" + table(rows[1:], rows[0])
+    apart = [f"\ngreedy on {each['category']}: {each['greedy']:.3f}" for each in found.get("categories", ())]
+    return f"{head}{found['problems']} held-out problems\n" + table(rows[1:], rows[0]) + "".join(apart)
 
 
 # -- trying it out ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def task_record(asked: ShowRequest) -> JsonDict:
         if given and not asked.model:
             raise UserError(f"{flag} is for a model's chat template: say which, --model FOLDER.")
     # Nothing is scored here, so any reward will do.
-    reward = _no_reward if kind_of(asked.task) == "data" else None
+    reward = _no_reward if kind_of(asked.task) in ("data", "mixed") else None
     task: Any = load_task(asked.task, reward=reward, test_data=asked.test_data or None, columns=asked.columns)
     read = _reader(asked)
     splits = {split: len(task.division.problems[split]) for split in SPLITS} if isinstance(task, DataTask) else {}
@@ -53,7 +54,8 @@ def task_record(asked: ShowRequest) -> JsonDict:
         "splits": splits,
         "remarks": list(getattr(task, "remarks", ())),
         "model": asked.model,
-        "problems": [_problem_record(problem) | read(problem) for problem in _some(task, asked.count)],
+        "gives": sorted(task.gives()),
+        "problems": [_problem_record(task, problem) | read(problem) for problem in _some(task, asked.count)],
     }
 
 
@@ -68,7 +70,11 @@ def task_text(record: JsonDict) -> str:
         else:
             lines += ["  prompt:", _indented(each["prompt"])]
         lines += [f"  answer: {each['answer']!r}" if each["answer"] else "  no answer"]
-        lines += [f"  for the reward: {', '.join(each['info'])}"] if each["info"] else []
+        lines += [f"  {name}: {each[name]}" for name in ("category", "difficulty") if each[name] not in ("", None)]
+        lines += [f"  hints: {' | '.join(each['hints'])}"] if each["hints"] else []
+        lines += [f"  documents: {len(each['documents'])}"] if each["documents"] else []
+        further = [name for name in each["info"] if name not in ("category", "difficulty", "hints", "documents")]
+        lines += [f"  for the reward: {', '.join(further)}"] if further else []
     return "\n".join(lines)
 
 
@@ -78,8 +84,12 @@ def _some(task: TextTask, count: int) -> list[Problem]:
     return task.sample(count, "train", np.random.default_rng(0))
 
 
-def _problem_record(problem: Problem) -> JsonDict:
-    return {"prompt": problem.prompt, "messages": list(problem.messages), "answer": problem.answer, "info": dict(problem.info)}
+def _problem_record(task: TextTask, problem: Problem) -> JsonDict:
+    return {
+        "prompt": problem.prompt, "messages": list(problem.messages), "answer": problem.answer, "solution": problem.solution,
+        "hints": list(task.hints(problem)), "documents": list(problem.documents), "category": problem.category,
+        "difficulty": None if math.isnan(problem.difficulty) else problem.difficulty, "info": dict(problem.info),
+    }  # fmt: skip
 
 
 def _reader(asked: ShowRequest) -> Any:

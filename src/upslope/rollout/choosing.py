@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from upslope.plain_data import JsonDict
 from upslope.runtime.seeding import stable_hash
-from upslope.types import Metrics, Offer, Order, Sampling
+from upslope.types import KeptProblems, Metrics, Offer, Order, Sampling
 
 FEW = 8
 """Categories of which each has a metric of its own; where there are more, nobody would look at them."""
@@ -77,6 +77,35 @@ def offered(candidates: Sequence[Candidate], uniform: Tensor, wanted: int, sampl
     )
 
 
+def beside(offer: Offer, kept: KeptProblems, uniform: Tensor) -> Offer:
+    """An offer with kept problems behind the task's own; ``uniform`` has a number for each."""
+    number = {name: category_id(name) for name in set(kept.category)}
+    return replace(
+        offer,
+        task=torch.cat([offer.task, kept.task]),
+        category=torch.cat([offer.category, torch.tensor([number[name] for name in kept.category], dtype=torch.int64)]),
+        difficulty=torch.cat([offer.difficulty, kept.difficulty.float()]),
+        uniform=torch.cat([offer.uniform, uniform]),
+        names={**offer.names, **{found: name for name, found in number.items()}},
+        kept=len(kept),
+    )
+
+
+def others(kept: KeptProblems | None, than: Collection[int]) -> KeptProblems | None:
+    """The kept problems whose tasks are none of these; nothing where none is left."""
+    if kept is None or not len(kept):
+        return None
+    places = (~torch.isin(kept.task, torch.tensor(list(than), dtype=torch.int64))).nonzero().squeeze(1).tolist()
+    if len(places) == len(kept):
+        return kept
+    return KeptProblems(
+        kept.task[places],
+        [kept.category[place] for place in places],
+        kept.difficulty[places],
+        lambda place: kept.problem(places[place]),
+    ) if places else None  # fmt: skip
+
+
 class Choices:
     """What was chosen since somebody last asked, for metrics."""
 
@@ -95,7 +124,9 @@ class Choices:
             return {}
         found: Metrics = {name: float(value) for _, order in made for name, value in order.metrics.items()}
         for name in made[0][1].why:
-            found[f"chosen_{name}"] = float(torch.cat([order.why[name].double() for _, order in made]).mean())
+            values = torch.cat([order.why[name].double() for _, order in made])
+            if not bool(values.isnan().all()):  # of those chosen in another way it is NaN
+                found[f"chosen_{name}"] = float(values.nanmean())
         difficulty = torch.cat([offer.difficulty[order.chosen] for offer, order in made])
         if not bool(difficulty.isnan().all()):
             found["chosen_difficulty"] = float(difficulty.nanmean())

@@ -79,5 +79,7 @@ def _folder() -> Path | None:
 def _model():
     from transformers import AutoModel, AutoTokenizer
 
+    folder = _folder()
+    assert folder is not None
     with quiet_loading():
-        return AutoTokenizer.from_pretrained(_folder()), AutoModel.from_pretrained(_folder()).float().eval()
+        return AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).float().eval()

@@ -20,6 +20,8 @@ EVALUATION_SEED = 20_000
 """Every run of a task is judged on the same problems or episodes, whatever its own seed."""
 
 PROBLEMS_AT_ONCE = 128
+MOST_CATEGORIES = 20
+"""Whose scores an evaluation tells one by one."""
 
 Answerer = Callable[[Sequence[Prompt], int, Sampling, Tensor], tuple[list[str], int]]
 """Answers prompts, so many samples of each side by side, drawn with numbers ``[rows, max_tokens]``; and the tokens that took."""
@@ -43,6 +45,13 @@ class TextEvaluation:
     def interval(self) -> tuple[float, float]:
         """95% interval of the accuracy over problems."""
         return share_interval([sum(row) / len(row) for row in self.correct])
+
+    def by_category(self) -> dict[str, float]:
+        """The accuracy in each category; nothing where the problems have fewer than two, or too many to tell apart."""
+        found: dict[str, list[bool]] = {}
+        for problem, row in zip(self.problems, self.correct, strict=True):
+            found.setdefault(problem.category, []).extend(row)
+        return {name: sum(row) / len(row) for name, row in sorted(found.items())} if 2 <= len(found) <= MOST_CATEGORIES else {}
 
     def pass_at(self, k: int) -> tuple[float, tuple[float, float]]:
         """Unbiased chance that one of k answers is right, with a 95% interval over problems."""

@@ -16,6 +16,7 @@ from upslope.policies.tokenization import PLAIN, Long, PromptFormat, PromptLimit
 from upslope.rollout.evaluation import Answerer
 from upslope.tasks.data_task import DataTask
 from upslope.tasks.fitting import OnlyFitting
+from upslope.tasks.mixed import MixedTask
 from upslope.tasks.text import TextTask
 from upslope.types import Sampling
 
@@ -63,6 +64,14 @@ def fit_prompts(
     if room is not None and room <= max_tokens:
         raise UserError(f"--max-tokens {max_tokens} leaves no room for a prompt: {name!r} has {room} positions. Give less.")
     limit = None if room is None else PromptLimit(room - max_tokens, long)
+    if isinstance(task, MixedTask):
+        fitted = [
+            fit_prompts(part, tokenizer, config, name=name, max_tokens=max_tokens, long=long, form=form, progress=progress)
+            for part in task.parts
+        ]
+        made_on_the_spot = any(not each.lengths for each in fitted)
+        lengths = [] if made_on_the_spot else [length for each in fitted for length in each.lengths]
+        return Fitted(MixedTask(tuple(each.task for each in fitted)), limit, lengths)
     if isinstance(task, DataTask):
         own = sum(row.problem.messages[0]["role"] == "system" for _, row in task.rows if row.problem.messages)
         if form.system and own:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -17,17 +16,34 @@ from upslope.objective.functional.last_decision import last_decision
 from upslope.plain_data import JsonDict, Prompt
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.text_inputs import TextInputs
-from upslope.rollout.choosing import Asked, Candidate, Choices, Decide, category_id, offered
+from upslope.policies.tokenization import encoded
+from upslope.rollout.choosing import Asked, Candidate, Choices, Decide, beside, category_id, offered, others
 from upslope.rollout.embeddings import EMBEDDINGS
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime.seeding import mix, numpy_generator, stable_hash, uniforms
 from upslope.tasks.text import Problem, Scores, TextTask
 from upslope.tasks.turns import Scorer, Turn, TurnNumbers
-from upslope.types import NO_ANSWER, Completions, Ended, Engine, Metrics, Sampling, Source, Trajectories, View, samples_each
+from upslope.types import (
+    NO_ANSWER,
+    Completions,
+    Ended,
+    Engine,
+    KeptProblems,
+    Metrics,
+    Sampling,
+    Source,
+    Trajectories,
+    View,
+    samples_each,
+)
 
 ENDS = {"stop": Ended.TERMINATED, "length": Ended.TRUNCATED, "paused": Ended.PAUSED}
 ATTEMPT = 1_000_000
 """Group numbers of a step's further attempts begin at multiples of this."""
+
+
+MADE = ("made_from", "made_by", "generation")
+"""What a problem that was made in a step says of itself, and its answers tell."""
 
 
 class TextRollout:
@@ -64,8 +80,11 @@ class TextRollout:
         problems = self.task.sample(tasks, "train", numpy_generator(self.seed, "tasks", step, attempt))
         return self.answers(problems, step, attempt)
 
-    def choose(self, step: int, attempt: int, tasks: int, candidates: int, decide: Decide) -> Trajectories:
-        """Rows of the problems that ``decide`` orders, of an offer of ``candidates`` times as many as the ``tasks`` wanted."""
+    def choose(
+        self, step: int, attempt: int, tasks: int, candidates: int, decide: Decide, kept: KeptProblems | None = None
+    ) -> Trajectories:
+        """Rows of the problems that ``decide`` orders, of an offer of ``candidates`` times as many as the ``tasks`` wanted, and of
+        those ``kept``."""
         self.asked = {} if attempt == 0 else self.asked
         rng = numpy_generator(self.seed, "tasks", step, attempt)
         found = self.task.sample(tasks * candidates, "train", rng)
@@ -75,11 +94,17 @@ class TextRollout:
             attempt=attempt,
             max_tokens=self.sampling.max_tokens,
             seed=mix(self.seed, "choose", step, attempt),
-            value=lambda head: self.prompt_values(distinct, head),
         )
-        order = decide(offer)
+        further = others(kept, {*offer.task.tolist(), *self.asked})
+        if further is not None:
+            offer = beside(offer, further, torch.from_numpy(rng.random(len(further))))
+
+        def problem(place: int) -> Problem:
+            return distinct[place] if place < len(distinct) or further is None else further.problem(place - len(distinct))
+
+        order = decide(replace(offer, value=lambda head: self.prompt_values([problem(place) for place in range(len(offer))], head)))
         asked = replace(self.choices.add(offer, order), sampling=self.sampling).limited(order)
-        return self.answers([distinct[place] for place in order.chosen.tolist()], step, attempt, asked)
+        return self.answers([problem(place) for place in order.chosen.tolist()], step, attempt, asked)
 
     def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
         """A group of sampled and scored answers to each of these problems."""
@@ -193,6 +218,13 @@ class TextRollout:
         """The problem of each row."""
         return [self.asked[task] for task in rows.task.tolist()]
 
+    def fits(self, prompts: Sequence[Prompt]) -> list[bool]:
+        """Which prompts leave room for an answer, without being cut."""
+        limit = self.policy.prompt_limit
+        if limit is None:
+            return [True] * len(prompts)
+        return [len(ids) <= limit.tokens for ids in encoded(self.policy.tokenizer, prompts, self.policy.prompt_format)]
+
     def metrics(self) -> Metrics:
         """What the engine has to say of itself, if it does, and what was chosen, if somebody chose."""
         told = getattr(self.engine, "metrics", None)
@@ -213,15 +245,14 @@ class TextRollout:
 
 def candidate(problem: Problem) -> Candidate:
     """What a curriculum may know of a problem."""
-    category, difficulty = str(problem.info.get("category") or ""), problem.info.get("difficulty")
-    known = isinstance(difficulty, int | float) and not isinstance(difficulty, bool)
-    return Candidate(problem.id, category, float(difficulty) if known else math.nan)  # type: ignore[arg-type]
+    return Candidate(problem.id, problem.category, problem.difficulty)
 
 
 def category_labels(problems: Sequence[Problem]) -> Tensor:
     """The category of each problem ``[N]``, as numbers."""
-    number = {name: category_id(name) for name in {candidate(problem).category for problem in problems}}
-    return torch.tensor([number[candidate(problem).category] for problem in problems], dtype=torch.int64)
+    names = [problem.category for problem in problems]
+    number = {name: category_id(name) for name in set(names)}
+    return torch.tensor([number[name] for name in names], dtype=torch.int64)
 
 
 def sampled_ids(completions: Completions) -> list[list[int]]:
@@ -271,6 +302,8 @@ def row_notes(problems: Sequence[Problem], responses: Sequence[str], scores: Sco
         {"prompt": problem.prompt, "answer": problem.answer, "response": response, "reward": reward, "finish": how}
         for problem, response, reward, how in zip(problems, responses, scores.reward, finish, strict=True)
     ]
+    for note, problem in zip(notes, problems, strict=True):
+        note |= {name: problem.info[name] for name in MADE if name in problem.info}
     for row, note in enumerate(notes if scores.components else ()):
         values = {name: column[row] for name, column in scores.components.items()}
         note["components"] = {name: value if value == value else None for name, value in values.items()}

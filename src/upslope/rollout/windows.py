@@ -16,7 +16,6 @@ from torch import Tensor
 
 from upslope.errors import MethodError, UserError
 from upslope.objective.base import RolloutPlan, State
-from upslope.rollout.choosing import Decide
 from upslope.rollout.text import TextRollout, join_text, row_notes, sampled_rows
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.tasks.text import Problem, Scores
@@ -192,7 +191,7 @@ class WindowRollout(TextRollout):
     def refill(self, step: int, attempt: int, tasks: int) -> Trajectories:
         raise UserError("answers written window by window cannot be replaced within a step; take the filter's refill away.")
 
-    def choose(self, step: int, attempt: int, tasks: int, candidates: int, decide: Decide) -> Trajectories:
+    def choose(self, *asked: Any, **further: Any) -> Trajectories:
         raise UserError("answers written window by window take their problems as they come; take the curriculum away.")
 
     def state(self) -> State:

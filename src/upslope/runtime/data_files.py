@@ -62,8 +62,8 @@ class DataFiles:
 
 
 def shown_name(name: str) -> str:
-    """A name in ``run.toml`` for people: of a copy the name of the file."""
-    return name.removeprefix(f"{IN_RUN}/{FOLDER}/")
+    """A name in ``run.toml`` for people: of a copy the name of the file, in a mixture of tasks too."""
+    return name.replace(f"{IN_RUN}/{FOLDER}/", "")
 
 
 def file_digest(path: Path) -> str:

@@ -85,6 +85,9 @@ class Settings:
     (text 1; control 0: by minibatch; with stored experience 1000, each on a minibatch of its own)"""
     minibatch: int | None = control_only(None)
     """Control: decisions in an update, unless `updates_per_step` is given. (64; with stored experience 256)"""
+    train_problems: int | None = text_only(None)
+    """Text: train on so many problems only, the same throughout, so that they come back: of a task that makes its own those that
+    the seed draws, of a file the first by their hash. Fewer are learned by heart sooner. (all there are)"""
     max_tokens: int | None = text_only(None)
     """Text: the most tokens of an answer. (the task's own)"""
     temperature: float = text_only(1.0)
@@ -175,6 +178,9 @@ class Settings:
             raise UserError(f"--keep is {self.keep!r}; it must be best:score or best:reward.")
         if self.stop_at:
             target_of(self.stop_at)
+        if self.train_problems and self.train_problems < (tasks := self.tasks_per_step or 0):
+            told = f"--train-problems {self.train_problems} is fewer than the {tasks} of a step"
+            raise UserError(f"{told}. Give at least {tasks}, or --tasks-per-step {self.train_problems}.")
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -384,7 +390,7 @@ _BOUNDS: dict[str, str] = {
         _COUNT,
     ),
     **dict.fromkeys(("tasks_per_step", "samples_per_task", "envs", "horizon", "env_workers", "passes", "minibatch"), _FROM_ONE),
-    **dict.fromkeys(("max_tokens", "eval_problems", "checkpoint_every", "keep_checkpoints"), _FROM_ONE),
+    **dict.fromkeys(("train_problems", "max_tokens", "eval_problems", "checkpoint_every", "keep_checkpoints"), _FROM_ONE),
     **dict.fromkeys(("lr_floor", "weight_decay"), "[0, inf)"),
     **dict.fromkeys(("lr", "adam_eps", "temperature"), "(0, inf)"),
     "grad_clip": "[0, inf]",

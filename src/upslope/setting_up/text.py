@@ -24,6 +24,7 @@ from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.runtime.settings import Settings
 from upslope.runtime.threads import torch_threads
 from upslope.setting_up.base import Components, Progress, pick_device, settled_method
+from upslope.tasks.fixed import fix_problems
 from upslope.tasks.giving import check_given
 from upslope.tasks.text import UndecidedReward
 from upslope.types import Method, Network
@@ -100,6 +101,8 @@ class TextComponents(Components):
             form=policy.prompt_format, progress=checking,
         )  # fmt: skip
         self.task, policy.prompt_limit, self.prompt_lengths = fitted.task, fitted.limit, fitted.lengths
+        if settings.train_problems:
+            self.task = fix_problems(fitted.task, settings.train_problems, numpy_generator(settings.seed, "train problems"))
         if settings.lora:
             policy.add_lora(settings.lora, settings.seed)
         self.give_heads()
@@ -205,7 +208,8 @@ class TextComponents(Components):
         )
         low, high = found.interval()
         reward = sum(map(sum, found.reward)) / len(found.problems)
-        return {"score": found.accuracy, "low": low, "high": high, "problems": len(found.problems), "reward": reward}
+        apart = {f"score_{name or 'other'}": score for name, score in found.by_category().items()}
+        return {"score": found.accuracy, "low": low, "high": high, "problems": len(found.problems), "reward": reward, **apart}
 
     def record_step(self, folder: RunFolder, learner: Learner, step: int, seconds: float) -> None:
         """The step's rollouts, token by token; steps are left out where some would take more than `RECORDING` of the time."""

@@ -23,11 +23,14 @@ from upslope.tasks.copying import Copy
 from upslope.tasks.embedded import FAMILY as SMALL
 from upslope.tasks.embedded import EmbeddedTask
 from upslope.tasks.env_sources import EnvSource, InFile, beside_user, environments_in, is_environment
+from upslope.tasks.giving import CURES
 from upslope.tasks.grounding import Grounding
 from upslope.tasks.interval import IntervalGrounding
-from upslope.tasks.kinds import DATA_SUFFIXES, Kind, domain_of, is_data_folder, kind_of
+from upslope.tasks.kinds import DATA_SUFFIXES, Kind, domain_of, is_data_folder, is_known, kind_of, mixture_of
+from upslope.tasks.mixed import MixedTask
 from upslope.tasks.own import make_own
 from upslope.tasks.recommend import Recommend
+from upslope.tasks.rulebook import RulebookTask
 from upslope.tasks.table_files import Table, files_in
 from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, UndecidedReward, WithReward, split_of
 from upslope.tasks.worlds.names import WORLDS
@@ -36,10 +39,14 @@ if TYPE_CHECKING:
     from upslope.tasks.gym import GymTask
 
 __all__ = [
-    "Problem", "Scores", "Split", "TaskInfo", "TextTask", "WithReward", "domain_of", "list_tasks", "load_task", "split_of",
+    "MixedTask", "Problem", "Scores", "Split", "TaskInfo", "TextTask", "WithReward", "domain_of", "list_tasks", "load_task",
+    "split_of",
 ]  # fmt: skip
 
-FAMILY: dict[str, type[EmbeddedTask]] = {**SMALL, **{task.kind: task for task in (Copy, Grounding, IntervalGrounding, Recommend)}}
+FAMILY: dict[str, type[EmbeddedTask]] = {
+    **SMALL,
+    **{task.kind: task for task in (Copy, Grounding, IntervalGrounding, Recommend, RulebookTask)},
+}
 """The tasks that are made on the spot, by name."""
 
 HUB = re.compile(r"(?:hf://|https?://huggingface\.co/)(?:datasets/)?(?P<name>[\w.-]+(?:/[\w.-]+)?)")
@@ -53,23 +60,29 @@ class TaskInfo:
     name: str
     domain: Domain
     description: str
+    gives: tuple[str, ...] | None = None
+    """What its problems have beside prompt and score (`upslope.tasks.giving`); nothing where that depends on the task."""
 
 
 def list_tasks(all: bool = False) -> list[TaskInfo]:
     """What `load_task` takes. With ``all`` also every dataset of reasoning-gym, which takes seconds to load."""
     found = {name: task.about for name, task in FAMILY.items()}
+    gives = {name: task.all_give() for name, task in FAMILY.items()}
     if all:
-        from upslope.tasks.reasoning_gym import dataset_names
+        from upslope.tasks.reasoning_gym import all_give, dataset_names
 
         found |= {f"reasoning-gym:{name}": f"reasoning-gym's {name}." for name in dataset_names()}
+        gives |= {f"reasoning-gym:{name}": all_give(name) for name in dataset_names()}
     else:
         found["reasoning-gym:NAME"] = "A dataset of reasoning-gym, about a hundred: 'upslope tasks --all'."
     found |= packages.descriptions(FAMILY)
     found["FILE.jsonl"] = 'Problems of your own, a line each: {"prompt": ..., "answer": ...}. Also CSV, Parquet, ...'
     found["FILE.py:CLASS"] = "A TextTask of your own, a sampler and a scorer; or a gymnasium.Env, or a function that makes one."
+    found["TASK+TASK"] = "A mixture of text tasks, of each equally often: reverse:length=3+reverse:length=5+problems.jsonl."
     found["gym:ID"] = "Any environment of gymnasium or a known package, such as gym:CartPole-v1; gym:MODULE:ID imports MODULE."
     found |= {f"gym:{name}": world.about for name, world in WORLDS.items()}
-    return [TaskInfo(name, domain_of(name), about) for name, about in found.items()]
+    known = {name: tuple(word for word in CURES if word in given) for name, given in gives.items()}
+    return [TaskInfo(name, domain_of(name), about, known.get(name)) for name, about in found.items()]
 
 
 def load_task(
@@ -84,7 +97,8 @@ def load_task(
     Args:
         spec: A name with knobs, as in ``sort``, ``sort:length=6``, ``reasoning-gym:chain_sum:max_terms=3,max_digits=2`` or
             ``gym:CartPole-v1``; the name of a task of an installed package, ``maze`` or ``acme-rl/maze``; or a table of problems:
-            the path of a ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet`` file or of a folder of `datasets`.
+            the path of a ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet`` file or of a folder of `datasets`. Several
+            such texts with ``+`` between them are a mixture of text tasks.
         reward: ``reward(prompts, responses, answers)``; other text tasks may get one instead of their own; a table without one can
             be sampled from but not scored.
         test_data: A table of test problems, beside a table.
@@ -95,6 +109,10 @@ def load_task(
     """
     if isinstance(spec, str) and (hub := HUB.match(spec)):
         raise TaskError(f"{spec!r} is on the Hugging Face hub, and nothing is downloaded here. {how_to_fetch(hub['name'])}")
+    if isinstance(spec, str) and "+" in spec:
+        if len(pieces := mixture_of(spec)) > 1:
+            return _load_mixture(spec, pieces, reward, test_data, columns)
+        _check_pieces(spec)
     if isinstance(spec, Table) or (isinstance(spec, str) and kind_of(spec) == "data"):
         return _load_data(spec, reward, test_data, columns)
     for flag, given in (("--test-data", test_data), ("--columns", columns)):
@@ -116,6 +134,49 @@ def load_task(
         return _load_environment(rest, options, spec, reward)
     task = _load_text(spec, kind, name, options)
     return task if reward is None else WithReward(task, reward)
+
+
+def _load_mixture(
+    spec: str, pieces: tuple[str, ...], reward: Reward | None, test_data: str | Table | None, columns: str
+) -> TextTask:
+    """Each piece as it is loaded alone. A reward is for the files; without one among them, for all."""
+    if test_data is not None:
+        raise TaskError(
+            f"--test-data {test_data!r} goes with one file of problems, and {spec!r} mixes several tasks. Leave it out."
+        )
+    kinds = [kind_of(piece) for piece in pieces]
+    for piece, kind in zip(pieces, kinds, strict=True):
+        if kind == "gym":
+            raise TaskError(f"{spec!r} mixes tasks in text, and {piece!r} is an environment. Leave it out.")
+        if kind == "file":
+            cure = "mix it in Python: up.train(METHOD, upslope.tasks.MixedTask((one, other)))"
+            raise TaskError(f"{spec!r}: {piece!r} is a task of your own, which a text cannot mix; {cure}.")
+    if "data" in kinds and reward is None:
+        raise TaskError(
+            f"{spec!r} mixes in {pieces[kinds.index('data')]!r}, which has no reward of its own. Give one: --reward exact."
+        )
+    if columns and "data" not in kinds:
+        raise TaskError(f"--columns {columns!r} goes with a file of problems; {spec!r} has none.")
+    parts = []
+    for piece, kind in zip(pieces, kinds, strict=True):
+        file = kind == "data"
+        parts.append(load_task(piece, reward=reward if file or "data" not in kinds else None, columns=columns if file else ""))
+    return MixedTask(tuple(parts))  # type: ignore[arg-type]
+
+
+def _check_pieces(spec: str) -> None:
+    """Refuses a mixture of which a piece is not known, by that piece. What is no mixture is left to others."""
+    pieces = spec.split("+")
+    if is_known(spec) or not any(map(is_known, pieces)):
+        return
+    piece = next(piece for piece in pieces if not is_known(piece))
+    is_file = piece.lower().endswith(DATA_SUFFIXES)
+    told = (
+        f"no file {piece!r} (looked for {Path(piece).expanduser().absolute()})."
+        if is_file
+        else _unknown(piece, parse_spec(piece)[0])
+    )
+    raise TaskError(f"{spec!r} mixes tasks: {told}")
 
 
 def task_domain(spec: str) -> Domain:

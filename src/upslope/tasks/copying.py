@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from upslope.errors import TaskError
-from upslope.tasks.embedded import LETTERS, EmbeddedTask, _spell, renamed_letters
+from upslope.tasks.embedded import EmbeddedTask
+from upslope.tasks.letters import LETTERS, renamed_letters, spell
 from upslope.tasks.text import Problem
 
 
@@ -45,7 +46,7 @@ class Copy(EmbeddedTask):
         chance = sizes ** -float(self.tail)
         lengths = rng.choice(sizes, count, p=chance / chance.sum()).tolist()
         for length, row in zip(lengths, rng.integers(0, self.letters, (count, self.longest)), strict=True):
-            text = _spell(row[:length], LETTERS)
+            text = spell(row[:length], LETTERS)
             yield self.problem(f"k{text}=", text, length)
 
     def of_size(self, size: int) -> Copy:

@@ -104,6 +104,15 @@ class DataTask(TextTask):
         gone = sum(prompt in prompts for _, _, prompt in self.places())
         return self._divided(Division(kept, (*self.division.remarks, f"{gone} rows are left out: {why}.")))
 
+    def first(self, count: int) -> DataTask:
+        """The task with its first ``count`` training prompts, in the order of their hash; the other splits stay."""
+        train = self.division.problems["train"]
+        ranked = sorted({problem.prompt: problem.id for problem in train}.items(), key=lambda item: (item[1], item[0]))
+        kept = {prompt for prompt, _ in ranked[:count]}
+        problems = self.division.problems | {"train": [problem for problem in train if problem.prompt in kept]}
+        few = f"{self.name} has only {len(ranked)} different training problems: all are taken, not {count}."
+        return self._divided(Division(problems, (*self.division.remarks, *((few,) if len(ranked) < count else ()))))
+
     def rewarded(self, reward: Reward) -> DataTask:
         """The task under another reward."""
         task = copy.copy(self)

@@ -19,10 +19,9 @@ import numpy as np
 from upslope.errors import TaskError
 from upslope.plain_data import Prompt
 from upslope.tasks.expressions import evaluate_expression, random_expression
+from upslope.tasks.letters import DIGITS, LETTERS, renamed_letters, spell
 from upslope.tasks.text import Problem, Scores, Split, TextTask, split_of
 
-DIGITS = "0123456789"
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 ALPHABET = DIGITS + LETTERS + "+-*/=()[]{}<>,:? "
 """Every character a prompt or an answer of these tasks may use."""
 
@@ -124,6 +123,14 @@ class EmbeddedTask(TextTask):
     def alike(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         return self._sized(problem, 0, rng)
 
+    @classmethod
+    def all_give(cls) -> frozenset[str]:
+        """What every task of the class gives, whatever its knobs."""
+        return frozenset({"answers", "solutions", "hints"} | ({"categories", "levels", "variants"} if cls.grows_by else set()))
+
+    def gives(self) -> frozenset[str]:
+        return self.all_give()
+
     def of_size(self, size: int) -> EmbeddedTask:
         """The task whose largest problems have this size.
 
@@ -132,11 +139,15 @@ class EmbeddedTask(TextTask):
         """
         return replace(self, hardest=0, **{self.grows_by: size})
 
+    def next_size(self, size: int, larger: int) -> int:
+        """The size that is larger, or smaller, by so many steps."""
+        return size + larger
+
     def _sized(self, problem: Problem, larger: int, rng: np.random.Generator) -> Problem | None:
         """A fresh training problem that is larger than another by so much, if there is one that may be answered."""
         if math.isnan(problem.difficulty):
             return None
-        size = int(problem.difficulty) + larger
+        size = self.next_size(int(problem.difficulty), larger)
         if self.hardest and size > max(self.hardest, problem.difficulty):
             return None
         try:
@@ -185,7 +196,7 @@ class Sort(EmbeddedTask):
     def generate(self, count: int, rng: np.random.Generator) -> Iterator[Problem]:
         digits = rng.integers(0, 10, (count, self.length))
         for row, ordered in zip(digits, np.sort(digits, axis=1), strict=True):
-            yield self.problem(f"s{_spell(row, DIGITS)}=", _spell(ordered, DIGITS), self.length)
+            yield self.problem(f"s{spell(row, DIGITS)}=", spell(ordered, DIGITS), self.length)
 
 
 @dataclass(frozen=True)
@@ -212,7 +223,7 @@ class Reverse(EmbeddedTask):
 
     def generate(self, count: int, rng: np.random.Generator) -> Iterator[Problem]:
         for row in rng.integers(0, self.letters, (count, self.length)):
-            text = _spell(row, LETTERS)
+            text = spell(row, LETTERS)
             yield self.problem(f"r{text}=", text[::-1], self.length)
 
     def alike(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
@@ -335,6 +346,7 @@ class Pairs(EmbeddedTask):
 
     kind: ClassVar[str] = "pairs"
     about: ClassVar[str] = "Write any two numbers with this sum: p27= -> 13+14."
+    grows_by: ClassVar[str] = "largest"
 
     largest: int = 99
 
@@ -371,18 +383,3 @@ FAMILY: dict[str, type[EmbeddedTask]] = {task.kind: task for task in (Sort, Reve
 def _pair(answer: str) -> tuple[int, int] | None:
     match = re.fullmatch(r"(0|[1-9][0-9]{0,11})\+(0|[1-9][0-9]{0,11})", answer)
     return (int(match[1]), int(match[2])) if match else None
-
-
-def renamed_letters(problem: Problem, letters: int, rng: np.random.Generator) -> Problem | None:
-    """A problem of letters, and its answer, with the first ``letters`` of the alphabet exchanged for each other."""
-    kind, text = problem.prompt[0], problem.prompt[1:]
-    for _ in range(64):
-        names = str.maketrans(LETTERS[:letters], _spell(rng.permutation(letters), LETTERS))
-        prompt = kind + text.translate(names)
-        if prompt != problem.prompt and split_of(prompt) == "train":
-            return replace(problem, prompt=prompt, answer=problem.answer.translate(names))
-    return None
-
-
-def _spell(row: np.ndarray, letters: str) -> str:
-    return "".join([letters[index] for index in row.tolist()])

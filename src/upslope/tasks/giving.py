@@ -1,7 +1,7 @@
 """What a task can say of its problems beside prompt and score, the words for it, and the refusal of methods that need more.
 
 A word is *given* where every training problem has what it stands for. ``"hints": []`` says of a problem that it has none, so it
-does not stand in the way of the others; documents are given where any problem has some.
+does not stand in the way of the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CURES: Mapping[str, str] = {
     "answers": 'Give every line an "answer".',
     "solutions": 'Give every line a "solution" or an "answer".',
     "hints": 'Give every line "hints", a list of texts from weak to strong, [] where there is none.',
-    "documents": 'Give lines "documents", a list of texts.',
+    "documents": 'Give every line "documents", a list of texts.',
     "categories": 'Give every line a "category", a text.',
     "levels": 'Give every line a "difficulty", a number that is larger for harder problems.',
     "variants": "there are no harder and easier problems to a given one; take a task that makes its own.",
@@ -88,7 +88,7 @@ _HAS: Mapping[str, Callable[[Any, Any], bool]] = {
     "answers": lambda task, problem: bool(problem.answer.strip()),
     "solutions": lambda task, problem: bool(problem.solution.strip()),
     "hints": lambda task, problem: bool(task.hints(problem)) or problem.info.get("hints") is not None,
-    "documents": lambda task, problem: True,
+    "documents": lambda task, problem: bool(problem.documents),
     "categories": lambda task, problem: bool(problem.category),
     "levels": lambda task, problem: not math.isnan(problem.difficulty),
 }
@@ -105,8 +105,6 @@ def given_by(task: TextTask, problems: Iterable[Problem]) -> frozenset[str]:
     found = {word for word in _HAS if problems and all(has(task, problem, word) for problem in problems)}
     if not any(task.hints(problem) for problem in problems):
         found.discard("hints")
-    if not any(problem.documents for problem in problems):
-        found.discard("documents")
     return frozenset(found)
 
 

@@ -14,7 +14,8 @@ from typing import ClassVar
 import numpy as np
 
 from upslope.errors import TaskError
-from upslope.tasks.embedded import LETTERS, EmbeddedTask
+from upslope.tasks.embedded import EmbeddedTask
+from upslope.tasks.letters import LETTERS
 from upslope.tasks.text import Problem, Scores
 
 

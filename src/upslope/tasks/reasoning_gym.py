@@ -234,6 +234,11 @@ def dataset_names() -> list[str]:
     return sorted(set(_library().factory.DATASETS) - _LEFT_OUT)
 
 
+def all_give(dataset: str) -> frozenset[str]:
+    """What the problems of a dataset have, whatever its options. Whether they have answers only a look at some can tell."""
+    return frozenset({"categories"} | ({"levels", "variants"} if top_level(dataset) >= 0 else set()))
+
+
 def extract_answer(response: str) -> str:
     """What stands between the last ``<answer>`` and the ``</answer>`` behind it, else the whole response; stripped."""
     behind = response.rpartition("<answer>")

@@ -133,7 +133,7 @@ def with_needs(batch: Batch, method: Method, seed: int = 0) -> Batch:
     random = generator(seed, "columns of a method")
     shape, dtype = batch.sampled.shape, batch.sampled.dtype
     reference, label, segment = dict(batch.reference), dict(batch.label), dict(batch.segment)
-    descended = {probe.name for _, part in method.parts() for probe in part.probes() if probe.differentiable}
+    descended = probes_descended(method)
     for need in sorted(method.needs()):
         owner, _, name = need.partition(".")
         drawn = torch.randn(shape, generator=random, dtype=torch.float64).to(dtype)
@@ -150,6 +150,11 @@ def with_needs(batch: Batch, method: Method, seed: int = 0) -> Batch:
     return batch.replace(reference=reference, label=label, segment=segment)
 
 
+def probes_descended(method: Method) -> set[str]:
+    """Columns of the method's probes that carry a gradient."""
+    return {probe.name for _, part in method.parts() for probe in part.probes() if probe.differentiable}
+
+
 def _with_more(current: View, proximal: View, random: torch.Generator) -> tuple[View, View]:
     """The views with what heads and probes of methods add, drawn apart so that the other columns stay what they were."""
 
@@ -158,7 +163,7 @@ def _with_more(current: View, proximal: View, random: torch.Generator) -> tuple[
 
     heads = {"median": normal().requires_grad_()}
     old = {"median": normal()}
-    # What probes report carries no gradient; most of it lies within the usual bounds.
+    # What these probes report carries no gradient; most of it lies within the usual bounds.
     probes = {"objective_change": 5e-3 * normal(), "policy_shift": 5e-5 * normal().abs()}
     return dataclasses.replace(current, more=heads | probes), dataclasses.replace(proximal, more=old)
 

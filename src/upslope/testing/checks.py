@@ -42,6 +42,7 @@ from upslope.testing.batches import (
     first_states,
     gradient,
     map_positions,
+    probes_descended,
     replace_view,
     right_pad,
     with_needs,
@@ -143,7 +144,8 @@ def cuts(method: Method, ways: Sequence[str] = CUTS, **more: Any) -> None:
     """How an update is cut into slices changes nothing."""
     batch = batch_for(method, seed=1, groups=3, samples=4, empty_rows=1, **more)
     whole = gradient(method, batch)
-    learns = whole.largest() if method.learner == "actor-critic" else whole.logp.abs().max()
+    by_policy = [whole.logp, *(whole.more[name] for name in probes_descended(method))]
+    learns = whole.largest() if method.learner == "actor-critic" else max(float(column.abs().max()) for column in by_policy)
     expect(learns > 0, "its gradient is zero on a batch with every kind of reward")
     for how in ways:
         with _named(f"cut {how}"):

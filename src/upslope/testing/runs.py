@@ -44,6 +44,30 @@ LETTERS = "def score(prompts, responses, answers):\n    return [sum(map(str.isal
 """Pays an untrained model for letters, so that every group has a signal."""
 
 
+VARIED = "reverse:length=2"
+"""For methods that make problems of others, which no file can do."""
+
+
+def needs_variants(method: Method) -> bool:
+    """Whether a method makes harder, easier or other problems of those a task has."""
+    return any("variants" in part.needs_of_task for _, part in method.parts())
+
+
+def sums() -> list[dict[str, Any]]:
+    """Problems with all that a method may ask of a task."""
+    return [
+        {
+            "prompt": f"{i}+{i}=",
+            "answer": str(2 * i),
+            "category": "odd" if i % 2 else "even",
+            "difficulty": len(str(i)),
+            "hints": [str(2 * i)[:1], str(2 * i)],
+            "documents": [f"{i}+{i} is {2 * i}."],
+        }
+        for i in range(20)
+    ]
+
+
 @dataclass(frozen=True)
 class Ground:
     """What the runs train on; left empty, a second's work in which every group has a signal.
@@ -64,10 +88,10 @@ class Ground:
         if not task and method.family == "control":
             task = "gym:CartPole-v1"
         elif not task:
-            lines = (json.dumps({"prompt": f"{i}+{i}=", "answer": str(2 * i)}) + "\n" for i in range(20))
-            (folder / "data.jsonl").write_text("".join(lines))
+            (folder / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in sums()))
             (folder / "letters.py").write_text(LETTERS)
-            task, reward = str(folder / "data.jsonl"), f"{folder / 'letters.py'}:score"
+            task = VARIED if needs_variants(method) else str(folder / "data.jsonl")
+            reward = f"{folder / 'letters.py'}:score"
         control = task_domain(task) == "control"
         given = Settings(**{**(CONTROL if control else TEXT), **settings, **self.settings})
         return Plan(method, task, "tiny" if control else MODEL, given, reward_texts(reward))

@@ -18,7 +18,7 @@ from upslope.types.batch import (
     unpack_rows,
 )
 from upslope.types.calling import call, column, wrong
-from upslope.types.curriculum import Offer, Order, draw_by_weight, nearest
+from upslope.types.curriculum import KeptProblems, Offer, Order, draw_by_weight, take_nearest
 from upslope.types.interfaces import DecisionPolicy, Engine, ForwardPass, Policy, Rollout, TaskRollout
 from upslope.types.learned import Acting, ActingContext, ActionSpace, DrawnData, Learned, ModelNetwork, Nearest, Solved, World
 from upslope.types.method import (
@@ -34,6 +34,7 @@ from upslope.types.method import (
 )
 from upslope.types.networks import At, Drawn, Networks, Whose
 from upslope.types.part import Head, Metrics, Part, Scope
+from upslope.types.probes import Probe, ProbeInputs
 from upslope.types.sampling import Completions, Finish, Sampling, samples_each
 from upslope.types.slots import (
     Advantage,
@@ -53,8 +54,6 @@ from upslope.types.slots import (
     Network,
     Notes,
     PolicyPart,
-    Probe,
-    ProbeInputs,
     Ratio,
     Reference,
     Regularizer,
@@ -102,6 +101,7 @@ __all__ = [
     "ForwardPass",
     "GroupStats",
     "Head",
+    "KeptProblems",
     "Learned",
     "LossTerm",
     "Memory",
@@ -150,9 +150,9 @@ __all__ = [
     "column",
     "decision_keys",
     "draw_by_weight",
-    "nearest",
     "pack_rows",
     "samples_each",
+    "take_nearest",
     "unpack_rows",
     "wrong",
 ]

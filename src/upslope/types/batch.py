@@ -89,7 +89,7 @@ class GroupStats(NamedTuple):
     """True where every reward of the group is *exactly* equal (a group of one is)."""
 
 
-UNCUT = ("state", "memory", "info", "aside")
+UNCUT = ("state", "memory", "info", "aside", "made")
 """Fields of a batch that are not cut with its rows."""
 
 
@@ -152,6 +152,8 @@ class Batch:
     """The method's shared memories, by name; see `recall`."""
     nets: Networks | None = None
     """The networks at these rows, where experience was drawn from a store (`upslope.types.Networks`)."""
+    made: list[Any] = field(default_factory=list)
+    """Problems that data parts made in this step (`upslope.tasks.text.Problem`), for memories to keep; not cut with the rows."""
 
     @property
     def rows(self) -> int:

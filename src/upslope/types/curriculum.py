@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ class Offer:
         attempt: 0 for a step's first tasks; then those that take the place of tasks which a filter dropped.
         seed: What `generator` draws from.
         names: The categories' names, by hash.
+        kept: How many of them, the last, are problems that a memory has kept; those before are the task's own.
         recall: ``recall(name)`` is what the method's memory of that name knows of the tasks, ``[M]`` or ``[M, ...]``.
         value: ``value(head)`` is what a head of the policy says at the end of each task's prompt ``[M]``, without gradient.
     """
@@ -53,15 +55,40 @@ class Offer:
     attempt: int = 0
     seed: int = 0
     names: Mapping[int, str] = field(default_factory=dict)
+    kept: int = 0
     recall: Callable[[str], Tensor] = _no_memory
     value: Callable[[str], Tensor] = _no_head
 
     def __len__(self) -> int:
         return len(self.task)
 
+    def number(self, name: str) -> int:
+        """The number of a category; -1 if no task offered has it."""
+        return next((number for number, own in self.names.items() if own == name), -1)
+
     def generator(self, part: Part) -> np.random.Generator:
         """Random numbers for a part for which one to a task is not enough; the same at every call."""
         return np.random.default_rng((self.seed, zlib.crc32(type(part).__name__.encode())))
+
+
+@dataclass(frozen=True, eq=False)
+class KeptProblems:
+    """Problems that a memory keeps, as curricula may know them. None is made again before it is chosen.
+
+    Fields:
+        task: ``[K]`` integers, the hash of each.
+        category: The name of each one's category, empty where it has none.
+        difficulty: ``[K]``, NaN where nobody knows it.
+        problem: ``problem(place)`` is the one at a place (`upslope.tasks.text.Problem`).
+    """
+
+    task: Tensor
+    category: Sequence[str]
+    difficulty: Tensor
+    problem: Callable[[int], Any]
+
+    def __len__(self) -> int:
+        return len(self.task)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +125,20 @@ class Order:
         return ""
 
 
+class Curriculum(Part):
+    """Which tasks next, and how many answers to each: an `Order` for the `Offer` of a step."""
+
+    scope = "step"
+    candidates: int
+    """Tasks drawn for each one that a step wants; 1 leaves nothing to choose, only how often each is answered."""
+
+    def check_sizes(self, tasks: int, samples: int) -> None:
+        """Refuses sizes of a step, tasks and answers to each, with which it cannot do what it promises."""
+
+    def __call__(self, offer: Offer) -> Order:
+        raise NotImplementedError
+
+
 def draw_by_weight(offer: Offer, weight: Tensor) -> Order:
     """As many tasks as are wanted, drawn by weight ``[M]`` without replacement (Gumbel's race); weights need not sum to one."""
     weight = weight.double()
@@ -106,7 +147,7 @@ def draw_by_weight(offer: Offer, weight: Tensor) -> Order:
     return Order(order, why={"weight": weight[order]})
 
 
-def nearest(offer: Offer, distance: Tensor, why: Mapping[str, Tensor]) -> Order:
+def take_nearest(offer: Offer, distance: Tensor, why: Mapping[str, Tensor]) -> Order:
     """The tasks of the smallest distance ``[M]``, as many as are wanted, in the order offered; of equal ones those offered first.
 
     Args:

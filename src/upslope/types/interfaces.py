@@ -13,12 +13,13 @@ import numpy as np
 from torch import Tensor, nn
 
 from upslope.types.batch import Trajectories, View
-from upslope.types.curriculum import Offer, Order
+from upslope.types.curriculum import KeptProblems, Offer, Order
 from upslope.types.part import Metrics
 from upslope.types.sampling import Completions, Sampling
 
 if TYPE_CHECKING:
-    from upslope.types.slots import ModelView, Probe, State
+    from upslope.types.probes import Probe
+    from upslope.types.slots import ModelView, State
 
 
 class Policy(Protocol):
@@ -123,8 +124,12 @@ class TaskRollout(Rollout, Protocol):
     def refill(self, step: int, attempt: int, tasks: int) -> Trajectories:
         """Rows of so many other tasks, in place of some that were dropped."""
 
-    def choose(self, step: int, attempt: int, tasks: int, candidates: int, decide: Callable[[Offer], Order]) -> Trajectories:
-        """Rows of the tasks that ``decide`` orders, of an offer of ``candidates`` times as many as the ``tasks`` wanted."""
+    def choose(
+        self, step: int, attempt: int, tasks: int, candidates: int, decide: Callable[[Offer], Order],
+        kept: KeptProblems | None = None,
+    ) -> Trajectories:  # fmt: skip
+        """Rows of the tasks that ``decide`` orders, of an offer of ``candidates`` times as many as the ``tasks`` wanted, and of the
+        problems that the method's memories have kept."""
 
     def teacher(self, rows: Trajectories) -> Trajectories:
         """A reference answer to the task of each group, scored, with nobody's log-probabilities."""

@@ -15,7 +15,7 @@ from types import MappingProxyType, ModuleType
 
 from upslope.errors import MethodError, Remark, UserError, did_you_mean
 from upslope.plugins import PARTS, Plugin, missing, normalised, plugins
-from upslope.types import learned, slots, stages
+from upslope.types import learned, probes, slots, stages
 from upslope.types.part import Part
 
 HOMES = (
@@ -24,6 +24,7 @@ HOMES = (
     "upslope.policies.control.networks",
     "upslope.policies.views",
     "upslope.rollout.acting",
+    "upslope.rollout.categories",
     "upslope.rollout.given",
     "upslope.rollout.sampled",
     "upslope.rollout.vine",
@@ -63,7 +64,7 @@ KINDS: Mapping[str, type[Part]] = MappingProxyType(
         "term": slots.LossTerm,
         "stage": stages.TrainingStage,
         "controller": slots.Controller,
-        "probe": slots.Probe,
+        "probe": probes.Probe,
     }
 )
 """The word that files have for a kind of parts, and the class that these derive from. A word stays, whatever becomes of the class.

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
-import torch
+import numpy as np
 from torch import Tensor
 
-from upslope.errors import MethodError
-from upslope.plain_data import JsonDict
-from upslope.types.batch import Batch, Trajectories, View, decision_keys, salt
-from upslope.types.curriculum import Offer, Order
+from upslope.plain_data import JsonDict, Prompt
+from upslope.types.batch import Batch, Trajectories, View
+from upslope.types.curriculum import Curriculum as Curriculum
+from upslope.types.curriculum import KeptProblems
 from upslope.types.part import Head, Metrics, Part
 
 if TYPE_CHECKING:
@@ -54,19 +54,9 @@ class Memory(Part, Stateful):
         """What is known of these tasks, or of these categories, ``[M]``; one never seen gets what the memory starts with."""
         raise NotImplementedError
 
-
-class Curriculum(Part):
-    """Which tasks next, and how many answers to each: an `Order` for the `Offer` of a step."""
-
-    scope = "step"
-    candidates: int
-    """Tasks drawn for each one that a step wants; 1 leaves nothing to choose, only how often each is answered."""
-
-    def check_sizes(self, tasks: int, samples: int) -> None:
-        """Refuses sizes of a step, tasks and answers to each, with which it cannot do what it promises."""
-
-    def __call__(self, offer: Offer) -> Order:
-        raise NotImplementedError
+    def problems(self, state: State) -> KeptProblems | None:
+        """Problems that it keeps, for curricula to choose among beside the task's own; most memories keep none."""
+        return None
 
 
 class RolloutPlan(Part):
@@ -113,6 +103,12 @@ class DataContext(Protocol):
     @property
     def task(self) -> Any:
         """What the problems are of (`upslope.tasks.text.TextTask`)."""
+
+    def fits(self, prompts: Sequence[Prompt]) -> list[bool]:
+        """Which prompts leave room for an answer."""
+
+    def rng(self) -> np.random.Generator:
+        """Random numbers of this step for the part, the same at every call."""
 
 
 class Data(Part):
@@ -185,47 +181,6 @@ class Network(PolicyPart):
     def build(self, task: object, seed: int) -> object:
         """The policy for a task's observations and actions, untrained, with weights drawn from the seed."""
         raise NotImplementedError
-
-
-class Probe(Part):
-    """Something a policy computes for each decision inside its forward pass; the column has the probe's ``name``.
-
-    The objective never sees a vocabulary: what takes logits, hidden states or the head is in here, on a chunk of decisions.
-    """
-
-    name: ClassVar[str]
-    differentiable: ClassVar[bool] = False
-    """Whether a loss may descend the column: its gradient then goes through the chunk's logits, which the backward pass computes
-    again. The column of any other probe is a constant."""
-
-    def width(self) -> int:
-        """How many numbers it holds for a decision beside those of the vocabulary; chunks are the smaller for it."""
-        return 0
-
-    def __call__(self, chunk: ProbeInputs) -> Tensor:
-        """The column ``[M]`` of the chunk's decisions."""
-        raise NotImplementedError
-
-
-class ProbeInputs(NamedTuple):
-    """What a probe sees: a chunk of ``M`` decisions inside a language model's forward pass."""
-
-    logits: Tensor
-    """``[M, V]`` float32 or better, at the recorded temperature."""
-    hidden: Tensor
-    """``[M, D]``: what the head turned into logits."""
-    action: Tensor
-    """``[M]`` ids."""
-    advantage: Tensor
-    """``[M]``, zero where there is none yet."""
-    key: Tensor | None = None
-    """``[M]`` integers that name each decision of this update: what `uniforms` draws from."""
-
-    def uniforms(self, probe: Probe, count: int) -> Tensor:
-        """Random numbers in [0, 1) ``[M, count]`` for a probe: a function of the decision, the update and the kind of probe."""
-        if self.key is None:
-            raise MethodError(f"{type(probe).__name__} draws random numbers, and these rows have no keys to draw them from.")
-        return decision_keys(self.key + salt(type(probe).__name__), count).to(torch.float64) / (1 << 53)
 
 
 class Reward(Part):

@@ -11,7 +11,7 @@ fdiv_sft = sft.derive(
     formula="L = -(1/Σ_i T_i) Σ_i T_i φ(r_i)/β,   r_i = (β/T_i) Σ_t log(π/π_start),   φ(r) = r - r²/4",
     use_when="fine-tuning on demonstrations comes before preferences or RL, and must not lead far from the model it starts from",
     surrogate=ImplicitReward(),
-    notes="surrogate.divergence chooses φ; total-variation is sft. The table of φ is derived, not read in the paper. The paper's reward is "
-    "of whole answers, whose sum of log-ratios has no bound: here it is the mean over tokens (surrogate.unit). The loss is divided by "
-    "β, so that β sets when learning fades and not the size of a step.",
+    notes="surrogate.divergence chooses φ; total-variation is sft. The table of φ is derived, not read in the paper. The paper's "
+    "reward is of whole answers, whose sum of log-ratios has no bound: here it is the mean over tokens (surrogate.unit). The loss "
+    "is divided by β, so that β sets when learning fades and not the size of a step.",
 )

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from upslope.errors import MethodError
 from upslope.objective.base import Branch, Notes, Surrogate
 from upslope.objective.ratio import LOG_LIMIT
 from upslope.objective.surrogate.clip import advantage_of, finite_logp
@@ -65,7 +66,7 @@ class ImplicitReward(Surrogate):
     straight line. :math:`\beta` divides the loss, so that the gradient at the start does not depend on it.
 
     Fields:
-        divergence: see the table. ``forward-kl`` begins outside of its domain, with :math:`1/edge` times the gradient of the others.
+        divergence: see the table. ``forward-kl`` begins outside of its domain, with :math:`1/edge` times the gradient of SFT.
         unit: what has a reward: each ``"token"``, or an answer as a whole, with the ``"mean"`` or the ``"sum"`` of log-ratios.
         beta: larger fades sooner.
         edge: how far inside its domain the straight line ends. Smaller gives more weight to what the policy has unlearned.
@@ -111,6 +112,9 @@ class ImplicitReward(Surrogate):
     @torch.no_grad()
     def reward(self, batch: Batch) -> Tensor:
         """The implicit reward of each decision, or of its answer, ``[N, T]``."""
+        if "start" not in batch.reference:
+            found = ", ".join(batch.reference) or "no reference"
+            raise MethodError(f"an implicit reward compares with 'start'; this batch has {found}.")
         log = finite_logp(batch) - batch.reference["start"].logp
         log = torch.where(log.isfinite() & (batch.sampled > 0), log, 0.0)
         if self.unit == "token":

@@ -29,7 +29,7 @@ from upslope.runtime.settings import Settings, check_domain, check_names
 from upslope.runtime.toml_files import parse_toml
 from upslope.setting_up import set_up
 from upslope.tasks import domain_of, plugin_of
-from upslope.tasks.kinds import kind_of
+from upslope.tasks.kinds import kind_of, mixture_of
 from upslope.types import Method
 from upslope.types.part_text import as_text
 
@@ -287,7 +287,9 @@ def check_agrees(cell: Cell, path: Path, checked: Checked) -> None:
         digests = {cell.task: files.digests.get(files.name)} if as_given else files.digests
         wanted |= {"task": cell.task if as_given else files.name, "data": digests}
     elif ".py:" not in cell.task:
-        wanted["task"] = full_name(cell.task, plugin_of(cell.task))
+        pieces = mixture_of(cell.task)
+        names = [DataFiles.at(each).name if kind_of(each) == "data" else full_name(each, plugin_of(each)) for each in pieces]
+        wanted["task"] = "+".join(names)
     was, now = flat({**table, "method": _without_texts(table["method"])}), flat(wanted)
     for key, value in now.items():
         if value is not None and was.get(key) != value and str(was.get(key)) != str(value):

@@ -1,7 +1,7 @@
 // The pieces of the rollout view: the list of groups, a group's heading, a sample's card.
 
 import { h } from "./dom.js";
-import { count, number, plural } from "./format.js";
+import { count, number, plural, words } from "./format.js";
 import { clippedShare, written } from "./rollout_data.js";
 import { Preview, visible } from "./tokens.js";
 
@@ -94,6 +94,8 @@ export function groupHead(group) {
         h("bdi", { class: "said" }, ...visible(String(group.answer))),
       ),
     group.gate && h("span", { class: "chip" }, gateWords(group.gate)),
+    group.chosen && h("span", { class: "chip" }, chosenWords(group.chosen)),
+    group.made_from && h("span", { class: "chip" }, `made from ${oneLine(group.made_from)}`),
     group.constant && !taught(group) && h("span", { class: "chip warn" }, "zero variance: no signal"),
   );
 }
@@ -113,6 +115,12 @@ function gateWords({ solved, own, off_policy: reinforced, imitation }) {
   const open = sources.filter(([weight]) => weight > 0);
   const said = open.map(([weight, what]) => (weight === 1 ? what : `${what} (${number(weight)})`));
   return `${plural(solved, "right answer")}: learns from ${said.join("; ") || "nothing"}`;
+}
+
+/** Why a curriculum chose the problem, in words. */
+function chosenWords(chosen) {
+  const facts = Object.entries(chosen).map(([name, value]) => `${words(name)} ${typeof value === "number" ? number(value) : value}`);
+  return `chosen: ${facts.join(", ")}`;
 }
 
 /** The named parts of these samples' reward, a column each: the task's own is the reward itself. */
@@ -193,6 +201,20 @@ export function sampleLines(all, row, beside, actions) {
   return { element, strips };
 }
 
+const SOURCES = { further: "sampled in a further turn" };
+const LEARNED_IN = { asked: "learned from there", problem: "learned behind the plain prompt", nothing: "not learned from" };
+
+/** The prompt that an answer was sampled in, where that is not the problem's own, and where it was learned from. */
+function sampledIn(sample) {
+  return h(
+    "div",
+    { class: "prompt" },
+    h("span", { class: "label" }, "sampled in"),
+    h("bdi", { class: "said" }, ...visible(sample.asked)),
+    h("span", { class: "chip" }, LEARNED_IN[sample.turn] ?? sample.turn),
+  );
+}
+
 /** What is known of one sample, above its tokens. */
 export function sampleHead(sample) {
   const clipped = clippedShare(sample);
@@ -214,7 +236,9 @@ export function sampleHead(sample) {
         { class: `chip ${sample.finish === "length" ? "warn" : ""}` },
         sample.finish === "length" ? "cut at the length limit" : `ended: ${sample.finish}`,
       ),
-    sample.source && sample.source !== "fresh" && h("span", { class: "chip warn" }, sample.source),
+    sample.source && sample.source !== "fresh" && h("span", { class: "chip warn" }, SOURCES[sample.source] ?? sample.source),
+    sample.hint_level > 0 && h("span", { class: "chip" }, `hint level ${count(sample.hint_level)}`),
+    sample.asked && sampledIn(sample),
     sample.kept === false && h("span", { class: "chip bad" }, "dropped by a filter"),
   );
 }

@@ -1,0 +1,1 @@
+"""Methods that choose, or make, the problems they learn from."""
