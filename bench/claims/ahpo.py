@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from half_known import BED, EASY_ACCURACY, HARD_ACCURACY, SETTINGS, HalfKnown
-from harness import Statement, Variant, average, extra, final, main
-
-ENTROPY = "mean entropy"
+from half_known import BED, DISTINCT, EASY_ACCURACY, HARD_ACCURACY, SETTINGS, HalfKnown, gated
+from harness import Statement, Variant, extra, main
 
 CLAIM = HalfKnown(
     name="ahpo",
     title="ahpo and hpt on easy and impossible problems",
     about="""Both papers say that imitation should come in where the policy cannot help itself, and only there. The model can
     reverse two letters and was never shown five; problems of both lengths are mixed, each with a demonstration. Reinforcement
-    alone has nothing to learn from on the long ones. AHPO adds imitation to a group without a right answer and keeps its samples; HPT
-    drops them. `always` imitates every group beside its samples, which is said to wear down what the policy does otherwise:
-    its entropy should end lower. `never` is AHPO without imitation.""",
+    alone has nothing to learn from on the long ones. AHPO adds imitation to a group without a right answer and keeps its samples;
+    HPT drops them. `always` imitates every group beside its samples, which should make its answers more alike. `never` is AHPO
+    without imitation.""",
     variants={
         "never": Variant("ahpo", {"data.gate.needed": 0}),
         "sft": Variant("sft"),
@@ -27,18 +25,16 @@ CLAIM = HalfKnown(
     measures={
         EASY_ACCURACY: extra("easy"),
         HARD_ACCURACY: extra("hard"),
-        "final share of gated groups": final("gated_groups"),
-        ENTROPY: average("entropy"),
+        "final share of gated groups": gated,
+        DISTINCT: extra("distinct"),
     },
     statements=[
         Statement("never", "accuracy on hard problems below", 0.05, HARD_ACCURACY, higher=False),
         Statement("ahpo", "accuracy on hard problems above that without imitation,", "never", HARD_ACCURACY),
         Statement("hpt", "accuracy on hard problems above that without imitation,", "never", HARD_ACCURACY),
         Statement("ahpo", "accuracy on hard problems at most 0.1 below that of", "hpt", HARD_ACCURACY, margin=0.1),
-        Statement(
-            "ahpo", "accuracy on easy problems at most 0.05 below that without imitation,", "never", EASY_ACCURACY, margin=0.05
-        ),
-        Statement("ahpo", "entropy above that with imitation", "always", ENTROPY),
+        Statement("ahpo", "accuracy on easy problems at most 0.05 below that of", "never", EASY_ACCURACY, margin=0.05),
+        Statement("ahpo", "more distinct answers than with imitation", "always", DISTINCT),
     ],
     seeds=5,
     chosen="""Nothing was varied; one short run on seed 100 showed that everything runs.""",

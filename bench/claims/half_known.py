@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from harness import ROOT, Cell, Claim, TextBed
+from harness import ROOT, Cell, Claim, Result, TextBed
 
 from upslope.policies import load_language_model
 from upslope.rollout.evaluation import evaluate_text
@@ -40,12 +41,25 @@ def make_half_known(folder: Path, steps: int = 120) -> None:
 
 
 def both_lengths(run: Any) -> dict[str, float]:
-    """For `TextBed.after`: greedy accuracy on held-out problems of each kind."""
+    """For `TextBed.after`: greedy accuracy on held-out problems of each kind; and what samples of hard ones give."""
     found = {}
     for name, spec in (("easy", EASY), ("hard", HARD)):
-        answers = evaluate_text(load_task(spec), run.policy, problems=200, max_tokens=8).correct
+        answers = evaluate_text(load_task(spec), run.policy, problems=100, max_tokens=8).correct
         found[name] = sum(map(sum, answers)) / len(answers)
-    return found
+    return found | {"distinct": eight_samples(load_task(HARD), run.policy)["distinct"]}
+
+
+def eight_samples(task: Any, policy: Any) -> dict[str, float]:
+    """``sampled`` accuracy, and ``distinct`` answers among 8 samples of a held-out problem, right or wrong."""
+    found = evaluate_text(task, policy, problems=50, max_tokens=8, samples=8, temperature=1.0)
+    right = [sum(each) / len(each) for each in found.correct]
+    return {"sampled": sum(right) / len(right), "distinct": sum(len(set(said)) for said in found.responses) / len(right)}
+
+
+def gated(result: Result, steps: int = 10) -> float:
+    """Share of groups that imitated in the last steps; 0 where there is no gate."""
+    share = result.curve("gated_groups")[-steps:]
+    return 0.0 if np.isnan(share).all() else float(np.nanmean(share))
 
 
 class HalfKnown(Claim):
@@ -69,3 +83,4 @@ SETTINGS = {
     "record": "none",
 }
 EASY_ACCURACY, HARD_ACCURACY = "accuracy on easy problems", "accuracy on hard problems"
+DISTINCT = "distinct answers to a hard problem, of 8"

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from harness import Claim, Result, Statement, TextBed, Variant, final, main
+from half_known import eight_samples, gated
+from harness import Claim, Result, Statement, TextBed, Variant, extra, main
 
 ACCURACY = "held-out accuracy"
 FALL = "fall of the share of gated groups"
+
+
+def samples_of(run: Any) -> dict[str, float]:
+    return eight_samples(run.components.task, run.policy)
 
 
 def accuracy(result: Result) -> float:
@@ -35,7 +42,7 @@ CLAIM = Claim(
         "hpt-soft": Variant("hpt-soft"),
         "hpt": Variant("hpt"),
     },
-    bed=TextBed("reverse"),
+    bed=TextBed("reverse", after=samples_of),
     settings={
         "warm_start": 0.0,
         "steps": 120,
@@ -51,9 +58,9 @@ CLAIM = Claim(
     measures={
         ACCURACY: accuracy,
         FALL: fall,
-        "final share of gated groups": final("gated_groups"),
-        "final reward of samples": final("reward"),
-        "final entropy": final("entropy"),
+        "final share of gated groups": gated,
+        "accuracy of samples": extra("sampled"),
+        "distinct answers, of 8": extra("distinct"),
     },
     statements=[
         Statement("grpo", "accuracy below", 0.05, ACCURACY, higher=False),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from half_known import BED, EASY_ACCURACY, HARD_ACCURACY, SETTINGS, HalfKnown
-from harness import Statement, Variant, average, extra, main
+from half_known import BED, DISTINCT, EASY_ACCURACY, HARD_ACCURACY, SETTINGS, HalfKnown
+from harness import Statement, Variant, extra, main
 
 PLAIN = {"surrogate.demonstrated.form": "plain"}
 
@@ -17,7 +17,7 @@ CLAIM = HalfKnown(
     variants={"dr-grpo": Variant("dr-grpo"), "not bent": Variant("luffy", PLAIN), "luffy": Variant("luffy")},
     bed=BED,
     settings=SETTINGS,
-    measures={EASY_ACCURACY: extra("easy"), HARD_ACCURACY: extra("hard"), "mean entropy": average("entropy")},
+    measures={EASY_ACCURACY: extra("easy"), HARD_ACCURACY: extra("hard"), DISTINCT: extra("distinct")},
     statements=[
         Statement("luffy", "accuracy on hard problems above that of", "dr-grpo", HARD_ACCURACY),
         Statement("luffy", "accuracy on hard problems above that", "not bent", HARD_ACCURACY),
