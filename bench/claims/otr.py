@@ -15,12 +15,13 @@ CLAIM = TwoSkills(
     Here a small model has been trained on two skills, {SHARE} rows in 64 of `{TAUGHT}` and the rest of `{KNOWN}`, so that it knows
     the second well and the first a little. It is fine-tuned on solutions of the first alone. Accuracies are of greedy answers to
     held-out problems. `temperature 1` samples as the policy itself would: the mean gradient is then that of sft times 1.1 times the
-    token's probability.""",
+    token's probability; `no penalty` pays nothing for other tokens instead of -0.1.""",
     variants={
         "sft": Variant("sft"),
         "sft, a third of the learning rate": Variant("sft", settings={"lr": 1e-4}),
         "otr": Variant("otr"),
         "otr, temperature 1": Variant("otr", {"surrogate.temperature": 1.0}),
+        "otr, no penalty": Variant("otr", {"surrogate.wrong": 0.0}),
     },
     bed=TextBed(TAUGHT, MODEL, after=both_skills),
     settings={"steps": 80, "lr": 3e-4, "tasks_per_step": 64, "eval_problems": 300, "checkpoint_every": 1000, "warm_start": 0.0},
@@ -42,7 +43,9 @@ CLAIM = TwoSkills(
     ],
     curves={"loss": "loss", "kl_start": "movement on the demonstrations"},
     seeds=6,
-    chosen="""""",
+    chosen="""The model was made with 3, 6 and 8 rows of the taught skill in a batch, and 6 kept, as it then knows a little of it
+    (0.27 of the answers right). Steps and learning rates were the first tried, on seed 100; nothing was varied after that, but for the
+    variant without a penalty, which was added.""",
 )
 
 if __name__ == "__main__":

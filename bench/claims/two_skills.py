@@ -22,7 +22,7 @@ from upslope.types import Sampling
 TAUGHT, KNOWN = "reverse:length=4", "sort:length=4"
 """What is fine-tuned on, and what should not be forgotten over it."""
 MODEL = os.path.relpath(ROOT / "build" / "two-skills")
-SHARE = 3
+SHARE = 6
 """Rows of the fine-tuned skill in each batch of 64 that the model is made from."""
 STEPS = 250
 
