@@ -24,10 +24,11 @@ from upslope import method as find_method
 from upslope.errors import UserError
 from upslope.learners.base import needs_start
 from upslope.learners.policy_gradient import PolicyGradient
+from upslope.rollout.choosing import Candidate, Choices, category_id, offered
 from upslope.runtime.seeding import generator, mix, numpy_generator, uniforms
 from upslope.runtime.settings import Settings, check_names
 from upslope.runtime.threads import use_threads
-from upslope.types import UNCUT, Ended, Method, Metrics, Source, Trajectories, View
+from upslope.types import UNCUT, Ended, Method, Metrics, Offer, Order, Source, Trajectories, View
 
 __all__ = ["Corrupted", "Exact", "Flipped", "GoodArms", "Lock", "Noisy", "Reward", "TableBed", "TablePolicy", "TableRollout",
            "TableRun", "Wrapped", "train_table"]  # fmt: skip
@@ -47,7 +48,7 @@ class TableRollout:
     """Groups of answers in contexts drawn by counter: the same seed and step give the same contexts and the same noise."""
 
     domain = "text"
-    provides = frozenset({"group", "label.answer", "segment.item", "ended"})
+    provides = frozenset({"group", "label.answer", "label.category", "segment.item", "ended"})
     resumes_anywhere = True
     traced = True
 
@@ -55,6 +56,7 @@ class TableRollout:
         self.policy, self.bed, self.tasks, self.samples, self.seed = policy, policy.bed, tasks, samples, seed
         self.older = [policy.logits().detach()]
         """What the last ``lag + 1`` steps began with, newest last."""
+        self.choices = Choices()
 
     def collect(self, step: int) -> Trajectories:
         return self.refill(step, 0, self.tasks)
@@ -66,18 +68,34 @@ class TableRollout:
         order = np.concatenate([random.permutation(self.bed.contexts) for _ in range(rounds)])
         return self.answers(torch.from_numpy(order[:tasks]), step, attempt)
 
-    def choose(self, step: int, attempt: int, tasks: int, candidates: int, weigh: Callable[[Tensor], Tensor]) -> Trajectories:
-        """Contexts drawn by weight without replacement, among ``candidates`` times as many as are wanted."""
+    def choose(self, step: int, attempt: int, tasks: int, candidates: int, decide: Callable[[Offer], Order]) -> Trajectories:
+        """The contexts that ``decide`` orders, of an offer of ``candidates`` times as many as are wanted. A value of ``known`` is a
+        category."""
         random = numpy_generator(self.seed, "tasks", step, attempt)
         found = torch.from_numpy(random.permutation(self.bed.contexts)[: tasks * candidates])
-        weights = weigh(found).double().numpy()
-        order = np.argsort(-(np.log(np.maximum(weights, 1e-300)) + random.gumbel(size=len(found))), kind="stable")
-        return self.answers(found[torch.from_numpy(order[:tasks])], step, attempt)
+        told = [Candidate(context, self.category(context), context % self.levels) for context in found.tolist()]
+        offer = dataclasses.replace(
+            offered(told, torch.from_numpy(random.random(len(found))), tasks, self.samples),
+            attempt=attempt,
+            max_tokens=self.bed.positions,
+            seed=mix(self.seed, "choose", step, attempt),
+            value=lambda head: self.policy.heads[head].detach()[found, 0, 0],
+        )
+        order = decide(offer)
+        return self.answers(found[order.chosen], step, attempt, self.choices.add(offer, order).each)
 
-    def answers(self, chosen: Tensor, step: int, attempt: int) -> Trajectories:
+    @property
+    def levels(self) -> int:
+        return len(self.bed.known) if isinstance(self.bed.known, tuple) else 1
+
+    def category(self, context: int) -> str:
+        return f"level {context % self.levels}" if self.levels > 1 else ""
+
+    def answers(self, chosen: Tensor, step: int, attempt: int, each: list[int] | None = None) -> Trajectories:
         """A group of sampled answers in each of these contexts."""
         bed, counters = self.bed, (step, attempt)
-        context = chosen.repeat_interleave(self.samples)
+        sizes = torch.tensor(each or [self.samples] * len(chosen))
+        context = chosen.repeat_interleave(sizes)
         noise = uniforms((len(context), bed.positions), self.seed, "tokens", *counters)
         table = self._sampler(step)
         tokens = inverse_sample(table[context].exp(), noise)
@@ -86,7 +104,7 @@ class TableRollout:
         rows = self._rows(context, tokens, sampled, luck)
         entropy = -(table.exp() * table).sum(2)[context]
         behavior = View(table[context.unsqueeze(1), self.policy.places, tokens] * sampled, entropy * sampled)
-        group = torch.arange(len(chosen)).repeat_interleave(self.samples) + attempt * 1_000_000
+        group = torch.arange(len(chosen)).repeat_interleave(sizes) + attempt * 1_000_000
         rows = rows.replace(behavior=behavior, group=group)
         return rows.replace(proximal=self._as_proximal(rows)) if bed.ratio_to_sampler else rows
 
@@ -118,7 +136,10 @@ class TableRollout:
             temperature=torch.full_like(sampled, bed.temperature),
             ended=last * ends,
             bootstrap=torch.zeros_like(sampled),
-            label={"answer": bed.reward.answer(context, tokens)},
+            label={
+                "answer": bed.reward.answer(context, tokens),
+                "category": torch.tensor([category_id(self.category(each)) for each in context.tolist()]),
+            },
             segment={"item": (torch.arange(bed.positions) * bed.items // bed.positions).repeat(len(context), 1)},
             horizon=bed.positions,
             inputs=TableInputs(context),
@@ -158,7 +179,7 @@ class TableRollout:
         return batches[0].replace(**{name: joined([getattr(batch, name) for batch in batches]) for name in names})
 
     def metrics(self) -> Metrics:
-        return {}
+        return self.choices.metrics()
 
     def sync(self) -> None:
         self.older = [*self.older, self.policy.logits().detach()][-self.bed.lag - 1 :]

@@ -32,11 +32,18 @@ def soft_minimum(values: Tensor, softness: float) -> Tensor:
     return -softness * (spread - math.log(values.shape[-1]))
 
 
+class DetachedLinear(nn.Linear):
+    """A linear output whose gradient ends at its own weights."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden.detach())
+
+
 def make_head(head: Head, width: int, seed: int, name: str) -> nn.Module:
     """A head in float32, its weights drawn from the seed and its bias zero."""
     made: nn.Module
     if head.outputs == 1:
-        made = linear = nn.utils.skip_init(nn.Linear, width, 1)
+        made = linear = nn.utils.skip_init(DetachedLinear if head.detached else nn.Linear, width, 1)
     else:
         made = SoftMinimum(width, head.outputs, head.softness)
         linear = made.outputs

@@ -62,6 +62,10 @@ class Offer:
     def __len__(self) -> int:
         return len(self.task)
 
+    def number(self, name: str) -> int:
+        """The number of a category; -1 if no task offered has it."""
+        return next((number for number, own in self.names.items() if own == name), -1)
+
     def generator(self, part: Part) -> np.random.Generator:
         """Random numbers for a part for which one to a task is not enough; the same at every call."""
         return np.random.default_rng((self.seed, zlib.crc32(type(part).__name__.encode())))

@@ -109,7 +109,9 @@ class Head:
     Fields:
         outputs: more than one are combined into their soft minimum.
         softness: of that minimum; small takes the smallest, large the mean.
+        detached: its loss does not reach the policy: only the head learns from it.
     """
 
     outputs: int = 1
     softness: float = 1.0
+    detached: bool = False

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Memory, State
+from upslope.objective.memory.table import empty, looked_up, merged
 from upslope.types import Batch, Metrics
 
 
@@ -54,8 +55,7 @@ class SuccessTracker(Memory):
             )
 
     def init(self) -> State:
-        empty = torch.zeros(0, dtype=torch.float64)
-        return {"task": torch.zeros(0, dtype=torch.int64), "success": empty, "failure": empty.clone()}
+        return empty("success", "failure")
 
     def recall(self, state: State, tasks: Tensor) -> Tensor:
         success, failure, _ = self._known(state, tasks)
@@ -78,25 +78,9 @@ class SuccessTracker(Memory):
             share = (earned + 0.5) / (answers + 1)
             weight = 1 / (1 - self.low)
             success, failure = torch.where(fresh, weight * share, success), torch.where(fresh, weight * (1 - share), failure)
-        return _merged(state, seen, {"success": success, "failure": failure})
+        return merged(state, seen, {"success": success, "failure": failure})
 
     def _known(self, state: State, tasks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Successes and failures of these tasks, the prior for those never seen, and which were seen."""
-        start = torch.full(tasks.shape, self.prior, dtype=torch.float64, device=tasks.device)
-        names = state["task"].to(tasks.device)
-        if not len(names):
-            return start, start.clone(), torch.zeros_like(tasks, dtype=torch.bool)
-        place = torch.searchsorted(names, tasks).clamp(max=len(names) - 1)
-        known = names[place] == tasks
-        return *(torch.where(known, state[name].to(tasks.device)[place], start) for name in ("success", "failure")), known
-
-
-def _merged(state: State, tasks: Tensor, columns: dict[str, Tensor]) -> State:
-    """The state with these tasks' columns in place of what it knew of them."""
-    names = torch.unique(torch.cat([state["task"], tasks]))
-    merged: State = {"task": names}
-    for name, column in columns.items():
-        merged[name] = torch.zeros(len(names), dtype=torch.float64)
-        merged[name][torch.searchsorted(names, state["task"])] = state[name]
-        merged[name][torch.searchsorted(names, tasks)] = column
-    return merged
+        columns, known = looked_up(state, tasks, {"success": self.prior, "failure": self.prior})
+        return columns["success"], columns["failure"], known

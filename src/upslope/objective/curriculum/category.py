@@ -1,0 +1,49 @@
+"""Which tasks next? Those of categories that teach most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from upslope.objective.base import Curriculum
+from upslope.types import Offer, Order
+
+
+@dataclass(frozen=True)
+class ByCategory(Curriculum):
+    r"""A category for each task of the step, then the next task of that category (SEC's bandit).
+
+    .. math::  P(c) = \frac{e^{Q_c / \tau}}{\sum_k e^{Q_k / \tau}}
+
+    over the categories of which candidates are left: a category with too few of them gives its turn to the others.
+
+    Fields:
+        memory: what says how much each category taught (`CategoryGain`).
+        candidates: tasks drawn for each one taken. With C categories of equal size a step can be of one category alone from C on.
+        temperature: tau. Smaller follows the memory more closely; infinite takes all categories alike.
+    """
+
+    needs_of_task: ClassVar[frozenset[str]] = frozenset({"categories"})
+    ranges: ClassVar = {"candidates": "[1, inf)", "temperature": "(0, inf]"}
+
+    memory: str = "category"
+    candidates: int = 8
+    temperature: float = 1.0
+
+    def __call__(self, offer: Offer) -> Order:
+        gain = offer.recall(self.memory).double()
+        _, index = torch.unique(offer.category, return_inverse=True)
+        first = torch.zeros(int(index.max()) + 1, dtype=torch.int64).scatter_(0, index, torch.arange(len(offer)))
+        chance = (gain[first] / self.temperature).softmax(0)
+        waiting = [(index == category).nonzero().squeeze(1).tolist() for category in range(len(first))]
+        chosen: list[int] = []
+        for number in offer.generator(self).random(min(offer.wanted, len(offer))):
+            left = chance * torch.tensor([float(bool(tasks)) for tasks in waiting])
+            category = int(torch.searchsorted(left.cumsum(0), number * left.sum(), right=True).clamp_max(len(left) - 1))
+            if not waiting[category]:  # rounding at the end of the line, or chances too small for numbers
+                category = next(place for place, tasks in enumerate(waiting) if tasks)
+            chosen.append(waiting[category].pop(0))
+        taken = torch.tensor(sorted(chosen))
+        return Order(taken, why={"weight": chance[index[taken]], "gain": gain[taken]})
