@@ -15,7 +15,7 @@ import upslope as up
 from upslope.methods import catalogue
 from upslope.run import Run
 from upslope.run import start as start_run
-from upslope.testing.runs import Breaks, Crash, Ground, result, sums
+from upslope.testing.runs import VARIED, Breaks, Crash, Ground, needs_variants, result, sums
 from upslope.testing.runs import assert_same_run as assert_same
 
 TEXT = {
@@ -45,6 +45,8 @@ def train(tmp_path) -> Callable[..., Run]:
         method = catalogue()[name]
         if method.learner == "actor-critic":
             return start_run(Ground().plan(method, tmp_path, **settings), out=out, watcher=watcher)
+        if needs_variants(method):
+            settings = {"task": VARIED, **settings}
         return up.train(name, **{**(CONTROL if method.family == "control" else text), **settings}, out=out, watcher=watcher)
 
     return run

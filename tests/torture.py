@@ -30,7 +30,8 @@ CONTROL = [
     "--task", "gym:CartPole-v1", "--envs", "2", "--horizon", "64", "--passes", "2", "--eval-problems", "2",
     "--checkpoint-every", "3", "--eval-every", "7", "--steps", "40",
 ]  # fmt: skip
-METHODS = ("grpo", "dhpo", "remix", "spo-single-stream", "t-ppo", "polychromic", "safe", "pipo", "minirl-r2", "tempsamp-r1")
+METHODS = ("grpo", "dhpo", "remix", "spo-single-stream", "t-ppo", "polychromic", "safe", "pipo", "minirl-r2", "tempsamp-r1",
+           "sft+dhpo")  # fmt: skip
 CELLS = {
     **{method: ["train", method, *TEXT] for method in METHODS},
     "grpo with adapters": ["train", "grpo", *TEXT, "--lora", "2"],

@@ -202,6 +202,7 @@ from upslope.policies.views.routing import RoutingReplay as RoutingReplay
 from upslope.rollout.acting import EpsilonGreedy as EpsilonGreedy
 from upslope.rollout.acting import GaussianNoise as GaussianNoise
 from upslope.rollout.acting import UniformFirst as UniformFirst
+from upslope.rollout.categories import FromCategories as FromCategories
 from upslope.rollout.given import FromAnswers as FromAnswers
 from upslope.rollout.given import FromDocuments as FromDocuments
 from upslope.rollout.sampled import Sampled as Sampled

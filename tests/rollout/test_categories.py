@@ -39,9 +39,9 @@ def test_without_weights_all_categories_are_seen_equally_often():
 
 
 def test_weights_are_shares_of_a_step():
-    assert seen(FromCategories(categories=("b",), weights=(3.0,))) == {"a": 12, "b": 36}
-    assert seen(FromCategories(categories=("b",), weights=(0.0,))) == {"a": 48}
-    assert seen(FromCategories(categories=("nobody's",), weights=(9.0,))) == {"a": 24, "b": 24}
+    assert seen(FromCategories(mixture="b=3")) == {"a": 12, "b": 36}
+    assert seen(FromCategories(mixture=" b = 0 ")) == {"a": 48}
+    assert seen(FromCategories(mixture="nobody's=9")) == {"a": 24, "b": 24}
 
 
 def test_shares_that_are_no_whole_rows_are_rounded_by_chance():
@@ -59,15 +59,18 @@ def test_a_step_draws_the_same_again():
     assert rows() == rows()
 
 
-def test_what_cannot_be_is_refused():
-    with pytest.raises(MethodError, match=r"1 categories \('a',\) and 2 weights"):
-        FromCategories(categories=("a",), weights=(1.0, 2.0))
-    with pytest.raises(MethodError, match="a weight is 0 or more"):
-        FromCategories(categories=("a",), weights=(-1.0,))
+@pytest.mark.parametrize("mixture", ["a", "=1", "a=x", "a=-1", "a=nan", "a=1,b"])
+def test_what_is_no_mixture_is_refused(mixture):
+    with pytest.raises(MethodError, match=r"gives no category a weight of 0 or more. Write it as in 'conditional=2,factual=0.5'"):
+        FromCategories(mixture=mixture)
+
+
+def test_a_mixture_of_nothing_is_refused():
     with pytest.raises(UserError, match="no category of unequal has a weight above 0; it has a, b"):
-        seen(FromCategories(categories=("a", "b"), weights=(0.0, 0.0)))
+        seen(FromCategories(mixture="a=0,b=0"))
 
 
-def test_weights_can_be_set_by_their_path():
-    method = find("cap-cpt").with_knobs({"stages.cpt.rollout": "FromCategories(categories=('a', 'b'), weights=(1.0, 2.0))"})
-    assert method.stages[0].rollout == FromCategories(categories=("a", "b"), weights=(1.0, 2.0))
+def test_it_can_be_set_by_its_path():
+    method = find("cap-cpt").with_knobs({"stages.cpt.rollout.mixture": "a=1,b=2"})
+    assert method.stages[0].rollout == FromCategories(mixture="a=1,b=2")
+    assert FromCategories(mixture="a=1,b=2").weights() == {"a": 1.0, "b": 2.0}

@@ -260,7 +260,7 @@ def _set_text(value: object) -> str:
     if not isinstance(value, dict):
         return "none" if value is None else repr(value)
     fields = ", ".join(
-        f"{name}={f'({_set_text(item)},)' if isinstance(item, list) else _set_text(item)}"
+        f"{name}={f'({_set_text(item)},)' if isinstance(item, list) and item else '()' if item == [] else _set_text(item)}"
         for name, item in value.items()
         if name != "part"
     )

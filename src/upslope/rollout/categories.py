@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,26 +26,33 @@ class FromCategories(FromDocuments):
     A category of which a step's candidates hold no problem leaves its share to the others.
 
     Fields:
-        categories: those with a weight of their own, as the task's problems name them.
-        weights: one for each of them; larger is seen more often. All other categories weigh 1, so that without any all of them
-            are seen equally often.
+        mixture: weights of categories, by the names that the task's problems have for them, as in ``conditional=2,factual=0.5``:
+            larger is seen more often, 0 never. One that is not named weighs 1, so that without any all are seen equally often.
     """
 
     needs_of_task: ClassVar[frozenset[str]] = frozenset({"documents", "categories"})
 
-    categories: tuple[str, ...] = ()
-    weights: tuple[float, ...] = ()
+    mixture: str = ""
 
     def __post_init__(self) -> None:
-        if len(self.categories) != len(self.weights):
-            raise MethodError(f"FromCategories has {len(self.categories)} categories {self.categories} and {len(self.weights)} "
-                              f"weights {self.weights}; give each category its weight.")  # fmt: skip
-        if any(not weight >= 0 for weight in self.weights):
-            raise MethodError(f"FromCategories.weights are {self.weights}; a weight is 0 or more.")
+        self.weights()
+
+    def weights(self) -> dict[str, float]:
+        """The mixture as numbers."""
+        found: dict[str, float] = {}
+        for each in filter(None, self.mixture.split(",")):
+            category, _, weight = (word.strip() for word in each.rpartition("="))
+            try:
+                found[category] = float(weight)
+            except ValueError:
+                found[category] = -1.0
+            if not (category and 0 <= found[category] < math.inf):
+                raise MethodError(f"FromCategories.mixture is {self.mixture!r}, and {each!r} in it gives no category a weight of 0 "
+                                  "or more. Write it as in 'conditional=2,factual=0.5'.")  # fmt: skip
+        return found
 
     def build(self, task: Any, policy: Any, **sizes: Any) -> CategoryRollout:
-        mixture = dict(zip(self.categories, self.weights, strict=True))
-        return CategoryRollout(task, policy, window=self.window, mixture=mixture, **sizes)
+        return CategoryRollout(task, policy, window=self.window, mixture=self.weights(), **sizes)
 
 
 class CategoryRollout(DocumentRollout):

@@ -27,6 +27,7 @@ from upslope.tasks.giving import CURES
 from upslope.tasks.grounding import Grounding
 from upslope.tasks.interval import IntervalGrounding
 from upslope.tasks.kinds import DATA_SUFFIXES, Kind, domain_of, is_data_folder, is_known, kind_of, mixture_of
+from upslope.tasks.mixed import MixedTask
 from upslope.tasks.own import make_own
 from upslope.tasks.recommend import Recommend
 from upslope.tasks.rulebook import RulebookTask
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from upslope.tasks.gym import GymTask
 
 __all__ = [
-    "Problem", "Scores", "Split", "TaskInfo", "TextTask", "WithReward", "domain_of", "list_tasks", "load_task", "split_of",
+    "MixedTask", "Problem", "Scores", "Split", "TaskInfo", "TextTask", "WithReward", "domain_of", "list_tasks", "load_task",
+    "split_of",
 ]  # fmt: skip
 
 FAMILY: dict[str, type[EmbeddedTask]] = {
@@ -138,8 +140,6 @@ def _load_mixture(
     spec: str, pieces: tuple[str, ...], reward: Reward | None, test_data: str | Table | None, columns: str
 ) -> TextTask:
     """Each piece as it is loaded alone. A reward is for the files; without one among them, for all."""
-    from upslope.tasks.mixed import MixedTask
-
     if test_data is not None:
         raise TaskError(
             f"--test-data {test_data!r} goes with one file of problems, and {spec!r} mixes several tasks. Leave it out."

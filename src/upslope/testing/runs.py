@@ -44,6 +44,15 @@ LETTERS = "def score(prompts, responses, answers):\n    return [sum(map(str.isal
 """Pays an untrained model for letters, so that every group has a signal."""
 
 
+VARIED = "reverse:length=2"
+"""For methods that make problems of others, which no file can do."""
+
+
+def needs_variants(method: Method) -> bool:
+    """Whether a method makes harder, easier or other problems of those a task has."""
+    return any("variants" in part.needs_of_task for _, part in method.parts())
+
+
 def sums() -> list[dict[str, Any]]:
     """Problems with all that a method may ask of a task."""
     return [
@@ -81,7 +90,8 @@ class Ground:
         elif not task:
             (folder / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in sums()))
             (folder / "letters.py").write_text(LETTERS)
-            task, reward = str(folder / "data.jsonl"), f"{folder / 'letters.py'}:score"
+            task = VARIED if needs_variants(method) else str(folder / "data.jsonl")
+            reward = f"{folder / 'letters.py'}:score"
         control = task_domain(task) == "control"
         given = Settings(**{**(CONTROL if control else TEXT), **settings, **self.settings})
         return Plan(method, task, "tiny" if control else MODEL, given, reward_texts(reward))

@@ -26,7 +26,7 @@ cap_cpt = sft.derive(
         aggregate=TokenMean(),
     ),
     notes="Inferred from the abstract, which gives neither shares nor weights: half of the run and equal weights are ours "
-    "(stages.cpt.share, stages.cpt.rollout.weights). The texts of each category (restatements and questions of facts, "
+    "(stages.cpt.share, stages.cpt.rollout.mixture). The texts of each category (restatements and questions of facts, "
     "demonstrations of behaviours, worked branches of conditions) come with the task, as the documents of its problems; nothing is "
     "written by a model here. cap-cpt+poro goes on with RL, and both phases of cap-cpt then take half of the run.",
 )

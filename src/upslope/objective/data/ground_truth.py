@@ -20,6 +20,7 @@ class GroundTruth(Data):
     """
 
     text_only: ClassVar[bool] = True
+    needs_of_task: ClassVar[frozenset[str]] = frozenset({"answers"})
 
     def __call__(self, rows: Trajectories, context: DataContext) -> Trajectories:
         return joined(rows, keyed(rows, context.teacher(rows)), context)
