@@ -76,7 +76,7 @@ def test_the_value_is_read_at_the_end_of_prompts_and_told():
 
 @pytest.mark.slow
 def test_the_value_comes_to_know_which_prompts_succeed():
-    """Half of the problems always earn full marks, by the first of their letters, the others nothing."""
+    """Half of the problems always earn full marks, by the last of their letters, the others nothing."""
 
     class ByFirstLetter:
         def __init__(self, task):
@@ -87,7 +87,7 @@ def test_the_value_comes_to_know_which_prompts_succeed():
             return self.task.sample(*arguments)
 
         def score(self, problems, responses):
-            reward = [float(problem.prompt[1] < "f") for problem in problems]
+            reward = [float(problem.prompt[5] < "f") for problem in problems]
             return Scores(reward, [value == 1 for value in reward])
 
     settings = dataclasses.replace(SIZES, tasks_per_step=16, samples_per_task=2, steps=60, lr=1e-2, max_tokens=2)
@@ -97,6 +97,6 @@ def test_the_value_comes_to_know_which_prompts_succeed():
         made.step(step)
     problems = made.rollout.task.sample(200, "test", np.random.default_rng(0))
     value = made.rollout.prompt_values(problems, HEAD).sigmoid()
-    success = torch.tensor([float(problem.prompt[1] < "f") for problem in problems])
+    success = torch.tensor([float(problem.prompt[5] < "f") for problem in problems])
     explained = 1 - (success - value).var() / success.var()
     assert explained > 0.9

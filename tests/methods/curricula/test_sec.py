@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -25,6 +26,18 @@ def test_with_one_candidate_for_each_problem_it_is_grpo():
     for step in (1, 2, 3):
         assert ours.step(step)["samples"] == theirs.step(step)["samples"]
     assert torch.equal(weights(ours), weights(theirs))
+
+
+@pytest.mark.checks("oracle", "sec", by="enumeration of all outcomes")
+@pytest.mark.parametrize("answers", [2, 3, 6])
+def test_the_mean_absolute_advantage_is_twice_the_root_of_p_times_one_minus_p(answers):
+    """Of a group with k of n right: population spread, by which GRPO's advantages are divided, and the mean over the group."""
+    for right in range(1, answers):
+        reward = torch.tensor([1.0] * right + [0.0] * (answers - right), dtype=torch.float64)
+        rate = right / answers
+        scaled = (reward - reward.mean()) / reward.std(correction=0)
+        assert float(scaled.abs().mean()) == pytest.approx(2 * math.sqrt(rate * (1 - rate)))
+        assert float((reward - reward.mean()).abs().mean()) == pytest.approx(2 * rate * (1 - rate))
 
 
 class Two:

@@ -25,14 +25,14 @@ class PromptValue(Model):
         weight: of this loss beside the policy's.
         lr_scale: the head's learning rate as a multiple of the policy's.
         shared: its loss changes what the policy makes of a prompt, as a critic's does. If not, the head only reads that, and the
-            policy learns as if there were none: enough for a large model, while a small one may hold nothing of how hard a prompt is.
+            policy learns as if there were none: enough for a large model, while a small one may not know how hard a prompt is.
     """
 
     text_only: ClassVar[bool] = True
     aggregated: ClassVar[bool] = False
     ranges: ClassVar = {"weight": "[0, inf)", "lr_scale": "[0, inf)"}
 
-    weight: float = 0.5
+    weight: float = 1.0
     lr_scale: float = 1.0
     shared: bool = True
 
