@@ -73,12 +73,10 @@ class Knapsack(Curriculum):
         """Answers to tasks of these success rates, NaN where unknown: ``budget`` in all."""
         uncertain = [place for place, rate in enumerate(rates) if 0 < rate < 1]
         failing = [place for place, rate in enumerate(rates) if rate == 0]
-        fixed = {
-            place: self.failed if rates[place] == 0 else self.solved if rates[place] == 1 else usual for place in range(len(rates))
-        }
-        found = [self.low if place in uncertain else fixed[place] for place in range(len(rates))]
+        begin = {0.0: self.failed, 1.0: self.solved}
+        found = [self.low if 0 < rate < 1 else begin.get(rate, usual) for rate in rates]
         left = budget - sum(found)
-        others = failing or [place for place in range(len(rates)) if place not in uncertain]
+        others = failing or sorted(set(range(len(rates))) - set(uncertain))
         if not uncertain and not failing:
             return _evenly(budget, len(rates))
         needed = sum(int(min(self.high, self._enough(rates[place]))) for place in uncertain)
