@@ -1,6 +1,6 @@
 """The documents say what is so: their examples run and print what the page says, links lead somewhere, generated pages are current.
 
-Commands that train are run with `SMALL` behind them: a page can show the command a reader wants and still be tested in a second.
+Commands that train are run with `SMALL` behind them, and those that make data make little: a page can show the command a reader wants and still be tested in a second.
 """
 
 from __future__ import annotations
@@ -99,6 +99,8 @@ def run_command(line: str) -> str:
         episodes = control and words[2] in catalogue() and find(words[2]).family == "rlvr"
         words += shlex.split(SMALL["stored" if stored else "episodes" if episodes else "control" if control else "text"])
         words += ["--steps", "2", "--offline-steps", "1"] if "--offline-steps" in words else []
+    if words[1:3] == ["data", "make"] and "--steps" not in words:
+        words += ["--steps", "1000"]
     if words[1] == "resume" and "--steps" in words:
         words += ["--steps", "3"]
     if words[1] == "compare" and given:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness import Claim, Result, Statement, TextBed, Variant, average, final, main
 
 TASK = "reverse:length=2+reverse:length=4"
-TOKENS = 300_000
+TOKENS = 100_000
 AT_COST = f"reward after {TOKENS:,} sampled tokens"
 REWRITTEN = {"data.rewriter": "TaskRewrites()"}
 
@@ -37,7 +37,7 @@ CLAIM = Claim(
     },
     bed=TextBed(TASK, "tiny:width=128"),
     settings={
-        "steps": 120,
+        "steps": 150,
         "lr": 5e-4,
         "warm_start": 0.3,
         "tasks_per_step": 32,

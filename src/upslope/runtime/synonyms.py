@@ -37,6 +37,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "minibatch": ("batch_size", "minibatch_size", "mini_batch_size", "ppo_mini_batch_size"),
     "samples_per_task": ("num_generations", "group_size", "rollout_n", "n_samples", "num_samples", "num_return_sequences",
                          "num_samples_per_prompt", "samples_per_prompt", "n_samples_per_prompt"),
+    "train_problems": ("max_train_samples", "train_max_samples", "max_samples", "num_train_samples"),
     "max_tokens": ("max_completion_length", "max_new_tokens", "max_response_length", "response_length", "max_length",
                    "max_completion_tokens", "generate_max_len"),
     "envs": ("n_envs", "num_envs", "num_environments"),

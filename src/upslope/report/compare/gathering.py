@@ -18,7 +18,7 @@ from upslope.runtime.data_files import shown_name
 from upslope.runtime.run_folder import RunFolder
 from upslope.types.part_index import class_name
 
-BUDGET = ("steps", "tasks_per_step", "samples_per_task", "envs", "horizon", "max_tokens", "warm_start")
+BUDGET = ("steps", "tasks_per_step", "samples_per_task", "train_problems", "envs", "horizon", "max_tokens", "warm_start")
 """What a run may spend. Runs that differ in one of these are not ranked."""
 BOOKKEEPING = (
     "seed", "threads", "checkpoint_every", "keep_checkpoints", "samples_logged", "record", "watch_kl", "eval_every", "env_workers",
