@@ -16,6 +16,7 @@ ROWS = {
     "grpo_short": "GRPO step, short prompts",
     "grpo_long_prompt": "GRPO step, few-shot prompts",
     "grpo_early_stop": "GRPO step, early stops",
+    "sft_short": "supervised fine-tuning, short rows",
     "ppo_cartpole": "PPO, CartPole",
     "ppo_halfcheetah": "PPO, HalfCheetah",
     "sac_updates": "SAC, stored experience",
@@ -24,6 +25,7 @@ ROWS = {
     "iql_updates": "IQL, stored experience",
     "gpu_sampling": "GPU: sampling, 135M",
     "gpu_grpo": "GPU: GRPO step, 135M",
+    "gpu_sft": "GPU: supervised fine-tuning, 135M",
 }
 """Every row there is a script for, and what plots call it."""
 SCALING = {"scaling": "on the CPU", "scaling_cuda": "on the GPU"}

@@ -31,7 +31,7 @@ from text_work import QUIET_MARK, SILENT, TextWork, worth  # noqa: E402
 
 FIELDS = {"work", "unit", "ours", "peer", "ratio", "memory_ours", "memory_peer", "command"}
 CPU_ROWS = (
-    *("grpo_short", "grpo_long_prompt", "grpo_early_stop", "ppo_cartpole", "ppo_halfcheetah"),
+    *("grpo_short", "grpo_long_prompt", "grpo_early_stop", "sft_short", "ppo_cartpole", "ppo_halfcheetah"),
     *("sac_updates", "td3_updates", "td3_bc_updates", "iql_updates"),
 )
 
@@ -309,6 +309,8 @@ def small(found: Row) -> Row:
     """The same sides on the least work that still has every part of it, in one setting each."""
     if hasattr(found.given, "batch"):
         given = dataclasses.replace(found.given, batch=8)
+    elif hasattr(found.given, "tokens"):
+        given = dataclasses.replace(found.given, rows=8, prompt_tokens=4, tokens=10)
     elif hasattr(found.given, "horizon"):
         given = dataclasses.replace(found.given, envs=2, horizon=32, epochs=1)
     else:
@@ -327,6 +329,17 @@ def test_both_sides_of_a_row_do_the_same_work(name: str) -> None:
     told = measure(small(found), windows=1, settle=0.0, listen=0.05)
     assert told["ratio"] > 0 and told["counts"]["ours"]["updates"] >= 1
     assert found.name == name and set(found.exact) <= set(told["counts"]["peer"])
+
+
+@pytest.mark.slow
+def test_supervised_fine_tuning_has_one_loss_ours_padded_and_packed() -> None:
+    from sft_sides import SftWork, apart, first_losses
+
+    losses = first_losses(SftWork(rows=8, prompt_tokens=4, tokens=10))
+    assert losses["padded"] == pytest.approx(losses["ours"], rel=1e-5) and losses["packed"] == pytest.approx(
+        losses["ours"], rel=1e-5
+    )
+    assert apart(losses) == [] and apart(losses | {"packed": 1.01 * losses["ours"]}) == ["packed"]
 
 
 @pytest.mark.slow
