@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import typing
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import torch
 from batches import map_positions, random_batch
 from stored_values import KNOBS, stored_numbers, stored_refusals
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.fields import hints
+from upslope.learners.data_context import LearnerContext
 from upslope.methods import catalogue
 from upslope.objective import estimator
 from upslope.objective.advantage import GAE, MovingBaseline
@@ -41,8 +44,12 @@ from upslope.objective.models.success import SuccessClassifier
 from upslope.objective.references import Snapshot, Start
 from upslope.objective.reward import StepKL
 from upslope.objective.reward.learned import LearnedSuccess
+from upslope.plain_data import Prompt
 from upslope.policies.text_inputs import TextInputs
 from upslope.rollout.text_rows import join_text
+from upslope.tasks import load_task
+from upslope.tasks.text import Problem
+from upslope.tasks.turns import FURTHER, NEW, Turn
 from upslope.testing.batches import probes_descended, with_needs
 from upslope.types import Method, Metrics, Part, Source, Trajectories, View
 
@@ -117,7 +124,40 @@ def _text(batch: Any) -> Trajectories:
 
 
 class Context:
-    """What a learner does for data parts, for a policy that has moved by a known amount."""
+    """What a learner does for data parts, for a policy that has moved by a known amount.
+
+    Problems are those of an embedded task; an answer to a further turn is a row that was there already, right every third time.
+    """
+
+    task = load_task("reverse:hardest=6")
+
+    def __init__(self, rows: Trajectories):
+        self.rows, self.asked = rows, 0
+        self.known = self.task.sample(7, "train", np.random.default_rng(0))
+
+    def problems(self, rows: Trajectories) -> list[Problem]:
+        return [self.known[task % len(self.known)] for task in rows.task.tolist()]
+
+    def fits(self, prompts: Sequence[Prompt]) -> list[bool]:
+        return [True] * len(prompts)
+
+    def rng(self) -> np.random.Generator:
+        return np.random.default_rng(1)
+
+    def sample(self, turns: Sequence[Turn]) -> Trajectories:
+        each = [turn for turn in turns for _ in range(turn.samples)]
+        place = (torch.arange(len(each)) + self.asked) % self.rows.rows
+        taken, paid = self.rows.take_rows(place), ((torch.arange(len(each)) + self.asked) % 3 == 0).to(self.rows.reward.dtype)
+        self.asked += len(each)
+        named = [FURTHER + self.asked + number if turn.group == NEW else turn.group for number, turn in enumerate(each)]
+        return taken.replace(
+            reward=paid,
+            components={**taken.components, "task": paid},
+            group=torch.tensor(named),
+            key=None if taken.key is None else taken.key + 7 * self.asked,
+            label={**taken.label, "source": torch.full_like(taken.group, int(Source.FURTHER))},
+            info=[{"response": f"r{turn.problem.answer}="} for turn in each],
+        )
 
     def evaluate(self, rows: Trajectories, columns: frozenset[str]) -> View:
         return View(rows.behavior.logp - 0.01 * (1 + torch.arange(rows.sampled.shape[1])))
@@ -130,7 +170,9 @@ class Context:
         return taught.replace(reward=taught.reward * 0 + 1, behavior=View(nobody, nobody), label={**taught.label, "source": source})
 
     def join(self, batches: list[Trajectories]) -> Trajectories:
-        return join_text(batches)
+        joining = LearnerContext.__new__(LearnerContext)
+        joining.rollout = cast(Any, SimpleNamespace(join=join_text))
+        return joining.join(batches)
 
 
 # -- what a method makes of them -------------------------------------------------------------------------------------------
@@ -194,7 +236,7 @@ def _step(method: Method, states: dict[str, Any], rows: Trajectories) -> tuple[T
     carried = {f"{which} {name}": column.detach() for which, view in views.items() for name, column in view.columns().items()}
     rows = rows.replace(segment={**rows.segment, **carried})
     for part in method.data:
-        rows = part(rows, Context())
+        rows = part(rows, Context(rows))
         found["data"] = fingerprint([rows.group, rows.label, rows.key, rows.signal, rows.reward])
     seen = {which: View.of({name: rows.segment[f"{which} {name}"] for name in view.columns()}) for which, view in views.items()}
     rows = rows.replace(
