@@ -19,6 +19,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.fields import hints
+from upslope.learners.curricula import Ordering
 from upslope.learners.data_context import LearnerContext
 from upslope.methods import catalogue
 from upslope.objective import estimator
@@ -51,7 +52,7 @@ from upslope.tasks import load_task
 from upslope.tasks.text import Problem
 from upslope.tasks.turns import FURTHER, NEW, Turn
 from upslope.testing.batches import probes_descended, with_needs
-from upslope.types import Method, Metrics, Part, Source, Trajectories, View
+from upslope.types import Method, Metrics, Offer, Part, Source, Trajectories, View
 
 Numbers = dict[str, float | str]
 OTHER_TEXTS = {"component": "format", "segment": "window"}
@@ -215,10 +216,21 @@ def _around(method: Method, states: dict[str, Any], rows: Trajectories, number: 
     """What parts say that are not called in an update: which tasks, which copies, which prompts."""
     found: Numbers = {}
     if method.curriculum is not None:
-        memories = dict(method.memory)
         tasks = torch.arange(998, 1006)
-        weights = method.curriculum(tasks, lambda name: memories[name].recall(states[f"memory.{name}"], tasks))
-        found["curriculum"] = fingerprint(weights)
+        offer = Offer(
+            task=tasks,
+            category=tasks % 3,
+            difficulty=(tasks % 5).float(),
+            uniform=(tasks.double() * 0.618) % 1,
+            wanted=4,
+            samples=4,
+            max_tokens=16,
+            seed=number,
+            names={0: "fact", 1: "behaviour", 2: "condition"},
+            value=lambda head: torch.sin(tasks.float()).abs(),
+        )
+        order = Ordering(method, states, rows.progress)(offer)
+        found["curriculum"] = fingerprint([order.chosen, order.samples, order.limit, order.temperature, dict(order.why)])
     for name, part in method.references:
         dues = [part.due(step) for step in range(1, 9)]
         found[f"reference {name}"] = fingerprint([dues, part.copies, vars(part.sees(rows).inputs)["prompt"], number])
