@@ -62,7 +62,7 @@ CLAIM = Claim(
     ],
     seeds=6,
     curves={"reward": "reward", "constant_groups": "constant groups"},
-    chosen="Nothing was tried but that it runs: with a warm start to 0.25 sampled answers earned next to nothing, so 0.6 was taken.",
+    chosen="Only that it runs was tried: from a warm start to 0.25 sampled answers earned next to nothing, so 0.6 was taken.",
 )
 
 if __name__ == "__main__":
