@@ -42,7 +42,7 @@ from upslope.objective.references import Snapshot, Start
 from upslope.objective.reward import StepKL
 from upslope.objective.reward.learned import LearnedSuccess
 from upslope.policies.text_inputs import TextInputs
-from upslope.rollout.text import join_text
+from upslope.rollout.text_rows import join_text
 from upslope.testing.batches import probes_descended, with_needs
 from upslope.types import Method, Metrics, Part, Source, Trajectories, View
 

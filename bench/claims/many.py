@@ -96,7 +96,9 @@ def _record(key: Key, future: Future[Result]) -> dict[str, Any]:
     except Exception as error:  # one cell must not take the others with it
         traceback.print_exception(error)
         return {"key": key, "error": repr(error)}
-    metrics = [{name: float(f"{value:.6g}") for name, value in step.items()} for step in found.metrics]
+    metrics = [
+        {name: float(f"{value:.6g}") for name, value in step.items() if not isinstance(value, str)} for step in found.metrics
+    ]
     return {"key": key, "before": found.before, "after": found.after, "seconds": found.seconds, "metrics": metrics,
             "extra": found.extra, "versions": versions_here()}  # fmt: skip
 

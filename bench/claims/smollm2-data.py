@@ -65,7 +65,7 @@ CLAIM = Levels(
     bed=TextBed(DATA, "smollm2", "number"),
     settings={
         "device": "cuda",
-        "steps": 40,
+        "steps": 100,
         "tasks_per_step": 32,
         "samples_per_task": 8,
         "max_tokens": 24,
@@ -87,7 +87,8 @@ CLAIM = Levels(
     ],
     curves={"reward": "reward of samples", "constant_groups": "groups without signal"},
     seeds=3,
-    chosen="""The learning rate is the one that was found for this model before; nothing was varied.""",
+    chosen="""The learning rate is the one that was found for this model before; 40 steps were too few to tell
+    anything apart (0.18 everywhere, on two of the seeds reported), so 100 were taken.""",
 )
 
 if __name__ == "__main__":

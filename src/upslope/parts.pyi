@@ -1,11 +1,18 @@
 # Written by docs/generate.py: run `make docs`.
 # ruff: noqa
+from upslope.evolve.evolving import Evolve as Evolve
 from upslope.evolve.guidance import Guidance as Guidance
 from upslope.evolve.hints import AnswerShown as AnswerShown
 from upslope.evolve.hints import DocumentsShown as DocumentsShown
 from upslope.evolve.hints import Hints as Hints
 from upslope.evolve.hints import SolutionPrefix as SolutionPrefix
 from upslope.evolve.hints import TaskHints as TaskHints
+from upslope.evolve.pool import FromPool as FromPool
+from upslope.evolve.pool import ProblemPool as ProblemPool
+from upslope.evolve.rewriting import PolicyRewrites as PolicyRewrites
+from upslope.evolve.rewriting import Rewriter as Rewriter
+from upslope.evolve.rewriting import Rewrites as Rewrites
+from upslope.evolve.rewriting import TaskRewrites as TaskRewrites
 from upslope.objective.advantage.anchored import AnchoredBaseline as AnchoredBaseline
 from upslope.objective.advantage.attribution import Attribution as Attribution
 from upslope.objective.advantage.balanced import BalancedBaseline as BalancedBaseline
@@ -67,6 +74,12 @@ from upslope.objective.critics.targets import StateValue as StateValue
 from upslope.objective.critics.temperature import Temperature as Temperature
 from upslope.objective.critics.values import CautiousValue as CautiousValue
 from upslope.objective.critics.values import ExpectileValue as ExpectileValue
+from upslope.objective.curriculum.category import ByCategory as ByCategory
+from upslope.objective.curriculum.knapsack import Knapsack as Knapsack
+from upslope.objective.curriculum.pools import PoolStage as PoolStage
+from upslope.objective.curriculum.pools import Pools as Pools
+from upslope.objective.curriculum.posterior import ByPosterior as ByPosterior
+from upslope.objective.curriculum.prompt_value import ByPromptValue as ByPromptValue
 from upslope.objective.curriculum.uncertainty import ByUncertainty as ByUncertainty
 from upslope.objective.data.augment import Augmentation as Augmentation
 from upslope.objective.data.augment import NoAugmentation as NoAugmentation
@@ -86,10 +99,14 @@ from upslope.objective.data.stored import UniformReplay as UniformReplay
 from upslope.objective.filter.gated import Gated as Gated
 from upslope.objective.filter.groups import DropConstantGroups as DropConstantGroups
 from upslope.objective.filter.replaced import Replaced as Replaced
+from upslope.objective.filter.some_answers import SomeAnswers as SomeAnswers
 from upslope.objective.filter.variance import MaxVariance as MaxVariance
 from upslope.objective.functional.curvature import ObjectiveChange as ObjectiveChange
 from upslope.objective.functional.curvature import PolicyShift as PolicyShift
 from upslope.objective.functional.one_token import OneTokenSamples as OneTokenSamples
+from upslope.objective.memory.category import CategoryGain as CategoryGain
+from upslope.objective.memory.last_success import LastSuccess as LastSuccess
+from upslope.objective.memory.posterior import BetaPosterior as BetaPosterior
 from upslope.objective.memory.success import SuccessTracker as SuccessTracker
 from upslope.objective.models.action_vae import GoodActions as GoodActions
 from upslope.objective.models.balance import Balance as Balance
@@ -99,6 +116,7 @@ from upslope.objective.models.median import MedianFunction as MedianFunction
 from upslope.objective.models.neighbours import NearestNeighbour as NearestNeighbour
 from upslope.objective.models.neighbours import NeighbourSearch as NeighbourSearch
 from upslope.objective.models.pessimistic import PessimisticValue as PessimisticValue
+from upslope.objective.models.prompt_value import PromptValue as PromptValue
 from upslope.objective.models.source import SourceDiscriminator as SourceDiscriminator
 from upslope.objective.models.success import SuccessClassifier as SuccessClassifier
 from upslope.objective.models.value import ValueFunction as ValueFunction
@@ -129,6 +147,7 @@ from upslope.objective.regularize.covariance import CovarianceKL as CovarianceKL
 from upslope.objective.regularize.data import TowardsBetter as TowardsBetter
 from upslope.objective.regularize.data import TowardsData as TowardsData
 from upslope.objective.regularize.data import TowardsNearest as TowardsNearest
+from upslope.objective.regularize.eased import EasedKL as EasedKL
 from upslope.objective.regularize.entropy import AnswerEntropyPenalty as AnswerEntropyPenalty
 from upslope.objective.regularize.hinge import HingeKL as HingeKL
 from upslope.objective.regularize.kl import EntropyBonus as EntropyBonus
@@ -139,9 +158,11 @@ from upslope.objective.regularize.matching import GroupMatching as GroupMatching
 from upslope.objective.regularize.pathwise import PathwiseKL as PathwiseKL
 from upslope.objective.regularize.pathwise import SmallOutputs as SmallOutputs
 from upslope.objective.reward.learned import LearnedSuccess as LearnedSuccess
+from upslope.objective.reward.novelty import SemanticNovelty as SemanticNovelty
 from upslope.objective.reward.penalty import OverlongPenalty as OverlongPenalty
 from upslope.objective.reward.penalty import StepKL as StepKL
 from upslope.objective.reward.soft import SoftReward as SoftReward
+from upslope.objective.reward.vote import MajorityVote as MajorityVote
 from upslope.objective.shape.dependence import DependenceFactor as DependenceFactor
 from upslope.objective.shape.modulate import EntropyModulation as EntropyModulation
 from upslope.objective.shape.rows import WhitenRows as WhitenRows

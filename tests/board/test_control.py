@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from board_folders import ADDRESS, client, write_run
+from places import ROOT
 
 from upslope.board import launch
 from upslope.board.control import Starter, train_words
@@ -67,6 +68,8 @@ def test_only_our_own_page_can_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"method": "grpo", "task": "/etc/problems.jsonl"}, "cannot be started from the page"),
         ({"method": "grpo", "task": "--out=/tmp/x"}, "cannot be started from the page"),
         ({"method": "grpo", "task": "gym:some_module:Env-v0"}, "cannot be started from the page"),
+        ({"method": "grpo", "task": "reverse+gym:some_module:Env-v0"}, "cannot be started from the page"),
+        ({"method": "grpo", "task": f"reverse+{ROOT / 'examples' / 'problems.jsonl'}"}, "cannot be started from the page"),
         ({"method": "grpo", "steps": 1.5}, "whole number"),
         ({"method": "grpo", "steps": True}, "whole number"),
         ({"method": "grpo", "steps": -1}, "at least 0"),

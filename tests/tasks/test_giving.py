@@ -148,6 +148,13 @@ def test_a_method_that_needs_more_is_refused_with_the_line_or_the_task_and_the_c
     assert "needs variants" in told and "take a task that makes its own" in told
 
 
+def test_a_method_that_imitates_answers_is_refused_where_a_line_has_none(tmp_path):
+    rows = [{"prompt": "a", "answer": "b"}, {"prompt": "c"}]
+    (tmp_path / "my.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(TaskError, match=r'my.jsonl, line 2: no "answer", and tempsamp-r1 needs answers \(data'):
+        set_up(tempsamp_r1, str(tmp_path / "my.jsonl"), "tiny", Settings(), reward=["json"])
+
+
 def test_a_method_without_needs_does_not_look(monkeypatch):
     monkeypatch.setattr(FAMILY["reverse"], "gives", lambda self: 1 / 0)
     set_up(grpo, "reverse:length=3", "tiny", Settings())

@@ -42,7 +42,7 @@ def test_a_plus_between_tasks_mixes_and_any_other_does_not(tmp_path, monkeypatch
     row = {"prompt": "a", "answer": "b"}
     for name in ("one.jsonl", "a+b.jsonl", "reverse+sort.jsonl"):
         lines(tmp_path / name, row)
-    assert mixture_of("reverse:length=3+sort") == ("reverse:length=3", "sort")
+    assert mixture_of("reverse:length=3+sort") == mixture_of(" reverse:length=3 + sort") == ("reverse:length=3", "sort")
     assert mixture_of("one.jsonl+reverse+./a+b.jsonl") == ("one.jsonl", "reverse", "./a+b.jsonl")
     operators = 'reasoning-gym:basic_arithmetic:operators=["+","-"]'
     assert mixture_of(f"{operators}+sort") == (operators, "sort") and mixture_of(operators) == (operators,)
@@ -56,6 +56,8 @@ def test_a_plus_between_tasks_mixes_and_any_other_does_not(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
+        ("reverse+", "'reverse+' mixes tasks: nothing stands on one side of a plus."),
+        ("reverse++sort", "nothing stands on one side of a plus"),
         ("reverse+revers", "'reverse+revers' mixes tasks: no task named 'revers'. Did you mean 'reverse'?"),
         ("reverse+none.jsonl", "mixes tasks: no file 'none.jsonl' (looked for /"),
         ("reverse+gym:CartPole-v1", "'gym:CartPole-v1' is an environment. Leave it out."),

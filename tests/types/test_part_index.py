@@ -53,7 +53,7 @@ def test_every_part_of_ours_has_a_name_of_its_own():
         below = waiting.pop().__subclasses__()
         waiting += below
         everywhere |= {each for each in below if each.__module__.startswith("upslope.") and not each.__name__.startswith("_")}
-    homes = ("upslope.types.slots", "upslope.types.learned", "upslope.types.curriculum", "upslope.types.stages")
+    homes = [f"upslope.types.{name}" for name in ("slots", "learned", "curriculum", "probes", "stages")]
     bases = {each for each in everywhere if each.__module__ in homes}  # what a slot takes: no parts themselves
     assert set(KINDS.values()) <= bases
     assert everywhere - bases == set(own_parts().values()), "HOMES of part_index.py misses a module with parts"

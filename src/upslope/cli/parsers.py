@@ -145,7 +145,11 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
         help="a name ('upslope methods'), file.py or file.py:name, or a composition (dhpo+high-entropy, dhpo+file.py)",
     )
     add("task_word", metavar="TASK", nargs="?", help="the same as --task")
-    add("--task", help="a name ('upslope tasks'), gym:ID, reasoning-gym:NAME, a file of problems, or file.py:Class (reverse)")
+    add(
+        "--task",
+        help="a name ('upslope tasks'), gym:ID, reasoning-gym:NAME, a file of problems, or file.py:Class; text tasks are mixed "
+        "with a plus, as in reverse+sort (reverse)",
+    )
     add("--model", default="tiny", help="tiny, smollm2, a folder that transformers can load, or a run; control needs none (tiny)")
     add("--out", help="folder of the run (runs/METHOD-TASK-SEED)")
     add("--set", **SET)

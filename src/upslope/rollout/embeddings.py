@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from upslope.errors import Remark
+from upslope.policies.model_files import quiet_loading
 
 SENTENCES, CHARACTERS = "embedding.sentences", "embedding.characters"
 EMBEDDINGS = frozenset({SENTENCES, CHARACTERS})
@@ -80,4 +81,5 @@ def _model():
 
     folder = _folder()
     assert folder is not None
-    return AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).float().eval()
+    with quiet_loading():
+        return AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).float().eval()

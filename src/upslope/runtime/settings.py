@@ -101,8 +101,9 @@ class Settings:
     stop: str = text_only("")
     """Text: an answer ends where it has said this, such as a line end or a closing tag."""
     columns: str = text_only("")
-    """Text: of a file of problems, the columns of the prompt, the answer, the split and a system message, as in
-    prompt=question,answer=solution; those left out are recognised by name. answer= says that there is none."""
+    """Text: of a file of problems, the columns of the prompt, the answer, the split, a system message, and of solution, hints,
+    documents, category and difficulty, as in prompt=question,category=subject; those left out are recognised by name. answer= says
+    that there is none."""
     system: str = text_only("")
     """Text: a system message before every prompt that has none of its own; @FILE reads it from a file."""
     template: str = text_only("")

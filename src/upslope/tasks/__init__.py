@@ -166,10 +166,12 @@ def _load_mixture(
 
 def _check_pieces(spec: str) -> None:
     """Refuses a mixture of which a piece is not known, by that piece. What is no mixture is left to others."""
-    pieces = spec.split("+")
+    pieces = [piece.strip() for piece in spec.split("+")]
     if is_known(spec) or not any(map(is_known, pieces)):
         return
     piece = next(piece for piece in pieces if not is_known(piece))
+    if not piece:
+        raise TaskError(f"{spec!r} mixes tasks: nothing stands on one side of a plus. Leave it out, or name a task there.")
     is_file = piece.lower().endswith(DATA_SUFFIXES)
     told = (
         f"no file {piece!r} (looked for {Path(piece).expanduser().absolute()})."

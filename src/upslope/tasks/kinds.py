@@ -56,11 +56,12 @@ def mixture_of(spec: str) -> tuple[str, ...]:
 
 
 def _pieces(text: str) -> tuple[str, ...]:
+    text = text.strip()
     if is_known(text):
         return (text,)
     for cut in (place for place, letter in enumerate(text) if letter == "+"):
-        if is_known(text[:cut]) and (rest := _pieces(text[cut + 1 :])):
-            return (text[:cut], *rest)
+        if is_known(first := text[:cut].strip()) and (rest := _pieces(text[cut + 1 :])):
+            return (first, *rest)
     return ()
 
 

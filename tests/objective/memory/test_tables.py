@@ -119,18 +119,6 @@ def test_a_categorys_gain_is_the_moving_mean_of_absolute_advantages():
         memory.update(state, visit([0], [9]), {})
 
 
-@pytest.mark.checks("oracle", "sec", by="enumeration of all outcomes")
-@pytest.mark.parametrize("answers", [2, 3, 6])
-def test_the_mean_absolute_advantage_is_twice_the_root_of_p_times_one_minus_p(answers):
-    """Of a group with k of n right: population spread, by which GRPO's advantages are divided, and the mean over the group."""
-    for right in range(1, answers):
-        reward = torch.tensor([1.0] * right + [0.0] * (answers - right), dtype=torch.float64)
-        rate = right / answers
-        scaled = (reward - reward.mean()) / reward.std(correction=0)
-        assert float(scaled.abs().mean()) == pytest.approx(2 * math.sqrt(rate * (1 - rate)))
-        assert float((reward - reward.mean()).abs().mean()) == pytest.approx(2 * rate * (1 - rate))
-
-
 @pytest.mark.parametrize("memory", [BetaPosterior(lam=0.5), LastSuccess(), CategoryGain()])
 def test_a_memory_goes_through_a_checkpoint(memory, tmp_path: Path):
     full = after(memory, visit([1.0, 0.0], [2**62 + 1, 5], category=[3, 2**62], advantage=[1.0, 2.0]))

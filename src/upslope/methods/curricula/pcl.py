@@ -14,9 +14,10 @@ pcl = grpo.derive(
     use_when="there are more problems than can be tried twice: what was learned of some prompts tells how hard others are",
     curriculum=ByPromptValue(),
     models={"prompt_value": PromptValue()},
-    notes="In the paper the value is a model of the policy's size; ours is a linear head that reads the policy's last layer at the "
-    "prompt's end and does not change it, so that looking at candidates costs one forward pass over their prompts. Its learning "
-    "rate is 10 times the policy's (models.prompt_value.lr_scale), and its gradient enters the bound on the norm. 4 candidates are "
-    "ours. Filters that drop groups before the update keep their outcomes from the value: with dapo it never sees problems "
-    "that are always or never solved. The share of answers that teach is one minus constant_groups in the metrics.",
+    notes="In the paper the value is a model of the policy's size; ours is a linear head on the policy's last layer at the "
+    "prompt's end, learned as a critic of PPO is, so that looking at candidates costs one forward pass over their prompts. On a "
+    "large model models.prompt_value.shared=false leaves the policy untouched by it; a small one then holds too little of how hard "
+    "a prompt is. Its weight and 4 candidates are ours. Filters that drop groups before the update keep their outcomes from the "
+    "value: with dapo it never sees problems that are always or never solved. The share of answers that teach is one minus "
+    "constant_groups in the metrics.",
 )

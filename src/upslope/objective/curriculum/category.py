@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,13 +38,13 @@ class ByCategory(Curriculum):
         _, index = torch.unique(offer.category, return_inverse=True)
         first = torch.zeros(int(index.max()) + 1, dtype=torch.int64).scatter_(0, index, torch.arange(len(offer)))
         chance = (gain[first] / self.temperature).softmax(0)
-        waiting = [(index == category).nonzero().squeeze(1).tolist() for category in range(len(first))]
-        chosen: list[int] = []
+        waiting = [(index == category).nonzero().squeeze(1).tolist()[::-1] for category in range(len(first))]
+        likely, chosen = chance.tolist(), list[int]()
         for number in offer.generator(self).random(min(offer.wanted, len(offer))):
-            left = chance * torch.tensor([float(bool(tasks)) for tasks in waiting])
-            category = int(torch.searchsorted(left.cumsum(0), number * left.sum(), right=True).clamp_max(len(left) - 1))
-            if not waiting[category]:  # rounding at the end of the line, or chances too small for numbers
-                category = next(place for place, tasks in enumerate(waiting) if tasks)
-            chosen.append(waiting[category].pop(0))
+            left = [(category, share) for category, share in enumerate(likely) if waiting[category]]
+            sums = list(itertools.accumulate(share for _, share in left))
+            # The last one where rounding leaves none, and where all chances left are too small for numbers.
+            place = next((place for place, total in enumerate(sums) if number * sums[-1] < total), len(left) - 1)
+            chosen.append(waiting[left[place][0]].pop())
         taken = torch.tensor(sorted(chosen))
         return Order(taken, why={"weight": chance[index[taken]], "gain": gain[taken]})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,12 +73,10 @@ class Knapsack(Curriculum):
         """Answers to tasks of these success rates, NaN where unknown: ``budget`` in all."""
         uncertain = [place for place, rate in enumerate(rates) if 0 < rate < 1]
         failing = [place for place, rate in enumerate(rates) if rate == 0]
-        fixed = {
-            place: self.failed if rates[place] == 0 else self.solved if rates[place] == 1 else usual for place in range(len(rates))
-        }
-        found = [self.low if place in uncertain else fixed[place] for place in range(len(rates))]
+        begin = {0.0: self.failed, 1.0: self.solved}
+        found = [self.low if 0 < rate < 1 else begin.get(rate, usual) for rate in rates]
         left = budget - sum(found)
-        others = failing or [place for place in range(len(rates)) if place not in uncertain]
+        others = failing or sorted(set(range(len(rates))) - set(uncertain))
         if not uncertain and not failing:
             return _evenly(budget, len(rates))
         needed = sum(int(min(self.high, self._enough(rates[place]))) for place in uncertain)
@@ -102,17 +99,16 @@ def worth(answers: int, rate: float) -> float:
 
 
 def knapsack(rates: Sequence[float], budget: int, low: int, high: int) -> list[int]:
-    """Answers to each task, between ``low`` and ``high``, of the largest total `worth`; what none can take is spread evenly."""
-    found = [low] * len(rates)
-    gains = [(worth(low, rate) - worth(low + 1, rate), place) for place, rate in enumerate(rates) if low < high]
-    heapq.heapify(gains)
+    """Answers to each task, between ``low`` and ``high``, of the largest total `worth`; what none can take is spread evenly.
+
+    What one more answer adds shrinks with every answer, so the largest additions of all tasks together are the optimum.
+    """
+    rate, before = torch.tensor(rates, dtype=torch.float64).unsqueeze(1), torch.arange(low, high, dtype=torch.float64)
+    adds = (rate**before * (1 - rate) + (1 - rate) ** before * rate) * rate * (1 - rate) ** 2
     left = budget - low * len(rates)
-    while left > 0 and gains:
-        _, place = heapq.heappop(gains)
-        found[place], left = found[place] + 1, left - 1
-        if found[place] < high:
-            heapq.heappush(gains, (worth(found[place], rates[place]) - worth(found[place] + 1, rates[place]), place))
-    return [own + more for own, more in zip(found, _evenly(max(left, 0), len(rates)), strict=True)]
+    best = adds.flatten().argsort(descending=True, stable=True)[: max(left, 0)]
+    found = (torch.bincount(best // max(high - low, 1), minlength=len(rates)) + low).tolist()
+    return [own + more for own, more in zip(found, _evenly(max(left - len(best), 0), len(rates)), strict=True)]
 
 
 def _evenly(total: int, parts: int) -> list[int]:

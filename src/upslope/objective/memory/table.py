@@ -5,6 +5,7 @@ Looking up is a binary search, and writing copies the columns once: neither sort
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import torch
@@ -36,24 +37,20 @@ def merged(state: State, tasks: Tensor, columns: Mapping[str, Tensor]) -> State:
     names = state["task"]
     place = torch.searchsorted(names, tasks)
     known = names[place.clamp(max=len(names) - 1)] == tasks if len(names) else torch.zeros_like(tasks, dtype=torch.bool)
-    fresh = ~known
-    grown: State = {"task": names} if not bool(fresh.any()) else {}
-    if not grown:
-        # Where the new ones go: behind all smaller names, and behind the new ones before them.
-        at = place[fresh] + torch.arange(int(fresh.sum()))
-        old = torch.ones(len(names) + len(at), dtype=torch.bool)
-        old[at] = False
-        grown["task"] = torch.empty(len(old), dtype=torch.int64)
-        grown["task"][at], grown["task"][old] = tasks[fresh], names
-    where = torch.searchsorted(grown["task"], tasks)
+    new, at = ~known, place[~known]
+    grown: State = {"task": _inserted(names, at, tasks[new])}
+    place = place + new.cumsum(0) - new.long()  # behind the new ones before it
     for name, column in columns.items():
-        if len(grown["task"]) == len(names):
-            grown[name] = state[name].clone()
-        else:
-            grown[name] = torch.empty(len(grown["task"]), dtype=torch.float64)
-            grown[name][old] = state[name]
-        grown[name][where] = column
+        grown[name] = _inserted(state[name], at, column[new])
+        grown[name][place] = column
     return grown
+
+
+def _inserted(column: Tensor, place: Tensor, values: Tensor) -> Tensor:
+    """A copy of a column with further values, each before its place. What lies between them is copied as it stands."""
+    pieces = column.tensor_split(place)
+    between = itertools.chain.from_iterable(zip(pieces, values.split(1), strict=False))
+    return torch.cat([*between, pieces[-1]]) if len(place) else column.clone()
 
 
 def totals(batch: Batch, column: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,12 +19,13 @@ class PromptValue(Model):
 
     .. math::  L = weight \cdot \frac1G \sum_x \big(V(x) - \bar r_x\big)^2, \qquad V = \sigma(\text{head})
 
-    over the groups of an update, with rewards cut to [0, 1]. The head reads what the policy makes of the prompt and does not change
-    it: the policy learns as if there were none.
+    over the groups of an update, with rewards cut to [0, 1].
 
     Fields:
-        weight: of this loss. With Adam it only matters beside the bound on the gradient norm, which holds for all of it together.
-        lr_scale: the head's learning rate as a multiple of the policy's. A head alone is small and can learn faster.
+        weight: of this loss beside the policy's.
+        lr_scale: the head's learning rate as a multiple of the policy's.
+        shared: its loss changes what the policy makes of a prompt, as a critic's does. If not, the head only reads that, and the
+            policy learns as if there were none: enough for a large model, while a small one may not know how hard a prompt is.
     """
 
     text_only: ClassVar[bool] = True
@@ -32,10 +33,11 @@ class PromptValue(Model):
     ranges: ClassVar = {"weight": "[0, inf)", "lr_scale": "[0, inf)"}
 
     weight: float = 1.0
-    lr_scale: float = 10.0
+    lr_scale: float = 1.0
+    shared: bool = True
 
     def head(self) -> Head:
-        return Head(detached=True)
+        return Head(detached=not self.shared)
 
     def needs(self) -> frozenset[str]:
         return frozenset({"current.prompt_value", "group"})
