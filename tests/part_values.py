@@ -120,7 +120,9 @@ def _text(batch: Any) -> Trajectories:
     place, length = torch.arange(6), 1 + torch.arange(batch.rows).unsqueeze(1) % 6
     prompt = (torch.arange(batch.rows * 6).reshape(-1, 6) * 7) % 40 + 1
     rows = Trajectories(**{f.name: getattr(batch, f.name) for f in fields(batch)})
+    said = torch.sin(torch.arange(batch.rows * 5, dtype=torch.float64).reshape(-1, 5) * 1.3)
     rows = rows.replace(behavior=View(batch.behavior.logp, batch.proximal.entropy * 0.9))
+    rows = rows.replace(embedding=torch.nn.functional.normalize(said, dim=1))
     return rows.replace(inputs=TextInputs(prompt, (place >= 6 - length).long()), info=[{"row": row} for row in range(batch.rows)])
 
 
@@ -188,7 +190,10 @@ def numbers(method: Method) -> Numbers:
     found["columns"] = " ".join(sorted(estimator.early_columns(method))) + " | " + " ".join(sorted(estimator.slice_columns(method)))
     states = {path: part.init() for path, part in estimator.stateful(method).items()}
     for number, (rows, metrics) in enumerate(steps(), 1):
-        if probes_descended(method):  # further columns than those of the fixed steps
+        assert rows.current is not None
+        further = any(name not in rows.current.columns() for name, _ in method.heads)
+        further |= "label.category" in method.needs()
+        if probes_descended(method) or further:  # columns beyond those of the fixed steps
             rows = cast(Trajectories, with_needs(rows, method))
         moved, told = _controlled(method, states, rows.progress, metrics)
         seen, outcome = _step(moved, states, rows)
