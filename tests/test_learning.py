@@ -24,7 +24,7 @@ from beds import Lock, TableBed, train_table
 LANGUAGE_MODEL = (
     *("reinforce", "rloo", "ppo", "grpo", "dr-grpo", "dapo", "gspo", "cispo", "gmpo", "high-entropy", "dhpo", "dhpo-entropy"),
     *("capo", "bupo", "vppo", "t-ppo", "polychromic", "tempsamp-r1", "tempsamp-r1-anchor", "rank-grpo", "minirl-r2"),
-    *("hpt", "hpt-soft", "ahpo", "luffy", "srft", "ghpo", "scaf-grpo", "expo-explain", "poro", "ttrl", "evol-rl"),
+    *("hpt", "hpt-soft", "ahpo", "luffy", "srft", "ghpo", "scaf-grpo", "expo-explain", "poro", "ttrl", "evol-rl", "eva", "clpo"),
 )
 """Founding methods, and those whose parts read prompts, layers, hidden states or reference answers, or sample in their own way."""
 NEARBY = ("otr", "fdiv-sft")

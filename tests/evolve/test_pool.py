@@ -165,12 +165,14 @@ def test_where_the_task_repeats_itself_the_pool_gives_more():
 def test_it_draws_by_priority_and_without_any_uniformly():
     """One of two from the pool: of weights 3 and 1 the first in three of four draws; of weights 0 in half of them."""
 
-    def first(priorities: list[float]) -> float:
+    def first(priorities: list[float], draw: str = "priority") -> float:
         offer, draws = offer_of(1, priorities, 1), torch.from_numpy(np.random.default_rng(1).random((500, 3)))
-        return np.mean([FromPool(share=1.0)(dataclasses.replace(offer, uniform=luck)).chosen.item() == 1 for luck in draws])
+        return np.mean(
+            [FromPool(share=1.0, draw=draw)(dataclasses.replace(offer, uniform=luck)).chosen.item() == 1 for luck in draws]
+        )
 
     assert first([3.0, 1.0]) == pytest.approx(0.75, abs=0.05) and first([0.0, 0.0]) == pytest.approx(0.5, abs=0.05)
-    assert first([0.2, 0.0]) == 1.0
+    assert first([0.2, 0.0]) == 1.0 and first([3.0, 1.0], "uniform") == pytest.approx(0.5, abs=0.05)
 
 
 def test_a_race_puts_the_worthless_last():

@@ -9,12 +9,14 @@ import torch
 
 from upslope.errors import UserError
 from upslope.policies import load_language_model
+from upslope.policies.tokenization import PromptLimit
 from upslope.rollout.choosing import Candidate, Choices, category_id, offered
 from upslope.rollout.text import TextRollout
 from upslope.rollout.vine import Vine
+from upslope.runtime.seeding import numpy_generator
 from upslope.tasks import load_task
 from upslope.tasks.text import Problem
-from upslope.types import Offer, Order, Sampling
+from upslope.types import KeptProblems, Offer, Order, Sampling
 
 MODEL = "tiny:layers=1,width=16"
 
@@ -141,3 +143,41 @@ def test_vines_take_the_problems_but_not_other_sizes():
     assert len(rows.task.unique()) == 2
     with pytest.raises(UserError, match="vines branch alike"):
         made.choose(1, 0, 2, 2, lambda offer: Order(torch.tensor([1, 3]), torch.tensor([2, 4])))
+
+
+def test_kept_problems_stand_behind_the_tasks_own_and_none_is_made_before_it_is_chosen():
+    made, seen, asked = rollout(), [], []
+    own = made.task.sample(4, "train", numpy_generator(5, "tasks", 3, 0))
+    problems = [Problem("rxy=", "yx", {"category": "short", "difficulty": 2}), Problem("rzzz=", "zzz"), own[1]]
+
+    def problem(place: int) -> Problem:
+        asked.append(place)
+        return problems[place]
+
+    kept = KeptProblems(
+        torch.tensor([each.id for each in problems]), ["short", "", ""], torch.tensor([2.0, math.nan, math.nan]), problem
+    )
+
+    def decide(offer: Offer) -> Order:
+        seen.append(offer)
+        return Order(torch.tensor([4, 0]))
+
+    rows = made.choose(3, 0, 4, 1, decide, kept)
+    (offer,) = seen
+    assert offer.kept == 2 and len(offer) == 6, "one of them is the task's own in this step"
+    assert offer.task.tolist() == [*(each.id for each in own), problems[0].id, problems[1].id]
+    assert offer.difficulty[4] == 2 and offer.names[int(offer.category[4])] == "short"
+    assert asked == [0] and rows.info[0]["prompt"] == "rxy=" and rows.task[0] == problems[0].id
+    again = made.choose(3, 1, 4, 1, decide, kept)
+    assert seen[1].kept == len(seen[1]) - 4 <= 2 and problems[0].id not in seen[1].task.tolist(), "not twice in a step"
+    assert again.rows == 6
+    plain = rollout().choose(3, 0, 4, 1, lambda offer: Order(torch.arange(4)), kept)
+    assert torch.equal(plain.action, rollout().collect(3).action), "what is kept changes nothing of the task's own"
+
+
+def test_prompts_that_fit_are_told_from_those_that_would_be_cut():
+    made = rollout()
+    made.policy.prompt_limit = PromptLimit(6, "cut")
+    assert made.fits(["rabc=", "rabcd="]) == [True, False], "and a token that begins the text"
+    made.policy.prompt_limit = None
+    assert made.fits(["r" * 1000]) == [True]

@@ -53,7 +53,7 @@ class ProblemPool(Memory):
 
     Fields:
         keep: the most problems it holds. Beyond that those of the lowest priority go, of equal ones the oldest. Larger remembers
-            longer and makes checkpoints larger.
+            longer, makes checkpoints larger, and costs a step one or two milliseconds for every thousand.
         signal: what the priority is; see `informativeness`.
     """
 
@@ -119,13 +119,14 @@ class ProblemPool(Memory):
 
 @dataclass(frozen=True)
 class FromPool(Curriculum):
-    """A share of the step from a pool, drawn by priority without replacement; the rest are problems of the task.
+    """A share of the step from a pool, drawn without replacement; the rest are problems of the task.
 
     Where the pool has fewer, the task gives more. Problems of priority 0 come last, by luck alone.
 
     Fields:
         memory: the pool.
         share: of the step's problems. 0 takes the task's own as they come, 1 none of them once the pool is full.
+        draw: by ``"priority"``, or ``"uniform"``.
         warm: share of the run's steps before it takes any. Longer starts from better estimates.
         candidates: problems of the task drawn for each one that is wanted. Above 1 fewer are missing where the task often draws
             the same.
@@ -136,6 +137,7 @@ class FromPool(Curriculum):
 
     memory: str = "pool"
     share: float = 0.75
+    draw: Literal["priority", "uniform"] = "priority"
     warm: float = 0.0
     candidates: int = 1
 
@@ -144,7 +146,8 @@ class FromPool(Curriculum):
         priority = offer.recall(self.memory)
         wanted = round(self.share * offer.wanted) if offer.progress >= self.warm else 0
         taken = min(max(wanted, offer.wanted - own), offer.kept)
-        drawn = own + race(priority[own:], offer.uniform[own:])[:taken]
+        weight = priority[own:] if self.draw == "priority" else torch.ones(offer.kept)
+        drawn = own + race(weight, offer.uniform[own:])[:taken]
         chosen = torch.cat([torch.arange(min(offer.wanted - taken, own)), drawn])
         told = {"pool_size": float(offer.kept)} | ({"pool_priority": float(priority[own:].mean())} if offer.kept else {})
         from_pool = (chosen >= own).double()
