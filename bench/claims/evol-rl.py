@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from harness import Claim, Statement, TextBed, Variant, average, extra, final, main
-from voting import ACCURACY, SETTINGS, accuracy, sixteen_samples
+from harness import Statement, TextBed, Variant, average, extra, final, main
+from voting import MODEL, PAIRS, SETTINGS, Pairing, sixteen_samples
 
 CHARACTERS = {"reward.1.embedding": "characters"}
 
-CLAIM = Claim(
+CLAIM = Pairing(
     name="evol-rl",
     title="evol-rl keeps its answers apart",
     about="""The paper says that learning from a vote alone narrows the answers until nothing is left to vote on, and that paying
-    more for what others do not say keeps entropy and pass@k up. Here every problem has many right answers: two numbers with a given
-    sum. Both learn without labels from 32 votes, of which 16 learn. Answers are five characters and are compared by them.
+    more for what others do not say keeps entropy and pass@k up. Here every problem has several right answers: two numbers with a
+    given sum; about half of what the model says at the start is right. Both learn without labels from 32 votes, of which 16
+    learn. Answers are five characters and are compared by them.
     `novelty alone` is ttrl with the reward of evol-rl, without its wider clip and its entropy bonus.""",
     variants={
         "ttrl": Variant("ttrl"),
         "novelty alone": Variant("evol-rl", {**CHARACTERS, "surrogate.high": 0.2, "regularize.1.weight": 0.0}),
         "evol-rl": Variant("evol-rl", CHARACTERS),
     },
-    bed=TextBed("pairs", after=sixteen_samples),
-    settings=SETTINGS,
+    bed=TextBed(PAIRS, MODEL, after=sixteen_samples),
+    settings={**SETTINGS, "warm_start": 0.0},
     measures={
-        ACCURACY: accuracy,
         "mean label accuracy": average("label_accuracy"),
         "final entropy": final("entropy"),
         "final distinct answers of a group": final("distinct_answers"),

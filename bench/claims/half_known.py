@@ -23,7 +23,7 @@ EASY, HARD = "reverse:length=2", "reverse:length=5"
 MODEL = os.path.relpath(ROOT / "build" / "half-known")
 
 
-def make_half_known(folder: Path, steps: int = 120) -> None:
+def make_half_known(folder: Path, steps: int = 30) -> None:
     """Trains the model on the easy problems alone, once; a folder that is there is left alone."""
     if folder.exists():
         return
@@ -72,7 +72,7 @@ class HalfKnown(Claim):
 
 BED = TextBed(f"{EASY}+{HARD}", MODEL, after=both_lengths)
 SETTINGS = {
-    "steps": 150,
+    "steps": 200,
     "tasks_per_step": 32,
     "samples_per_task": 8,
     "updates_per_step": 2,

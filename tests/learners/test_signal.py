@@ -48,6 +48,11 @@ def test_methods_that_do_not_compare_within_a_group_are_left_alone():
     assert watch().watches and not watch(samples=1).watches and not watch("ppo").watches
 
 
+@pytest.mark.parametrize("method", ["hpt", "ahpo", "luffy", "srft", "ghpo"])
+def test_methods_that_others_teach_are_left_alone(method):
+    assert not watch(method).watches
+
+
 def test_a_run_says_it_once(tmp_path):
     file = tmp_path / "data.jsonl"
     file.write_text("".join(json.dumps({"prompt": f"What is {i}?", "answer": f"the number {i}"}) + "\n" for i in range(40)))

@@ -20,6 +20,8 @@ CURE_IN_CONTROL = (
     "Try more episodes in a group (--samples-per-task), levels that are easier to begin with, or a method that remembers what it "
     "once found, such as dqn or sac"
 )
+TEACH = frozenset({"answers", "solutions", "hints", "documents"})
+"""What data parts may ask of a task: then others teach where one's own answers do not differ."""
 
 
 class SignalWatch:
@@ -30,7 +32,7 @@ class SignalWatch:
 
     def __init__(self, method: Method, rewards: Sequence[str], samples_per_task: int, control: bool = False):
         self.rewards, self.control = ", ".join(rewards), control
-        taught = any(term.when == "with" for _, term in method.terms)  # others' answers teach where one's own do not differ
+        taught = any(part.needs_of_task & TEACH for path, part in method.parts() if path.startswith("data."))
         self.watches = samples_per_task > 1 and "group" in method.needs() and not taught
 
     def say(self, step: int, folder: RunFolder) -> None:
