@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import typing
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import torch
 from batches import map_positions, random_batch
 from stored_values import KNOBS, stored_numbers, stored_refusals
@@ -17,6 +19,8 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.fields import hints
+from upslope.learners.curricula import Ordering
+from upslope.learners.data_context import LearnerContext
 from upslope.methods import catalogue
 from upslope.objective import estimator
 from upslope.objective.advantage import GAE, MovingBaseline
@@ -41,10 +45,14 @@ from upslope.objective.models.success import SuccessClassifier
 from upslope.objective.references import Snapshot, Start
 from upslope.objective.reward import StepKL
 from upslope.objective.reward.learned import LearnedSuccess
+from upslope.plain_data import Prompt
 from upslope.policies.text_inputs import TextInputs
-from upslope.rollout.text import join_text
+from upslope.rollout.text_rows import join_text
+from upslope.tasks import load_task
+from upslope.tasks.text import Problem
+from upslope.tasks.turns import FURTHER, NEW, Turn
 from upslope.testing.batches import probes_descended, with_needs
-from upslope.types import Method, Metrics, Part, Source, Trajectories, View
+from upslope.types import Method, Metrics, Offer, Part, Source, Trajectories, View
 
 Numbers = dict[str, float | str]
 OTHER_TEXTS = {"component": "format", "segment": "window"}
@@ -112,12 +120,47 @@ def _text(batch: Any) -> Trajectories:
     place, length = torch.arange(6), 1 + torch.arange(batch.rows).unsqueeze(1) % 6
     prompt = (torch.arange(batch.rows * 6).reshape(-1, 6) * 7) % 40 + 1
     rows = Trajectories(**{f.name: getattr(batch, f.name) for f in fields(batch)})
+    said = torch.sin(torch.arange(batch.rows * 5, dtype=torch.float64).reshape(-1, 5) * 1.3)
     rows = rows.replace(behavior=View(batch.behavior.logp, batch.proximal.entropy * 0.9))
+    rows = rows.replace(embedding=torch.nn.functional.normalize(said, dim=1))
     return rows.replace(inputs=TextInputs(prompt, (place >= 6 - length).long()), info=[{"row": row} for row in range(batch.rows)])
 
 
 class Context:
-    """What a learner does for data parts, for a policy that has moved by a known amount."""
+    """What a learner does for data parts, for a policy that has moved by a known amount.
+
+    Problems are those of an embedded task; an answer to a further turn is a row that was there already, right every third time.
+    """
+
+    task = load_task("reverse:hardest=6")
+
+    def __init__(self, rows: Trajectories):
+        self.rows, self.asked = rows, 0
+        self.known = self.task.sample(7, "train", np.random.default_rng(0))
+
+    def problems(self, rows: Trajectories) -> list[Problem]:
+        return [self.known[task % len(self.known)] for task in rows.task.tolist()]
+
+    def fits(self, prompts: Sequence[Prompt]) -> list[bool]:
+        return [True] * len(prompts)
+
+    def rng(self) -> np.random.Generator:
+        return np.random.default_rng(1)
+
+    def sample(self, turns: Sequence[Turn]) -> Trajectories:
+        each = [turn for turn in turns for _ in range(turn.samples)]
+        place = (torch.arange(len(each)) + self.asked) % self.rows.rows
+        taken, paid = self.rows.take_rows(place), ((torch.arange(len(each)) + self.asked) % 3 == 0).to(self.rows.reward.dtype)
+        self.asked += len(each)
+        named = [FURTHER + self.asked + number if turn.group == NEW else turn.group for number, turn in enumerate(each)]
+        return taken.replace(
+            reward=paid,
+            components={**taken.components, "task": paid},
+            group=torch.tensor(named),
+            key=None if taken.key is None else taken.key + 7 * self.asked,
+            label={**taken.label, "source": torch.full_like(taken.group, int(Source.FURTHER))},
+            info=[{"response": f"r{turn.problem.answer}="} for turn in each],
+        )
 
     def evaluate(self, rows: Trajectories, columns: frozenset[str]) -> View:
         return View(rows.behavior.logp - 0.01 * (1 + torch.arange(rows.sampled.shape[1])))
@@ -130,7 +173,9 @@ class Context:
         return taught.replace(reward=taught.reward * 0 + 1, behavior=View(nobody, nobody), label={**taught.label, "source": source})
 
     def join(self, batches: list[Trajectories]) -> Trajectories:
-        return join_text(batches)
+        joining = LearnerContext.__new__(LearnerContext)
+        joining.rollout = cast(Any, SimpleNamespace(join=join_text))
+        return joining.join(batches)
 
 
 # -- what a method makes of them -------------------------------------------------------------------------------------------
@@ -145,7 +190,10 @@ def numbers(method: Method) -> Numbers:
     found["columns"] = " ".join(sorted(estimator.early_columns(method))) + " | " + " ".join(sorted(estimator.slice_columns(method)))
     states = {path: part.init() for path, part in estimator.stateful(method).items()}
     for number, (rows, metrics) in enumerate(steps(), 1):
-        if probes_descended(method):  # further columns than those of the fixed steps
+        assert rows.current is not None
+        further = any(name not in rows.current.columns() for name, _ in method.heads)
+        further |= "label.category" in method.needs()
+        if probes_descended(method) or further:  # columns beyond those of the fixed steps
             rows = cast(Trajectories, with_needs(rows, method))
         moved, told = _controlled(method, states, rows.progress, metrics)
         seen, outcome = _step(moved, states, rows)
@@ -173,10 +221,21 @@ def _around(method: Method, states: dict[str, Any], rows: Trajectories, number: 
     """What parts say that are not called in an update: which tasks, which copies, which prompts."""
     found: Numbers = {}
     if method.curriculum is not None:
-        memories = dict(method.memory)
         tasks = torch.arange(998, 1006)
-        weights = method.curriculum(tasks, lambda name: memories[name].recall(states[f"memory.{name}"], tasks))
-        found["curriculum"] = fingerprint(weights)
+        offer = Offer(
+            task=tasks,
+            category=tasks % 3,
+            difficulty=(tasks % 5).float(),
+            uniform=(tasks.double() * 0.618) % 1,
+            wanted=4,
+            samples=4,
+            max_tokens=16,
+            seed=number,
+            names={0: "fact", 1: "behaviour", 2: "condition"},
+            value=lambda head: torch.sin(tasks.float()).abs(),
+        )
+        order = Ordering(method, states, rows.progress)(offer)
+        found["curriculum"] = fingerprint([order.chosen, order.samples, order.limit, order.temperature, dict(order.why)])
     for name, part in method.references:
         dues = [part.due(step) for step in range(1, 9)]
         found[f"reference {name}"] = fingerprint([dues, part.copies, vars(part.sees(rows).inputs)["prompt"], number])
@@ -194,7 +253,7 @@ def _step(method: Method, states: dict[str, Any], rows: Trajectories) -> tuple[T
     carried = {f"{which} {name}": column.detach() for which, view in views.items() for name, column in view.columns().items()}
     rows = rows.replace(segment={**rows.segment, **carried})
     for part in method.data:
-        rows = part(rows, Context())
+        rows = part(rows, Context(rows))
         found["data"] = fingerprint([rows.group, rows.label, rows.key, rows.signal, rows.reward])
     seen = {which: View.of({name: rows.segment[f"{which} {name}"] for name in view.columns()}) for which, view in views.items()}
     rows = rows.replace(

@@ -1,6 +1,7 @@
 """The documents say what is so: their examples run and print what the page says, links lead somewhere, generated pages are current.
 
-Commands that train are run with `SMALL` behind them, and those that make data make little: a page can show the command a reader wants and still be tested in a second.
+Commands that train are run with `SMALL` behind them, and those that make data make little: a page can show the command a reader
+wants and still be tested in a second.
 """
 
 from __future__ import annotations

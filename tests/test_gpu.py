@@ -24,7 +24,7 @@ from upslope.policies.language_model import LanguageModel
 from upslope.policies.tiny import character_tokenizer
 from upslope.rollout.engines import torch_engine as engine_module
 from upslope.rollout.engines.torch_engine import TorchEngine
-from upslope.rollout.text import sampled_rows
+from upslope.rollout.text_rows import sampled_rows
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
 from upslope.testing.drawn import kinds

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from upslope.policies import load_language_model
-from upslope.rollout.text import teacher_rows
+from upslope.rollout.text_rows import teacher_rows
 from upslope.runtime.files import whole_folder
 from upslope.runtime.seeding import numpy_generator
 from upslope.runtime.threads import use_threads

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from harness import ROOT, Cell, Claim, Measure, Result, Statement, TextBed, Variant, average, final, main
+from harness import ROOT, Cell, Claim, Measure, Result, Statement, TextBed, Variant, average, main
 from hinted import SHOWN, TASK, make_reader
 
 MODEL = os.path.relpath(ROOT / "build" / "reader")
@@ -66,7 +66,6 @@ CLAIM = Reading(
         "accuracy without hints": lambda result: result.after,
         AT_COST: after_tokens("reward", TOKENS),
         "groups without signal": average("constant_groups"),
-        "hint level at the end": final("hint_level"),
         "tokens of a step": average("tokens"),
     },
     statements=[

@@ -13,7 +13,7 @@ from harness import ROOT, Cell, Claim, Result, TextBed
 
 from upslope.policies import load_language_model
 from upslope.rollout.evaluation import evaluate_text
-from upslope.rollout.text import teacher_rows
+from upslope.rollout.text_rows import teacher_rows
 from upslope.runtime.files import whole_folder
 from upslope.runtime.seeding import numpy_generator
 from upslope.runtime.threads import use_threads
@@ -72,11 +72,11 @@ class HalfKnown(Claim):
 
 BED = TextBed(f"{EASY}+{HARD}", MODEL, after=both_lengths)
 SETTINGS = {
-    "steps": 120,
+    "steps": 150,
     "tasks_per_step": 32,
     "samples_per_task": 8,
     "updates_per_step": 2,
-    "lr": 5e-4,
+    "lr": 7e-4,
     "eval_problems": 100,
     "checkpoint_every": 1000,
     "watch_kl": False,

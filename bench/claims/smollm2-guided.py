@@ -66,8 +66,6 @@ CLAIM = Spelling(
         "accuracy": lambda result: result.after,
         "final reward of samples": final("reward"),
         "tokens of a step": average("tokens"),
-        "groups that imitate, at the end": final("gated_groups"),
-        "groups with a hint, at the end": final("guided_groups"),
     },
     statements=[
         Statement("hpt", "accuracy above that of", "grpo", "accuracy"),
@@ -76,8 +74,8 @@ CLAIM = Spelling(
     ],
     curves={"reward": "reward of samples", "guided_groups": "groups with a hint", "gated_groups": "groups that imitate"},
     seeds=3,
-    chosen="""lr 1e-5 was the first tried. With the reward `exact` and 12 tokens no hint ever led to a right answer (seed 0), since the model
-    wraps it in a sentence: the reward was then taken to be `contains`.""",
+    chosen="""lr 1e-5 was the first tried. With the reward `exact` and 12 tokens no hint ever led to a right answer (seed 0), since
+    the model wraps it in a sentence: the reward was then taken to be `contains`.""",
 )
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from harness import ROOT, Cell, Claim
 
 from upslope.policies import load_language_model
 from upslope.rollout.evaluation import evaluate_text
-from upslope.rollout.text import TextRollout, written_rows
+from upslope.rollout.text import TextRollout
+from upslope.rollout.text_rows import written_rows
 from upslope.runtime.files import whole_folder
 from upslope.runtime.seeding import numpy_generator
 from upslope.runtime.threads import use_threads

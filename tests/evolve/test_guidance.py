@@ -11,7 +11,7 @@ from upslope.evolve.hints import AnswerShown, TaskHints
 from upslope.learners.data_context import LearnerContext
 from upslope.objective.filter.replaced import Replaced
 from upslope.policies.text_inputs import TextInputs
-from upslope.rollout.text import join_text
+from upslope.rollout.text_rows import join_text
 from upslope.tasks import load_task
 from upslope.tasks.text import Problem
 from upslope.types import Source, Trajectories, View, decision_keys

@@ -9,7 +9,7 @@ import torch
 from upslope.evolve.rewriting import HARD, PolicyRewrites, Rewrites, TaskRewrites, with_prompt
 from upslope.learners.data_context import LearnerContext
 from upslope.policies.text_inputs import TextInputs
-from upslope.rollout.text import join_text
+from upslope.rollout.text_rows import join_text
 from upslope.tasks import load_task
 from upslope.tasks.text import Problem, TextTask
 from upslope.types import Source, Trajectories, View, decision_keys

@@ -9,7 +9,7 @@ import torch
 from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.evaluation import evaluate_text
-from upslope.rollout.text import teacher_rows
+from upslope.rollout.text_rows import teacher_rows
 from upslope.runtime.seeding import numpy_generator
 from upslope.tasks.text import TextTask
 

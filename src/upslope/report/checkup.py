@@ -190,7 +190,7 @@ class Speaker:
     def answer(self, prompt: str) -> str:
         """Its answer to a problem of one's own."""
         from upslope.rollout.engines.torch_engine import TorchEngine
-        from upslope.rollout.text import sampled_ids
+        from upslope.rollout.text_rows import sampled_ids
         from upslope.runtime.seeding import uniforms
         from upslope.types import Sampling
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from upslope.plain_data import Prompt
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.engines.torch_engine import TorchEngine
-from upslope.rollout.text import sampled_ids
+from upslope.rollout.text_rows import sampled_ids
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.runtime.statistics import pass_at_k, share_interval
 from upslope.tasks.text import Problem, Split, TextTask

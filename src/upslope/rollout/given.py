@@ -12,7 +12,8 @@ from upslope.errors import UserError
 from upslope.objective.base import RolloutPlan
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.choosing import Asked
-from upslope.rollout.text import ATTEMPT, TextRollout, token_rows, written_rows
+from upslope.rollout.text import ATTEMPT, TextRollout
+from upslope.rollout.text_rows import token_rows, written_rows
 from upslope.runtime.seeding import numpy_generator
 from upslope.tasks.text import Problem
 from upslope.types import Source, Trajectories, View

@@ -26,7 +26,7 @@ from upslope.policies.given import GivenModel
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.smollm2 import cache_folder
 from upslope.rollout.engines.torch_engine import TorchEngine
-from upslope.rollout.text import left_padded
+from upslope.rollout.text_rows import left_padded
 from upslope.types import Trajectories, View
 
 TOKENS = 8

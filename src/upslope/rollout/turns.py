@@ -13,7 +13,8 @@ from torch import Tensor
 
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
-from upslope.rollout.text import TextRollout, left_padded, sampled_ids, sampled_rows, written_rows
+from upslope.rollout.text import TextRollout
+from upslope.rollout.text_rows import left_padded, sampled_ids, sampled_rows, written_rows
 from upslope.runtime.seeding import mix, stable_hash, uniforms
 from upslope.tasks.messages import readable
 from upslope.tasks.turns import NEW, Turn, TurnNumbers

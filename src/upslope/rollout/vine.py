@@ -10,7 +10,8 @@ import torch
 from upslope.errors import MethodError, UserError
 from upslope.objective.base import RolloutPlan
 from upslope.rollout.choosing import Asked
-from upslope.rollout.text import ATTEMPT, TextRollout, join_text, sampled_ids, sampled_rows
+from upslope.rollout.text import ATTEMPT, TextRollout
+from upslope.rollout.text_rows import join_text, sampled_ids, sampled_rows
 from upslope.runtime.seeding import uniforms
 from upslope.tasks.text import Problem
 from upslope.types import Trajectories

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from upslope.errors import MethodError, UserError
 from upslope.objective.base import RolloutPlan, State
-from upslope.rollout.text import TextRollout, join_text, row_notes, sampled_rows
+from upslope.rollout.text import TextRollout
+from upslope.rollout.text_rows import join_text, row_notes, sampled_rows
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.tasks.text import Problem, Scores
 from upslope.types import Completions, Finish, Metrics, Trajectories

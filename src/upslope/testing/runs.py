@@ -37,6 +37,8 @@ STORED: Mapping[str, Any] = {
     "steps": 4, "envs": 2, "horizon": 16, "updates_per_step": 8, "minibatch": 16, "eval_problems": 2, "checkpoint_every": 2,
 }  # fmt: skip
 """Of methods that learn from stored experience."""
+PENDULUM = "gym:Pendulum-v1:max_episode_steps=25"
+"""Episodes that are cut while a run acts; of the whole 200 steps, evaluations took most of a run."""
 MODEL = "tiny:layers=1,width=32"
 CLOCK = frozenset({"seconds", "seconds_sampling", "tokens_per_second", "updates_per_second", "memory"})
 """Metrics that no seed can repeat."""
@@ -98,7 +100,7 @@ class Ground:
 
     def _stored(self, method: Method, folder: Path, **settings: Any) -> Plan:
         kind = kinds(method)[0]
-        task = self.task or {"continuous": "gym:Pendulum-v1", "discrete": "gym:CartPole-v1"}[kind]
+        task = self.task or {"continuous": PENDULUM, "discrete": "gym:CartPole-v1"}[kind]
         sizes, data = dict(STORED), ""
         if method.offline or any(getattr(part, "needs_dataset", False) for _, part in method.parts()):
             sizes, data = sizes | {"offline_steps": 2}, str(random_dataset(task).save(folder / "random"))

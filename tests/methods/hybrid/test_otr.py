@@ -16,7 +16,7 @@ from upslope.methods import find
 from upslope.objective.estimator import annotate, begin_update
 from upslope.objective.surrogate.one_token import OneTokenRollout
 from upslope.policies import LanguageModel
-from upslope.rollout.text import token_rows
+from upslope.rollout.text_rows import token_rows
 from upslope.testing.batches import batch_for
 from upslope.types import Method, Trajectories, decision_keys
 

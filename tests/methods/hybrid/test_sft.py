@@ -12,7 +12,7 @@ from upslope.methods import find
 from upslope.objective.estimator import annotate, begin_update, decision_losses, method_loss
 from upslope.objective.ratio.on_policy import OnPolicy
 from upslope.objective.surrogate import Unclipped
-from upslope.rollout.text import token_rows
+from upslope.rollout.text_rows import token_rows
 
 sft = find("sft")
 

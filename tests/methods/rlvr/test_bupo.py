@@ -13,7 +13,7 @@ from upslope.objective.controller.warm import ThenWhole
 from upslope.policies import LanguageModel
 from upslope.policies.tiny import tiny
 from upslope.policies.views.layer import Layer
-from upslope.rollout.text import teacher_rows
+from upslope.rollout.text_rows import teacher_rows
 from upslope.tasks import Problem
 
 bupo = find("bupo")

@@ -13,7 +13,7 @@ from upslope.methods import find
 from upslope.policies import load_language_model
 from upslope.policies.tiny import tiny
 from upslope.policies.views.routing import RoutingReplay, routers
-from upslope.rollout.text import teacher_rows
+from upslope.rollout.text_rows import teacher_rows
 from upslope.tasks import Problem
 from upslope.types import pack_rows, unpack_rows
 

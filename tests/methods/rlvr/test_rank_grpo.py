@@ -19,7 +19,7 @@ from upslope.objective.advantage.rank import RankBaseline
 from upslope.objective.estimator import annotate, begin_update, decision_losses
 from upslope.objective.ratio import SequenceRatio, TokenRatio
 from upslope.objective.ratio.segment import SegmentRatio
-from upslope.rollout.text import item_numbers, pay_items
+from upslope.rollout.text_rows import item_numbers, pay_items
 from upslope.setting_up import set_up
 from upslope.tasks import load_task
 from upslope.types import Batch, Ended, View

@@ -20,7 +20,7 @@ from upslope.objective.shape.dependence import DependenceFactor
 from upslope.objective.weight.dependence import TopDependence
 from upslope.policies.control.mlp import ControlInputs
 from upslope.policies.tiny import tiny
-from upslope.rollout.text import left_padded, teacher_rows
+from upslope.rollout.text_rows import left_padded, teacher_rows
 from upslope.tasks import Problem
 from upslope.types import Batch, Trajectories, View
 

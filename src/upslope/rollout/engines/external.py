@@ -10,7 +10,7 @@ from torch import Tensor
 
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.decode.record import StopStrings
-from upslope.rollout.text import sampled_rows
+from upslope.rollout.text_rows import sampled_rows
 from upslope.runtime.seeding import stable_hash
 from upslope.types import Completions, Finish, Sampling, samples_each
 

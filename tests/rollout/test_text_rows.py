@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from upslope.rollout.text import item_ends, item_numbers, pay_items
+from upslope.rollout.text_rows import item_ends, item_numbers, pay_items
 from upslope.types import Trajectories, View
 
 TOKENS = ["<pad>", "a", "b", "c", ",", ",,", ",,,", "a,", ",b"]
