@@ -12,7 +12,7 @@ from oracles import TRINITY_CLIP, TRINITY_ROUNDING, assert_loss_and_gradient, si
 from small_learner import SIZES, learner, weights
 
 from upslope.errors import MethodError
-from upslope.methods import find
+from upslope.methods import compose, find
 from upslope.objective.aggregate import TokenMean
 from upslope.objective.base import Filter
 from upslope.objective.data.demonstrations import Demonstrations
@@ -160,6 +160,13 @@ def test_the_gradual_gate_joins_the_demonstration_to_every_group():
     own, off_policy = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0]), torch.tensor([0.0, 0.0, 0.0, 0.0, 0.25])
     assert rows.signal["gate"].tolist() == torch.where(shown, off_policy[solved.long()], own[solved.long()]).tolist()
     assert rows.aside["demonstration"].rows == 2 and told["gated_groups"] == 0.5
+
+
+def test_with_a_curriculum_gated_groups_still_imitate():
+    method = compose(["hpt", "sec"])
+    assert method.curriculum == find("sec").curriculum and method.data == hpt.data
+    told = learner(method, SIZES, **FLAT).step(1)
+    assert 0 < told["gated_groups"] < 1 and told["imitation_loss"] > 0
 
 
 # -- oracle ----------------------------------------------------------------------------------------------------------------

@@ -107,6 +107,12 @@ def test_a_step_reports_the_tasks_reward_and_learns_from_half():
     assert rows.embedding is None
 
 
+def test_groups_of_different_sizes_vote_too():
+    made = learner(compose(["ttrl", "knapsack"]), SIZES)
+    told, rows = made.step(1), made.last
+    assert told["samples"] == 16 and 0 <= told["label_accuracy"] <= 1 and rows.rows < 16
+
+
 # -- novelty ---------------------------------------------------------------------------------------------------------------
 
 
