@@ -17,8 +17,12 @@ from upslope.setting_up import set_up
 from upslope.types import Method
 
 Values = dict[str, float]
-NOT_ON_TABLES = {"bupo", "minirl-r2", "t-ppo", "vppo"}
-"""These look into a language model, at its prompts or at windows of its answers."""
+NOT_ON_TABLES = {
+    *("bupo", "minirl-r2", "t-ppo", "vppo", "pcl", "evol-rl"),
+    *("sft", "otr", "fdiv-sft", "cap-cpt", "ghpo", "scaf-grpo", "expo-explain", "poro", "eva", "clpo"),
+}
+"""These look into a language model, at its prompts or at windows of its answers; or they need texts: solutions, documents, prompts
+with hints, problems made from others."""
 STEPS = 4
 
 

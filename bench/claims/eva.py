@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from harness import Claim, Result, Statement, TextBed, Variant, average, extra, main
 
-SEED, HARDEST = 2, 6
-TASK = f"reverse:length={SEED},hardest={HARDEST}"
-HELD_OUT = "accuracy at 3 to 6 letters"
+SEED, HARDEST, LETTERS = 3, 6, 4
+TASK = f"reverse:length={SEED - 1},letters={LETTERS}+reverse:length={SEED},letters={LETTERS},hardest={HARDEST}"
+HELD_OUT = f"accuracy at {SEED + 1} to {HARDEST} letters"
 PLAIN = {"curriculum.candidates": 2}
 """The task has so few problems that many are drawn twice."""
 
@@ -21,7 +21,8 @@ def accuracy_by_size(run: Any, problems: int = 100) -> dict[str, float]:
 
     found = {}
     for size in range(SEED, HARDEST + 1):
-        told = evaluate_text(load_task(f"reverse:length={size}"), run.policy, problems=problems, max_tokens=HARDEST + 2)
+        task = load_task(f"reverse:length={size},letters={LETTERS}")
+        told = evaluate_text(task, run.policy, problems=problems, max_tokens=HARDEST + 2)
         found[f"{size} letters"] = told.accuracy
     larger = [found[f"{size} letters"] for size in range(SEED + 1, HARDEST + 1)]
     return found | {HELD_OUT: sum(larger) / len(larger)}
@@ -40,9 +41,10 @@ CLAIM = Claim(
     regret. The paper claims that evolving the informative prompts beats training on the given ones, and that both halves are
     needed.
 
-    Here the task is to reverse {SEED} letters, and the task can make a problem one letter longer, up to {HARDEST}. Asked are
-    held-out problems of every size. `evolved uniformly` makes variants of any problem and draws them uniformly; `only selected`
-    keeps the task's own problems and draws those by regret; then the other signals. All sample as many answers.""",
+    Here the task is to reverse {SEED - 1} or {SEED} letters of an alphabet of {LETTERS}, and it can make a problem one letter
+    longer, up to {HARDEST}. Asked are held-out problems of every size. `evolved uniformly` makes variants of any problem and draws
+    them uniformly; `only selected` keeps the task's own problems and draws those by regret; then the other signals. All sample as
+    many answers.""",
     variants={
         "rloo": Variant("rloo"),
         "only selected": Variant("eva", {**PLAIN, "data.operators": ("same",)}),
@@ -53,9 +55,9 @@ CLAIM = Claim(
     },
     bed=TextBed(TASK, "tiny:width=128", after=accuracy_by_size),
     settings={
-        "steps": 200,
+        "steps": 300,
         "lr": 5e-4,
-        "warm_start": 0.95,
+        "warm_start": 0.5,
         "tasks_per_step": 32,
         "samples_per_task": 8,
         "eval_problems": 30,
@@ -76,7 +78,9 @@ CLAIM = Claim(
     ],
     curves={"reward": "reward", "chosen_difficulty": "letters of the problems", "pool_priority": "regret in the pool"},
     seeds=5,
-    chosen="""nothing was tried: the setting is that of the tests of learning, at twice the learning rate and for 200 steps.""",
+    chosen="""a first bed had problems of 2 letters of 10 only: on seed 100, after 80 steps, no answer to a problem of 3 letters was
+    ever right, so there was nothing for any method to select. Problems of two sizes and fewer letters were taken instead, on
+    which 100 steps of eva reached 4 letters (accuracy 0.16 on seed 100); 300 steps were then set without trying.""",
 )
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ acereason = grpo.derive(
         )
     ),
     memory={"rate": LastSuccess()},
-    notes="Inferred from the abstract and from memory. Limits above --max-tokens do nothing, so set both: "
-    "--max-tokens 64 --set curriculum.stages.0.limit=16. The paper trains on mathematics, then on code: "
+    notes="Inferred from the abstract and from memory. Limits above --max-tokens do nothing, so set both, as in "
+    "`acereason --max-tokens 64 --set curriculum.stages.0.limit=16`. The paper trains on mathematics, then on code: "
     "--set curriculum.stages.0.category=math, and so on, on a task with categories. It leaves out easy problems by a success rate "
     "measured beforehand; ours is that of the problem's last visit. It takes 8 answers at 8K and 16 later; ours are the run's. An "
     "answer cut at the limit earns what the task gives it, usually nothing. With one update a step, the default, the policy is the "

@@ -95,7 +95,7 @@ export function groupHead(group) {
       ),
     group.gate && h("span", { class: "chip" }, gateWords(group.gate)),
     group.chosen && h("span", { class: "chip" }, chosenWords(group.chosen)),
-    group.made_from && h("span", { class: "chip" }, `made from ${oneLine(group.made_from)}`),
+    group.made_from && h("span", { class: "chip" }, `made from ${[].concat(group.made_from).map(oneLine).join(", ")}`),
     group.constant && !taught(group) && h("span", { class: "chip warn" }, "zero variance: no signal"),
   );
 }
