@@ -171,7 +171,7 @@ def join_text(batches: list[Trajectories]) -> Trajectories:
         columns = [pick(batch) for batch in batches]
         return torch.cat([F.pad(column, (prompt - column.shape[1], 0)) for column in columns])
 
-    kept = ("inputs", "state")
+    kept = ("inputs", "state", "embedding")
     columns = {f.name: joined([getattr(b, f.name) for b in batches]) for f in fields(Trajectories) if f.name not in kept}
     inputs = TextInputs(left(lambda b: b.inputs.prompt), left(lambda b: b.inputs.prompt_mask))
-    return batches[0].replace(**columns, inputs=inputs)
+    return batches[0].replace(**columns, inputs=inputs, embedding=None)

@@ -242,7 +242,7 @@ class Batch:
                 return column[flat // positions]
             return column.flatten(0, 1)[flat].unsqueeze(1)
 
-        return self._map(pick)
+        return self.replace(embedding=None)._map(pick)  # rows are no longer what they said
 
     def to(self, device: torch.device | str):
         """The batch on a device."""

@@ -198,3 +198,10 @@ def test_a_step_of_evol_rl_reads_what_the_answers_say():
     assert rows.embedding is None and rows.rows == 8 and "label_accuracy" in told
     sides = rows.components["verdict"] > 0
     assert (rows.reward[sides] >= 0.5).all() and (rows.reward[~sides] <= -0.5).all() and len(rows.reward.unique()) > 2
+
+
+def test_vectors_of_answers_do_not_go_where_rows_are_cut_or_joined():
+    made = learner(evol.with_knobs({"reward.1.embedding": "characters"}), SIZES)
+    rows = made.rollout.collect(1)
+    assert rows.embedding.shape[0] == 16 and rows.take_rows(slice(0, 3)).embedding.shape[0] == 3
+    assert rows.take_decisions(torch.arange(5)).embedding is None and made.rollout.join([rows, rows]).embedding is None
