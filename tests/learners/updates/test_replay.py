@@ -43,7 +43,8 @@ def decisions(method, seed=0):
     random = torch.Generator().manual_seed(seed)
     whole = seen.take_decisions(chosen[torch.randperm(len(chosen), generator=random)])
     names = {"logp", *slice_columns(method)}
-    columns = {name: column for name, column in batch.current.columns().items() if name in names}
+    known = [name for name in batch.current.columns() if name in names]
+    columns = [*known, *sorted(names - set(known))]  # those of a method's own heads and probes last
     moving = []
     for begin in range(0, len(chosen) - SIZE, SIZE):
         drift = {name: 0.3 * torch.randn(SIZE, 1, generator=random) - float(name == "logp") for name in columns}
