@@ -35,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, accuracies: list[float], target: float 
     def sample(count, split, random):
         weights.append(policy.weight.item())
         asked.append((count, split, int(random.integers(1 << 30))))
-        return [SimpleNamespace(answer="a")] * count
+        return [SimpleNamespace(answer="a", solution="a")] * count
 
     def evaluate(task, policy, *, problems, max_tokens, split):
         looks.append((len(weights), problems, split, max_tokens))
