@@ -284,7 +284,8 @@ def _usual_task(method: Method) -> str:
     """A small task that it can be tried on."""
     if method.learner == "actor-critic":
         return {"continuous": "gym:Pendulum-v1", "discrete": "gym:CartPole-v1"}[kinds(method)[0]]
-    return "gym:CartPole-v1" if method.family == "control" else "reverse"
+    needed = {word for _, part in method.parts() for word in part.needs_of_task}
+    return "gym:CartPole-v1" if method.family == "control" else "rulebook" if "documents" in needed else "reverse"
 
 
 def _link(name: str) -> str:

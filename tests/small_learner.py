@@ -35,7 +35,8 @@ class Paid:
 
 def learner(method, settings=SIZES, flat=(), always=False) -> PolicyGradient:
     method = find(method) if isinstance(method, str) else method
-    bench = set_up(method, "reverse", "tiny:layers=1,width=32", settings)
+    documents = any("documents" in part.needs_of_task for _, part in method.parts())
+    bench = set_up(method, "rulebook" if documents else "reverse", "tiny:layers=1,width=32", settings)
     bench.rollout.task = Paid(bench.task, flat, always)
     return PolicyGradient(bench.method, bench.policy, bench.rollout, bench.settings, bench.policy.frozen_copy())
 

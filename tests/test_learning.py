@@ -45,10 +45,10 @@ VOTES = {"samples_per_task": 32, "tasks_per_step": 12, "temperature": 0.8, "lr":
 """A vote teaches only where it is right: from samples of which a third are, not a seventh, many votes, and in small steps. With 8
 votes at a temperature of 1 both collapse to one answer for all problems."""
 SIZED = {"ttrl": VOTES, "evol-rl": VOTES}
-GAIN = {"high-entropy": 0.05, "polychromic": 0.05}
+GAIN = {"high-entropy": 0.05, "polychromic": 0.05, "poro": 0.04}
 """What the reward of samples must gain; 0.15 unless said. A fifth of the tokens of a three-token answer is little to learn from:
-high-entropy went from 0.11 to 0.21 here. Polychromic pays for different answers where one is right: 0.15 to 0.27. Both thresholds
-were set after seeing that."""
+high-entropy went from 0.11 to 0.21 here. Polychromic pays for different answers where one is right: 0.15 to 0.27. poro learns from
+as many answers again with a document in the prompt, and went from 0.43 to 0.50. The thresholds were set after seeing that."""
 
 
 @pytest.mark.slow

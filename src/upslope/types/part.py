@@ -99,6 +99,8 @@ class Part:
 
 
 def _short(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_short, value))}{',' if len(value) == 1 else ''})"
     return f"{value:g}" if isinstance(value, float) else str(value) if isinstance(value, Part) else repr(value)
 
 

@@ -22,6 +22,7 @@ from upslope.objective.ratio.segment import SegmentRatio
 from upslope.rollout.text_rows import item_numbers, pay_items
 from upslope.setting_up import set_up
 from upslope.tasks import load_task
+from upslope.testing.batches import with_needs
 from upslope.types import Batch, Ended, View
 
 rank, gspo = find("rank-grpo"), find("gspo")
@@ -148,7 +149,8 @@ PAID_BY_STEP = [name for name, method in catalogue().items() if "proximal.value"
     "name", [name for name, method in catalogue().items() if name not in PAID_BY_STEP and method.learner == "policy-gradient"]
 )
 def test_methods_that_read_no_items_are_not_changed_by_them(name: str):
-    batch = random_batch(seed=3).replace(label={**random_batch(seed=3).label, "items": torch.full((12,), 2)})
+    batch = with_needs(random_batch(seed=3), catalogue()[name])
+    batch = batch.replace(label={**batch.label, "items": torch.full((12,), 2)})
     assert_same(gradient(catalogue()[name], batch), gradient(catalogue()[name], batch.replace(step_reward=None)), exact=True)
 
 

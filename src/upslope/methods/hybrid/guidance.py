@@ -18,9 +18,8 @@ ghpo = grpo.derive(
     paper=Paper("GHPO: Adaptive Guidance for Stable and Efficient LLM Reinforcement Learning", arxiv="2507.10628", year=2025),
     differs="a group without a right answer is sampled anew with the beginning of the solution in its prompt, a quarter, half and "
     "three quarters of it, until one answer is right; no KL",
-    formula=r"as grpo without KL; if max_i R_i <= 0:  y_i ~ π(· | x, s[: ω|s|]),  ω = ¼, ½, ¾  until max_i R_i > 0,   "
-    r"learned behind "
-    r"the hinted prompt",
+    formula=r"as grpo without KL; if max_i R_i <= 0:  y_i ~ π(· | x, h_ω),  ω = 0.25, 0.5, 0.75  until max_i R_i > 0,   "
+    r"h_ω the first share ω of the solution; learned behind the hinted prompt",
     use_when="solutions are known, many groups fail altogether, and sampling them again is affordable",
     data=Guidance(hints=SolutionPrefix(), trigger="failed", replace="all", learn="asked"),
     filter=Replaced(),
