@@ -37,7 +37,8 @@ CLAIM = HalfKnown(
         Statement("ahpo", "more distinct answers than with imitation", "always", DISTINCT),
     ],
     seeds=5,
-    chosen="""Nothing was varied; one short run on seed 100 showed that everything runs.""",
+    chosen="""On seed 100 hpt and luffy were looked at with 150 steps, another learning rate and a start that was sure of its
+    mistakes (luffy then solved no hard problem). Steps, rate and a less trained start were then set without trying.""",
     curves={"reward": "reward of samples", "gated_groups": "share of gated groups"},
 )
 
