@@ -88,7 +88,8 @@ CLAIM = Levels(
     curves={"reward": "reward of samples", "constant_groups": "groups without signal"},
     seeds=3,
     chosen="""The learning rate is the one that was found for this model before; 40 steps were too few to tell
-    anything apart (0.18 everywhere, on two of the seeds reported), so 100 were taken.""",
+    anything apart (0.18 everywhere, on two of the seeds reported), so 100 were taken. pcl was measured
+    when its head only read the trunk (models.prompt_value.shared=False); since then it shares it.""",
 )
 
 if __name__ == "__main__":
