@@ -37,7 +37,7 @@ CLAIM = Claim(
     },
     bed=TextBed(TASK, "tiny:width=128"),
     settings={
-        "steps": 150,
+        "steps": 120,
         "lr": 5e-4,
         "warm_start": 0.3,
         "tasks_per_step": 32,
@@ -61,7 +61,8 @@ CLAIM = Claim(
     ],
     curves={"reward": "reward", "rewrites_kept": "rewrites learned from", "constant_groups": "groups without signal"},
     seeds=5,
-    chosen="""nothing was tried but that a warm start of 0.3 leaves problems of 4 letters unsolved.""",
+    chosen="""A warm start of 0.3 was seen to leave problems of 4 letters unsolved. Steps, learning rate and the number of tokens are
+    estimates: no variant was run to the end.""",
 )
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import ROOT, Cell, Claim, Result, TextBed
+from harness import ON_ONE_CORE, ROOT, Cell, Claim, Result, TextBed
 
 from upslope.policies import load_language_model
 from upslope.rollout.evaluation import evaluate_text
@@ -72,7 +72,7 @@ class HalfKnown(Claim):
 
 BED = TextBed(f"{EASY}+{HARD}", MODEL, after=both_lengths)
 SETTINGS = {
-    "steps": 200,
+    "steps": 150,
     "tasks_per_step": 32,
     "samples_per_task": 8,
     "updates_per_step": 2,
@@ -81,6 +81,7 @@ SETTINGS = {
     "checkpoint_every": 1000,
     "watch_kl": False,
     "record": "none",
+    **ON_ONE_CORE,
 }
 EASY_ACCURACY, HARD_ACCURACY = "accuracy on easy problems", "accuracy on hard problems"
 DISTINCT = "distinct answers to a hard problem, of 8"
