@@ -61,8 +61,8 @@ CLAIM = Claim(
     ],
     curves={"reward": "reward", "rewrites_kept": "rewrites learned from", "constant_groups": "groups without signal"},
     seeds=5,
-    chosen="""A warm start of 0.3 was seen to leave problems of 4 letters unsolved. Steps, learning rate and the number of tokens are
-    estimates: no variant was run to the end.""",
+    chosen="""A warm start of 0.3 was seen to leave problems of 4 letters unsolved. Learning rate, tokens and steps (150 at
+    first, fewer to save time) are estimates: no variant was run to the end.""",
 )
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ CLAIM = TwoSkills(
     ],
     curves={"loss": "loss", "kl_start": "movement on the demonstrations"},
     seeds=5,
-    chosen="""Model and settings are those of the claim of otr; nothing was tried with these methods, and none was run to the end.""",
+    chosen="""Model and settings are those of the claim of otr; nothing was tried with these methods, and none was run to the
+    end.""",
 )
 
 if __name__ == "__main__":

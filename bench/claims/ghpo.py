@@ -79,9 +79,9 @@ CLAIM = Reading(
     ],
     curves={"reward": "reward without hints", "guided_groups": "groups that were helped", "hint_level": "hint level"},
     seeds=5,
-    chosen="""lr 5e-4 with 80 steps was the first setting tried, and only that it runs was looked at. grpo then samples fewer tokens
-    than rewards were to be compared at, so 150 steps and 250,000 tokens were taken. Both are estimates: nothing was run to the
-    end.""",
+    chosen="""lr 5e-4 and 80 steps were the first setting tried. In 80 steps grpo samples fewer tokens than the 400,000 at
+    which rewards were to be compared, as the first three steps on seed 100 show, so 150 steps and 250,000 tokens were taken:
+    estimates, with which nothing was run to the end.""",
 )
 
 if __name__ == "__main__":

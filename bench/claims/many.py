@@ -4,9 +4,9 @@
     python bench/claims/many.py page --out FOLDER [NAME ...]                             # docs/claims/NAME.md from them
 
 `run` goes seed by seed through the cells of all claims, so that time that runs out leaves fewer seeds of each claim and not fewer
-claims. It can be called again: what is finished is not run again. `page` takes the seeds of which every cell is there; it alone
-needs matplotlib. Cells that several of the claims have in common are run once. Without names the claims are those on a `ControlBed`. ``--smoke`` runs every cell for a moment, to see that
-it runs.
+claims. It can be called again: what is finished is not run again. Cells that several claims have in common are run once. `page`
+takes the seeds of which every cell is there; it alone needs matplotlib. Without names the claims are those on a `ControlBed`.
+``--smoke`` runs every cell for a moment, to see that it runs.
 """
 
 from __future__ import annotations
