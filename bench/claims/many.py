@@ -59,11 +59,13 @@ def _work(cell: Cell) -> float:
 
 
 def _smoked(cell: Cell) -> Cell:
-    bed, settings = cell.bed, {**cell.settings, **SMOKE}
+    bed = cell.bed
+    if not isinstance(bed, ControlBed):  # the other settings are those of an environment
+        return dataclasses.replace(cell, settings={**cell.settings, "steps": SMOKE["steps"]})
+    settings = {**cell.settings, **SMOKE}
     if settings.get("offline_steps"):
         settings["offline_steps"] = 1
-    if isinstance(bed, ControlBed):
-        bed = dataclasses.replace(bed, episodes=2, data_steps=min(bed.data_steps, 600), trained=120)
+    bed = dataclasses.replace(bed, episodes=2, data_steps=min(bed.data_steps, 600), trained=120)
     return dataclasses.replace(cell, bed=bed, settings=settings)
 
 
