@@ -149,7 +149,7 @@ def test_cells_that_differ_only_in_their_names_are_run_once():
 def test_a_moment_of_a_text_run_changes_nothing_but_its_steps():
     text = control(bed=TextBed(), settings={"steps": 80, "lr": 1e-3}, variants={"bc": Variant("grpo"), "td3": Variant("dr-grpo")})
     for _, cell in many.in_order({"example": text}, [0], smoke=True):
-        assert cell.settings == {"steps": many.SMOKE["steps"], "lr": 1e-3}
+        assert cell.settings == {"steps": many.MOMENT, "lr": 1e-3}
 
 
 @pytest.mark.slow
