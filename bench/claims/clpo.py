@@ -37,7 +37,7 @@ CLAIM = Claim(
     },
     bed=TextBed(TASK, "tiny:width=128"),
     settings={
-        "steps": 120,
+        "steps": 150,
         "lr": 5e-4,
         "warm_start": 0.3,
         "tasks_per_step": 32,
@@ -61,8 +61,8 @@ CLAIM = Claim(
     ],
     curves={"reward": "reward", "rewrites_kept": "rewrites learned from", "constant_groups": "groups without signal"},
     seeds=5,
-    chosen="""A warm start of 0.3 was seen to leave problems of 4 letters unsolved. Learning rate, tokens and steps (150 at
-    first, fewer to save time) are estimates: no variant was run to the end.""",
+    chosen="""A warm start of 0.3 was seen to leave problems of 4 letters unsolved. Learning rate, tokens and steps are
+    estimates: no variant was run to the end.""",
 )
 
 if __name__ == "__main__":

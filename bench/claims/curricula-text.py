@@ -38,7 +38,7 @@ CLAIM = Claim(
     },
     bed=TextBed(TASK, "tiny"),
     settings={
-        "steps": 100,
+        "steps": 120,
         "tasks_per_step": 16,
         "samples_per_task": 8,
         "lr": 3e-4,
@@ -63,7 +63,7 @@ CLAIM = Claim(
     seeds=5,
     curves={"reward": "reward", "constant_groups": "constant groups"},
     chosen="""Only that it runs was tried: from a warm start to 0.25 sampled answers earned next to nothing, so 0.6 was taken.
-    Learning rate and steps (120 at first, fewer to save time) are estimates: nothing was run to the end.""",
+    Learning rate and steps are estimates: nothing was run to the end.""",
 )
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ class HalfKnown(Claim):
 
 BED = TextBed(f"{EASY}+{HARD}", MODEL, after=both_lengths)
 SETTINGS = {
-    "steps": 150,
+    "steps": 200,
     "tasks_per_step": 32,
     "samples_per_task": 8,
     "updates_per_step": 2,
