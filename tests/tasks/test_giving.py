@@ -159,10 +159,10 @@ def test_a_method_that_imitates_answers_is_refused_where_a_line_has_none(tmp_pat
 def test_a_method_that_compares_categories_is_refused_where_there_is_only_one(tmp_path):
     lines = [{"prompt": str(number), "answer": "b", "category": "sums"} for number in range(300)]
     (tmp_path / "my.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    told = r"sec needs several categories \(curriculum\), and every problem of '{}' that was looked at is of '{}'. Mix several tasks"
+    told = r"sec needs several categories \(curriculum\), and every problem of '{}' that was looked at is of '{}'. Mix several"
     with pytest.raises(TaskError, match=told.format("reverse:length=3", "reverse")):
         set_up(find("sec"), "reverse:length=3", "tiny", Settings())
-    with pytest.raises(TaskError, match=told.format(r".*my.jsonl", "sums") + ".*\"category\""):
+    with pytest.raises(TaskError, match=told.format(r".*my.jsonl", "sums") + '.*"category"'):
         set_up(find("sec"), str(tmp_path / "my.jsonl"), "tiny", Settings(), reward=["exact"])
     lines[7]["category"] = "lengths"  # one of 250 is found: a draw goes through all lines before one comes twice
     (tmp_path / "my.jsonl").write_text("".join(json.dumps({**line, "split": "train"}) + "\n" for line in lines[:250]))
