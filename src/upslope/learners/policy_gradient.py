@@ -106,7 +106,7 @@ class PolicyGradient:
             metrics |= further | {"kept_rows": float(rows.fresh().sum()) / max(sampled.rows, 1)}
         for part in (*method.reward, *method.data):
             metrics |= call(method, part, cast(Any, part).metrics, sampled)
-        rows, trace, found = self._learn_from(method, rows, step, torch.unique(torch.cat([sampled.group, rows.group])))
+        rows, trace, found = self._learn_from(method, rows, step, sampled)
         metrics = (component_metrics(rows) if rows.rows else {}) | metrics | found
         self.last = rows if rows.rows else None
         self.traced = TracedStep(sampled, rows, trace.columns) if trace else None
@@ -127,20 +127,21 @@ class PolicyGradient:
         }
 
     def _learn_from(
-        self, method: Method, rows: Trajectories, step: int, groups: Tensor
+        self, method: Method, rows: Trajectories, step: int, sampled: Trajectories
     ) -> tuple[Trajectories, TokenTrace | None, Metrics]:
         """The rows as they were learned from, what the updates showed of their tokens if that is recorded, and metrics.
 
         Args:
-            groups: Names of all that were sampled, filtered out or not.
+            sampled: All that were sampled, filtered out or not.
         """
-        traced, metrics = self.settings.record != "none" and self.rollout.traced, Metrics()
+        groups = torch.unique(torch.cat([sampled.group, rows.group]))
         if rows.rows:
             rows = self.views.before_step(method, rows, self._leaves_proximal(method, rows))
             rows = estimator.annotate(method, rows)
             rows = keep_rows(rows, estimator.kept(method, rows, late=True))
-            metrics = self.views.kl_to_start(rows, method)
-        trace = TokenTrace(rows) if traced else None
+        # Where filters leave nothing, other rows may still be learned from (terms), and controllers ask how far the policy is.
+        metrics = self.views.kl_to_start(rows if rows.rows else self.views.compared(method, sampled), method)
+        trace = TokenTrace(rows) if self.settings.record != "none" and self.rollout.traced else None
         if rows.rows or any(self._aside(term, rows) for _, term in method.terms):
             metrics |= self._learn(method, rows, step, trace, groups)
             self.optimizer_step.check_weights(rows)
