@@ -26,7 +26,6 @@ from upslope.learners.token_trace import TokenTrace, TracedStep
 from upslope.learners.updates.base import Updater
 from upslope.learners.updates.decisions import DecisionUpdater
 from upslope.learners.updates.rows import BesideRows, RowLoss, RowUpdater
-from upslope.learners.updates.slicing import keep_rows
 from upslope.objective import estimator
 from upslope.objective.base import Controller, Data, LossTerm, State
 from upslope.runtime.seeding import generator, mix
@@ -138,7 +137,7 @@ class PolicyGradient:
         if rows.rows:
             rows = self.views.before_step(method, rows, self._leaves_proximal(method, rows))
             rows = estimator.annotate(method, rows)
-            rows = keep_rows(rows, estimator.kept(method, rows, late=True))
+            rows = rows.keep_rows(estimator.kept(method, rows, late=True))
         # Where filters leave nothing, other rows may still be learned from (terms), and controllers ask how far the policy is.
         metrics = self.views.kl_to_start(rows if rows.rows else self.views.compared(method, sampled), method)
         trace = TokenTrace(rows) if self.settings.record != "none" and self.rollout.traced else None
@@ -179,7 +178,7 @@ class PolicyGradient:
             if not isinstance(rows, Trajectories):
                 raise wrong(method, part, rows, "the rows, with what it adds to them")
         rows = context.with_unlearned(rows)
-        return keep_rows(rows, rows.fresh()), keep_rows(rows, estimator.kept(method, rows, late=False)), context.metrics()
+        return rows.keep_rows(rows.fresh()), rows.keep_rows(estimator.kept(method, rows, late=False)), context.metrics()
 
     def _knobs(self, progress: float) -> dict[str, float]:
         knobs: dict[str, float] = {}
@@ -199,7 +198,7 @@ class PolicyGradient:
             batch = self._sampled(method, step, attempt, missing)
             batch = self._with_keys_and_rewards(method, batch.replace(progress=progress), step, attempt)
             everything.append(batch)
-            kept.append(keep_rows(batch, estimator.kept(method, batch, late=False)))
+            kept.append(batch.keep_rows(estimator.kept(method, batch, late=False)))
             missing = wanted - sum(piece.group_index()[1] for piece in kept if piece.rows)
             if missing <= 0 or not refills:
                 break
