@@ -17,6 +17,7 @@ ROWS = {
     "grpo_long_prompt": "GRPO step, few-shot prompts",
     "grpo_early_stop": "GRPO step, early stops",
     "sft_short": "supervised fine-tuning, short rows",
+    "guided_step": "guidance beside GRPO, both ours, by sampled token",
     "ppo_cartpole": "PPO, CartPole",
     "ppo_halfcheetah": "PPO, HalfCheetah",
     "sac_updates": "SAC, stored experience",

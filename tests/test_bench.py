@@ -31,7 +31,7 @@ from text_work import QUIET_MARK, SILENT, TextWork, worth  # noqa: E402
 
 FIELDS = {"work", "unit", "ours", "peer", "ratio", "memory_ours", "memory_peer", "command"}
 CPU_ROWS = (
-    *("grpo_short", "grpo_long_prompt", "grpo_early_stop", "sft_short", "ppo_cartpole", "ppo_halfcheetah"),
+    *("grpo_short", "grpo_long_prompt", "grpo_early_stop", "sft_short", "guided_step", "ppo_cartpole", "ppo_halfcheetah"),
     *("sac_updates", "td3_updates", "td3_bc_updates", "iql_updates"),
 )
 
@@ -309,6 +309,8 @@ def small(found: Row) -> Row:
     """The same sides on the least work that still has every part of it, in one setting each."""
     if hasattr(found.given, "batch"):
         given = dataclasses.replace(found.given, batch=8)
+    elif hasattr(found.given, "text"):
+        given = dataclasses.replace(found.given, text=dataclasses.replace(found.given.text, prompts=2, samples=4, max_tokens=4))
     elif hasattr(found.given, "tokens"):
         given = dataclasses.replace(found.given, rows=8, prompt_tokens=4, tokens=10)
     elif hasattr(found.given, "horizon"):

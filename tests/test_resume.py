@@ -178,6 +178,8 @@ def test_kill_dash_nine_loses_nothing_of_what_is_remembered_of_problems(tmp_path
         assert any(record.get(metric, 0) > 0 for record in whole.metrics)
         assert not (out / "summary.json").exists()
         assert remembered(up.resume(out), part) == remembered(whole, part)
+        assert len(whole.folder.read("problems.jsonl")) == 5
+        assert (out / "problems.jsonl").read_bytes() == (whole.path / "problems.jsonl").read_bytes()
         assert_same(whole.path, out)
 
 

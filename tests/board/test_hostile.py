@@ -30,7 +30,7 @@ QUESTIONS = {
     "/api/keys": {"run": "a"}, "/api/curves": {"run": "a", "key": "reward"}, "/api/bands": {"run": "a", "key": "reward"},
     "/api/rollouts": {"run": "a"}, "/api/rollout": {"run": "a", "step": 1}, "/api/episodes": {"run": "a"},
     "/api/episode": {"run": "a", "step": 1}, "/api/frames": {"run": "a", "step": 1}, "/api/method": {"run": "a"},
-    "/api/settings": {"run": "a"},
+    "/api/settings": {"run": "a"}, "/api/problems": {"run": "a", "step": 1},
 }  # fmt: skip
 """One for every route that can be asked."""
 
@@ -175,7 +175,8 @@ def test_a_plan_of_any_shape_is_answered_in_words(tmp_path: Path, monkeypatch: p
     assert board.post("/api/resume", json={"run": "a"}, headers={"X-Upslope": "board"}).status_code == 400
 
 
-@pytest.mark.parametrize("name", ["summary.json", "process.json", "episodes/step-000001.json", "rollouts.jsonl", "metrics.jsonl"])
+@pytest.mark.parametrize("name", ["summary.json", "process.json", "episodes/step-000001.json", "rollouts.jsonl", "metrics.jsonl",
+                                  "problems.jsonl"])  # fmt: skip
 @pytest.mark.parametrize(
     "content",
     [
@@ -185,8 +186,10 @@ def test_a_plan_of_any_shape_is_answered_in_words(tmp_path: Path, monkeypatch: p
         b'{"kind": "step", "step": "x", "reward": {}}\n{"kind": "step", "step": ' + b"9" * 400 + b', "\\udfff": 1}\n',
         b'{"kind": "evaluation", "step": 1e400, "score": "high"}\n', b'{"step": 1, "seed": {}, "length": -1, "actions": "x"}',
         b'{"step": 1, "seed": 0, "length": 1, "actions": [{"a": []}], "rewards": 3}',
+        b'{"step": 1, "problems": [3, {"id": [], "chosen": [1], "answers": {}, "made_from": {"a": 1}}], "made": {"id": 1}}\n'
+        b'{"step": 1, "problems": [{"prompt": 1, "chosen": {"a": [], "b": 1e999}}], "made": [{"id": "1", "made_from": [[]]}]}\n',
     ],
-    ids=range(17),
+    ids=range(18),
 )  # fmt: skip
 def test_a_file_of_any_content_is_answered_in_words(tmp_path: Path, name: str, content: bytes):
     run = write_run(tmp_path / "a")
@@ -197,7 +200,8 @@ def test_a_file_of_any_content_is_answered_in_words(tmp_path: Path, name: str, c
 
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
 @pytest.mark.parametrize(
-    "name", ["run.toml", "summary.json", "process.json", "metrics.jsonl", "rollouts.jsonl", "rollouts", "episodes"]
+    "name",
+    ["run.toml", "summary.json", "process.json", "metrics.jsonl", "rollouts.jsonl", "problems.jsonl", "rollouts", "episodes"],
 )
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path, name: str, kind: str):
     run = write_run(tmp_path / "a")

@@ -180,6 +180,14 @@ def test_a_race_puts_the_worthless_last():
     assert race(torch.tensor([0.0, 0.0, 1.0, 0.0]), uniform).tolist() == [2, 3, 1, 0]
 
 
+@pytest.mark.parametrize("count", [0, 1, 3, 20, 39, 40, 41])
+def test_the_first_of_a_race_are_those_of_the_whole_race(count: int):
+    uniform = torch.rand(40, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
+    weight = torch.arange(40.0) % 4 * (torch.arange(40) < 24)  # 18 are worth something
+    uniform[5] = uniform[6] = uniform[30]
+    assert race(weight, uniform, count).tolist() == race(weight, uniform)[:count].tolist()
+
+
 def test_knobs_out_of_range_are_refused():
     from upslope.methods import find
 

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from upslope import __version__
-from upslope.board import plan_view, recordings, safe_files
+from upslope.board import plan_view, problems, recordings, safe_files
 from upslope.board.access import Door, Guard
 from upslope.board.answers import answer, asset, failure
 from upslope.board.bands import bands
@@ -37,6 +37,7 @@ MOST_PLANS = 2000
 RunIds = Annotated[list[str], Query(alias="run")]
 Points = Annotated[int, Query(ge=2, le=20_000)]
 Step = Annotated[int, Query(ge=0, lt=MOST_STEP)]
+PerhapsStep = Annotated[int | None, Query(ge=0, lt=MOST_STEP)]
 
 
 class Refused(Exception):
@@ -193,6 +194,10 @@ def _add_recordings(app: FastAPI, board: Board) -> None:
     @app.get("/api/rollout")
     def rollout(run: str, step: Step) -> Response:
         return answer(of(run, step, recordings.rollout))
+
+    @app.get("/api/problems")
+    def of_problems(run: str, step: PerhapsStep = None) -> Response:
+        return answer(problems.problems(board.runs.root, board.runs.find(run).parts, step))
 
     @app.get("/api/episodes")
     def episodes(run: str) -> Response:

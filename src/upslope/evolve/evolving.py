@@ -83,7 +83,7 @@ class Evolve(Data):
         uniform = torch.from_numpy(rng.random(len(info)))
         if self.pick == "uniform" or not bool(info.any()):
             info = torch.ones_like(info)
-        return race(info, uniform)[: min(wanted, int((info > 0).sum()))].tolist()
+        return race(info, uniform, min(wanted, int((info > 0).sum()))).tolist()
 
     def _made(
         self, parents: Sequence[Problem], step: Sequence[Problem], context: DataContext, rng: np.random.Generator

@@ -147,18 +147,25 @@ class FromPool(Curriculum):
         wanted = round(self.share * offer.wanted) if offer.progress >= self.warm else 0
         taken = min(max(wanted, offer.wanted - own), offer.kept)
         weight = priority[own:] if self.draw == "priority" else torch.ones(offer.kept)
-        drawn = own + race(weight, offer.uniform[own:])[:taken]
+        drawn = own + race(weight, offer.uniform[own:], taken)
         chosen = torch.cat([torch.arange(min(offer.wanted - taken, own)), drawn])
         told = {"pool_size": float(offer.kept)} | ({"pool_priority": float(priority[own:].mean())} if offer.kept else {})
         from_pool = (chosen >= own).double()
         return Order(chosen, why={"from_pool": from_pool, "priority": priority[chosen]}, metrics=told)
 
 
-def race(weight: Tensor, uniform: Tensor) -> Tensor:
-    """All places in an order drawn by weight without replacement; those of weight 0 come last, in an order drawn by luck."""
+def race(weight: Tensor, uniform: Tensor, count: int | None = None) -> Tensor:
+    """Places in an order drawn by weight without replacement; those of weight 0 come last, in an order drawn by luck.
+
+    Args:
+        count: So many, the first; all of them unless given. Of many places few are drawn much sooner than all are ordered.
+    """
     luck = -(1 - uniform).log()
-    first = torch.argsort(luck, stable=True)
-    return first[torch.argsort((luck / weight.double())[first].nan_to_num(nan=torch.inf, posinf=torch.inf), stable=True)]
+    time, places = (luck / weight.double()).nan_to_num(nan=torch.inf, posinf=torch.inf), torch.arange(len(luck))
+    if count is not None and 0 < count < len(luck):
+        places = (time <= time.kthvalue(count).values).nonzero().squeeze(1)
+    lucky = places[torch.argsort(luck[places], stable=True)]
+    return lucky[torch.argsort(time[lucky], stable=True)][:count]
 
 
 # -- problems as text ----------------------------------------------------------------------------------------------------------

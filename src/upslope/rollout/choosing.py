@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,7 +85,7 @@ def beside(offer: Offer, kept: KeptProblems, uniform: Tensor) -> Offer:
     return replace(
         offer,
         task=torch.cat([offer.task, kept.task]),
-        category=torch.cat([offer.category, torch.tensor([number[name] for name in kept.category], dtype=torch.int64)]),
+        category=torch.cat([offer.category, torch.from_numpy(np.fromiter(map(number.__getitem__, kept.category), np.int64))]),
         difficulty=torch.cat([offer.difficulty, kept.difficulty.float()]),
         uniform=torch.cat([offer.uniform, uniform]),
         names={**offer.names, **{found: name for name, found in number.items()}},
@@ -95,15 +97,16 @@ def others(kept: KeptProblems | None, than: Collection[int]) -> KeptProblems | N
     """The kept problems whose tasks are none of these; nothing where none is left."""
     if kept is None or not len(kept):
         return None
-    places = (~torch.isin(kept.task, torch.tensor(list(than), dtype=torch.int64))).nonzero().squeeze(1).tolist()
+    keep = torch.from_numpy(~np.isin(kept.task.numpy(), np.array(list(than), dtype=np.int64)))
+    places = keep.nonzero().squeeze(1)
     if len(places) == len(kept):
         return kept
     return KeptProblems(
         kept.task[places],
-        [kept.category[place] for place in places],
+        list(itertools.compress(kept.category, keep.tolist())),
         kept.difficulty[places],
-        lambda place: kept.problem(places[place]),
-    ) if places else None  # fmt: skip
+        lambda place: kept.problem(int(places[place])),
+    ) if len(places) else None  # fmt: skip
 
 
 class Choices:

@@ -29,7 +29,9 @@ FORMAT = 3
 named by kind and class, before that by module and class."""
 EMPTY = b"{}"
 """What stands in a log where a line was damaged or is gone."""
-LOGS = ("metrics.jsonl", "samples.jsonl", "rollouts.jsonl")
+PROBLEMS = "problems.jsonl"
+"""Of runs that choose or make their problems."""
+LOGS = ("metrics.jsonl", "samples.jsonl", "rollouts.jsonl", PROBLEMS)
 MOST_UNPACKED = 64 * 2**20
 """Bytes of a step's rollouts that are read: beyond that it is no record of ours, or one too large to look at."""
 
@@ -116,7 +118,8 @@ class RunFolder:
         """
         remarks = []
         for log in LOGS:
-            remarks += self._cut(log, lines.get(log, 0))
+            if log != PROBLEMS or lines.get(log) or (self.path / log).exists():
+                remarks += self._cut(log, lines.get(log, 0))
         for later in self.rollout_steps():
             if later > step:
                 self._rollout_file(later).unlink()

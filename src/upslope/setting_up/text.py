@@ -19,7 +19,7 @@ from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
 from upslope.rewards import load_reward
 from upslope.runtime.checkpoint_files import CheckpointWriter
-from upslope.runtime.run_folder import RunFolder
+from upslope.runtime.run_folder import PROBLEMS, RunFolder
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.runtime.settings import Settings
 from upslope.runtime.threads import torch_threads
@@ -242,10 +242,14 @@ class TextComponents(Components):
         return {"score": found.preferred, "low": low, "high": high, "problems": len(found.wins)}
 
     def record_step(self, folder: RunFolder, learner: Learner, step: int, seconds: float) -> None:
-        """The step's rollouts, token by token; steps are left out where some would take more than `RECORDING` of the time."""
+        """The step's problems, where they were chosen or made, and its rollouts token by token; of rollouts steps are left out
+        where some would take more than `RECORDING` of the time."""
+        from upslope.learners.problem_record import problem_record
         from upslope.learners.rollout_record import rollout_record
 
         self.stepping += seconds
+        if learner.traced is not None and (problems := problem_record(learner.traced.sampled, step)) is not None:
+            folder.append(PROBLEMS, problems)
         everything, last = self.settings.record == "all", step == self.settings.steps
         if learner.traced is None or not (everything or last or self.recording <= FREE_RECORDING + RECORDING * self.stepping):
             return

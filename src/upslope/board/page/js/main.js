@@ -12,6 +12,7 @@ const VIEWS = {
   runs: { title: "Runs", load: () => import("./runs.js") },
   curves: { title: "Curves", load: () => import("./curves.js") },
   rollouts: { title: "Rollouts", load: () => import("./rollouts.js") },
+  problems: { title: "Problems", load: () => import("./problems.js") },
   method: { title: "Method", load: () => import("./method.js") },
   start: { title: "New run", load: () => import("./start.js") },
 };

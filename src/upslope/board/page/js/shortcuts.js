@@ -4,13 +4,13 @@ import { h, typing } from "./dom.js";
 import { go } from "./router.js";
 import { switchTheme } from "./theme.js";
 
-const VIEWS = { 1: "runs", 2: "curves", 3: "rollouts", 4: "method" };
+const VIEWS = { 1: "runs", 2: "curves", 3: "rollouts", 4: "method", 5: "problems" };
 
 const LIST = [
   [
     "Everywhere",
     [
-      ["1 2 3 4", "runs, curves, rollouts, method"],
+      ["1 2 3 4 5", "runs, curves, rollouts, method, problems"],
       ["t", "light or dark"],
       ["?", "this list"],
     ],
