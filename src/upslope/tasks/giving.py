@@ -27,6 +27,7 @@ CURES: Mapping[str, str] = {
     "categories": 'Give every line a "category", a text.',
     "levels": 'Give every line a "difficulty", a number that is larger for harder problems.',
     "variants": "there are no harder and easier problems to a given one; take a task that makes its own.",
+    "comparisons": "nobody says which of two answers is better; give --judge RUN or URL, or a task of your own with 'compare'.",
 }
 """What a task may give, and how a file of problems comes to give it."""
 KEYS: Mapping[str, str] = {
