@@ -78,6 +78,7 @@ class TextComponents(Components):
             raise UserError(f"{method.name} compares the samples of a task, and --samples-per-task is 1; give at least 2.")
         check_given(task, {word: path for path, part in method.parts() for word in part.needs_of_task}, method.name)
         self.tokens = settings.max_tokens or task.max_tokens
+        self.score_name = "accuracy" if task.choices is None else task.choices.score_name
         self.policy = self._load_policy(model, task, checking)
         self.token_text = TokenText(self.policy.tokenizer)
         self.stepping = self.recording = 0.0
@@ -194,6 +195,8 @@ class TextComponents(Components):
         from upslope.rollout.evaluation import evaluate_text
 
         settings = self.settings
+        if self.task.choices is not None:
+            return self._evaluate_choices()
         engine = self.rollout.engine
         follows = getattr(engine, "follows", True)  # one that keeps other weights than the policy's cannot answer for it
         self.rollout.sync()
@@ -210,6 +213,15 @@ class TextComponents(Components):
         reward = sum(map(sum, found.reward)) / len(found.problems)
         apart = {f"score_{name or 'other'}": score for name, score in found.by_category().items()}
         return {"score": found.accuracy, "low": low, "high": high, "problems": len(found.problems), "reward": reward, **apart}
+
+    def _evaluate_choices(self) -> JsonDict:
+        """Of a task with few answers, from the policy's chance of each."""
+        from upslope.rollout.evaluation import evaluate_choices
+
+        settings = self.settings
+        problems, temperature = settings.eval_problems or 100, settings.temperature
+        found = evaluate_choices(self.task, self.policy, problems=problems, max_tokens=self.tokens, temperature=temperature)
+        return found | {"reward": found["score"]}
 
     def record_step(self, folder: RunFolder, learner: Learner, step: int, seconds: float) -> None:
         """The step's rollouts, token by token; steps are left out where some would take more than `RECORDING` of the time."""

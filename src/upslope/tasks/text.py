@@ -16,6 +16,7 @@ import numpy as np
 
 from upslope.errors import TaskError
 from upslope.plain_data import Message, Prompt
+from upslope.tasks.choices import Choices
 from upslope.tasks.giving import LOOKED_AT, READERS, given_by
 from upslope.tasks.messages import with_text_behind
 
@@ -174,6 +175,11 @@ class TextTask(ABC):
         """Whether it can `compare`."""
         return type(self).compare is not TextTask.compare
 
+    @property
+    def choices(self) -> Choices | None:
+        """All answers there are, where they are so few that an evaluation asks for the chance of each; else nothing."""
+        return None
+
     def gives(self) -> frozenset[str]:
         """What its problems have, of the words in `upslope.tasks.giving`; by default, what a few training problems show."""
         variants = any(getattr(type(self), name) is not getattr(TextTask, name) for name in ("harder", "easier", "alike"))
@@ -242,6 +248,10 @@ class WrappedTask(TextTask):
     @property
     def compares(self) -> bool:
         return self.task.compares
+
+    @property
+    def choices(self) -> Choices | None:
+        return self.task.choices
 
     def gives(self) -> frozenset[str]:
         return self.task.gives()
