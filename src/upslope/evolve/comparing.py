@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from upslope.objective.base import Data, DataContext
+from upslope.rewards.judging import Asker, Question
 from upslope.rewards.preferences import Contest, bradley_terry, compared_by_task, flipped
+from upslope.tasks.text import Problem, Scores
+from upslope.tasks.turns import Turn
 from upslope.types import Metrics, Trajectories
 
 WIN_RATE, WITH_SELF, BEATS_BEST, BEATS_WORST = "win_rate", "win_rate_with_self", "beats_best", "beats_worst"
@@ -52,6 +55,11 @@ class Compared(Data):
     def needs_of_task(self) -> frozenset[str]:  # type: ignore[override]
         return frozenset({"comparisons"}) if self.by == "task" else frozenset()
 
+    @property
+    def takes_judge(self) -> bool:
+        """Whether a judge decides, where the run has one."""
+        return self.by == "any"
+
     def needs(self) -> frozenset[str]:
         return frozenset({"group"})
 
@@ -59,28 +67,57 @@ class Compared(Data):
         places = [(rows.group == group).nonzero().squeeze(1).tolist() for group in torch.unique(rows.group)]
         problems = context.problems(rows)
         contests = [Contest(problems[mine[0]], tuple(str(rows.info[row]["response"]) for row in mine)) for mine in places]
-        chances = self._chances(rows, places, contests, context)
+        chances, counts = self._chances(rows, places, contests, context)
         found = {name: torch.zeros(rows.rows) for name in (WIN_RATE, WITH_SELF, BEATS_BEST, BEATS_WORST)}
         for mine, contest, matrix in zip(places, contests, chances, strict=True):
             for name, column in columns_of(flipped(matrix, contest, self.noise, context.seed)).items():
                 found[name][mine] = torch.from_numpy(column).float()
+        found |= {f"judge_{name}": torch.full((rows.rows,), float(count)) for name, count in counts.items()}
         rows = rows.replace(signal={**rows.signal, **{name: column.to(rows.reward.device) for name, column in found.items()}})
         return _paid(rows, rows.signal[WIN_RATE]) if self.pays else rows
 
     def _chances(
         self, rows: Trajectories, places: Sequence[list[int]], contests: Sequence[Contest], context: DataContext
-    ) -> list[np.ndarray]:
-        """The matrix of each group."""
+    ) -> tuple[list[np.ndarray], dict[str, int]]:
+        """The matrix of each group, and of a judge's verdicts how many failed."""
+        if self.takes_judge and context.judge is not None:
+            judged: tuple[list[np.ndarray], dict[str, int]] = context.judge.compare(contests, policy_asker(context))
+            return judged
         if self.by == "reward" or (self.by == "any" and not context.task.compares):
             reward = rows.reward.tolist()
-            return [bradley_terry([reward[row] for row in mine], self.scale) for mine in places]
-        return [compared_by_task(context.task, contest) for contest in contests]
+            return [bradley_terry([reward[row] for row in mine], self.scale) for mine in places], {}
+        return [compared_by_task(context.task, contest) for contest in contests], {}
 
     def metrics(self, rows: Trajectories) -> Metrics:
-        """``preference_gap``: the chance that a group's best answer beats its worst, over 1/2; zero if all are alike."""
+        """``preference_gap``: the chance that a group's best answer beats its worst, over 1/2; zero if all are alike. Of a
+        judge, the pairs of texts that were compared and how many of them it failed on, by kind."""
         index, groups = rows.group_index()
         best = torch.full((groups,), 0.5, device=index.device).scatter_reduce_(0, index, rows.signal[BEATS_WORST], "amax")
-        return {"preference_gap": float(best.mean()) - 0.5} if groups else {}
+        if not groups:
+            return {}
+        judged = {name: float(column[0]) for name, column in rows.signal.items() if name.startswith("judge_")}
+        return {"preference_gap": float(best.mean()) - 0.5} | judged
+
+
+def policy_asker(context: DataContext) -> Asker:
+    """The policy's own verdicts, in further turns that nobody learns from; what leaves no room for one gets none."""
+
+    def ask(asked: Sequence[Question]) -> list[str | None]:
+        found: list[str | None] = [""] * len(asked)
+        fitting = [place for place, fits in enumerate(context.fits([question.prompt for question in asked])) if fits]
+        turns = [
+            Turn(asked[place].prompt, asked[place].problem, learn="nothing", role="judge", scorer=_unscored) for place in fitting
+        ]
+        for place, note in zip(fitting, context.sample(turns).info if turns else (), strict=True):
+            found[place] = str(note["response"])
+        return found
+
+    return ask
+
+
+def _unscored(problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
+    """Verdicts are no answers."""
+    return Scores([0.0] * len(responses), [False] * len(responses))
 
 
 def columns_of(chances: np.ndarray) -> dict[str, np.ndarray]:

@@ -28,9 +28,13 @@ class Contest:
     problem: Problem
     texts: tuple[str, ...]
 
+    def hash_of(self, place: int) -> int:
+        """Of the text there."""
+        return stable_hash(self.texts[place])
+
     def pair_key(self, one: int, other: int) -> tuple[int, int, int]:
         """What names two of its answers in either order: hashes of the problem and of both texts, the smaller first."""
-        first, second = sorted((stable_hash(self.texts[one]), stable_hash(self.texts[other])))
+        first, second = sorted((self.hash_of(one), self.hash_of(other)))
         return self.problem.id, first, second
 
 

@@ -18,6 +18,7 @@ from upslope.learners.policy_gradient import POLICY_COLUMNS
 from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
 from upslope.rewards import load_reward
+from upslope.rewards.judging import VERDICTS, Judge
 from upslope.runtime.checkpoint_files import CheckpointWriter
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.seeding import numpy_generator, uniforms
@@ -26,7 +27,7 @@ from upslope.runtime.threads import torch_threads
 from upslope.setting_up.base import Components, Progress, pick_device, settled_method
 from upslope.tasks.fixed import fix_problems
 from upslope.tasks.giving import check_given
-from upslope.tasks.text import UndecidedReward
+from upslope.tasks.text import UndecidedReward, Unrewarded
 from upslope.types import Method, Network
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class TextComponents(Components):
         self.policy = self._load_policy(model, task, checking)
         self.token_text = TokenText(self.policy.tokenizer)
         self.stepping = self.recording = 0.0
+        self.judge: Judge | None = None
         make = self._rollout_maker()
         self.rollout = make(TextRollout if self.method.rollout is None else self.method.rollout.build)
         self.stage_rollouts = {stage.name: make(stage.rollout.build) for stage in self.method.stages}
@@ -135,13 +137,34 @@ class TextComponents(Components):
 
         return made
 
+    def bring_judge(self) -> None:
+        """Finds who compares answers, if the settings name somebody, and tries it."""
+        from upslope.rollout.judges import make_judge
+
+        spec, settings = self.settings.judge, self.settings
+        if not spec:
+            return
+        if not any(getattr(part, "takes_judge", False) for _, part in self.method.parts()):
+            raise UserError(
+                f"--judge {spec}: {self.method.name} compares no answers. Leave it out, take a method that does, such as sppo, or "
+                "let win rates take the place of the reward: --set 'data=Compared(pays=True)'."
+            )
+        self.judge = make_judge(spec, settings.judge_failures, settings.device)
+        for rollout in (self.rollout, *self.stage_rollouts.values()):
+            rollout.judge = self.judge
+
+    def keep_in(self, folder: RunFolder) -> None:
+        """A judge's verdicts, so that nothing is asked twice; those of the policy hold for one step only."""
+        if self.judge is not None and self.judge.ask is not None:
+            self.judge.verdicts.keep_in(folder.path / VERDICTS)
+
     def settle_reward(self, given: tuple[str, ...]) -> tuple[str, ...]:
         """What is chosen, and what an audit finds, is said."""
         from upslope.rewards.audit import audit
 
         if isinstance(getattr(self.task, "reward", None), UndecidedReward):
             given = (self._choose_reward(),)
-        if self.settings.audit == "on":
+        if self.settings.audit == "on" and not isinstance(getattr(self.task, "reward", None), Unrewarded):
             name = ", ".join(given) or f"of {self.task.name}"
             for remark in audit(self.task).remarks(name):
                 warnings.warn(Remark(remark), stacklevel=2)

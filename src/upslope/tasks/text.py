@@ -375,6 +375,16 @@ class UndecidedReward:
         raise TaskError("no reward was chosen yet. Give one, such as 'exact', 'number' or a function of yours as my.py:score.")
 
 
+@dataclass(frozen=True)
+class Unrewarded:
+    """Stands where data have no answers and answers are compared, not scored: it pays nothing."""
+
+    name: ClassVar[str] = "no reward"
+
+    def __call__(self, prompts: list[str], responses: list[str], answers: list[str]) -> list[float]:
+        return [0.0] * len(responses)
+
+
 def reward_name(reward: Reward) -> str:
     """How to speak of a reward in messages and records."""
     return str(getattr(reward, "name", None) or getattr(reward, "__name__", None) or type(reward).__name__)

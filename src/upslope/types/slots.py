@@ -108,6 +108,10 @@ class DataContext(Protocol):
         """Which prompts leave room for an answer."""
 
     @property
+    def judge(self) -> Any:
+        """Who compares answers in the run (`upslope.rewards.judging.Judge`); nothing where nobody was asked to."""
+
+    @property
     def seed(self) -> int:
         """That of the run."""
 
