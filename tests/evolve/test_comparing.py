@@ -36,6 +36,8 @@ class Rewarded:
 
 
 class Context:
+    judge = None
+
     def __init__(self, task, seed: int = 0):
         self.task, self.seed = task, seed
 

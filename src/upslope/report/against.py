@@ -16,7 +16,7 @@ from upslope.run import Run, load_components
 from upslope.runtime.statistics import share_interval
 from upslope.runtime.threads import torch_threads
 from upslope.setting_up import Components
-from upslope.tasks.text import TextTask, Unrewarded
+from upslope.tasks.text import NoReward, TextTask
 
 START = "start"
 
@@ -52,7 +52,7 @@ def evaluate_against(run: Run, asked: AgainstRequest, trust: bool = False) -> Js
     judge = _judge(asked.judge)
     with torch_threads(run.plan.settings.threads or 1):
         ours = load_components(run)
-        if judge is None and isinstance(getattr(ours.task, "reward", None), Unrewarded):
+        if judge is None and isinstance(getattr(ours.task, "reward", None), NoReward):
             raise UserError(f"{run.path} has no reward that could say which answer is better. Give --judge RUN or URL.")
         about = {
             "run": str(run.path), "checkpoint": (run.checkpoint or run.folder.latest()).name, "against": asked.other,

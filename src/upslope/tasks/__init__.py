@@ -33,7 +33,7 @@ from upslope.tasks.recommend import Recommend
 from upslope.tasks.rps import RockScissorsPaper
 from upslope.tasks.rulebook import RulebookTask
 from upslope.tasks.table_files import Table, files_in
-from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, UndecidedReward, Unrewarded, WithReward, split_of
+from upslope.tasks.text import NoReward, Problem, Reward, Scores, Split, TextTask, UndecidedReward, WithReward, split_of
 from upslope.tasks.worlds.names import WORLDS
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def _load_data(data: str | Table, reward: Reward | None, test_data: str | Table 
     from upslope.tasks.data_task import DataTask
 
     if reward is None and judged:
-        task = DataTask(data, Unrewarded(), test_data, columns=columns)
+        task = DataTask(data, NoReward(), test_data, columns=columns)
         return task.rewarded(UndecidedReward()) if "answers" in task.gives() else task
     return DataTask(data, UndecidedReward() if reward is None else reward, test_data, columns=columns)
 

@@ -11,13 +11,20 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from upslope.errors import TaskError
+from upslope.tasks.pairs import as_answers, as_label
 
 if TYPE_CHECKING:
     from upslope.tasks.text import Problem, TextTask
 
 LOOKED_AT = 16
 """Training problems that are drawn of a task that makes them on the spot, to see what they have."""
+SEVERAL_CATEGORIES = "several categories"
+"""What a part needs that compares categories of problems; it goes with ``"categories"``, which a task of one also gives."""
+LOOKED_AT_FOR_ANOTHER = (LOOKED_AT, 256)
+"""Training problems that are drawn, and then once more, to find a second category."""
 
 CURES: Mapping[str, str] = {
     "answers": 'Give every line an "answer".',
@@ -26,16 +33,18 @@ CURES: Mapping[str, str] = {
     "documents": 'Give every line "documents", a list of texts.',
     "categories": 'Give every line a "category", a text.',
     "levels": 'Give every line a "difficulty", a number that is larger for harder problems.',
+    "pairs": 'Give every line "chosen" and "rejected", answers in text or lists of them.',
+    "labels": 'Give every line a "completion" and a "label", true or false; or "chosen" and "rejected".',
     "variants": "there are no harder and easier problems to a given one; take a task that makes its own.",
     "comparisons": "nobody says which of two answers is better; give --judge RUN or URL, or a task of your own with 'compare'.",
 }
 """What a task may give, and how a file of problems comes to give it."""
 KEYS: Mapping[str, str] = {
     "answers": "answer", "solutions": "solution", "hints": "hints", "documents": "documents", "categories": "category",
-    "levels": "difficulty",
+    "levels": "difficulty", "pairs": "chosen", "labels": "completion",
 }  # fmt: skip
 """The key of a line that each word is about."""
-FURTHER = ("solution", "hints", "documents", "category", "difficulty")
+FURTHER = ("solution", "hints", "documents", "category", "difficulty", "chosen", "rejected", "completion", "label")
 """Keys of a line that say more of a problem; they stay among its ``info``."""
 
 
@@ -73,6 +82,10 @@ READERS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     "documents": (as_texts, 'a list of texts, as in ["Rule 1: ..."]'),
     "category": (as_text, "text"),
     "difficulty": (as_number, "a number, larger for harder problems"),
+    "chosen": (as_answers, "an answer in text, or a list of such"),
+    "rejected": (as_answers, "an answer in text, or a list of such"),
+    "completion": (as_answers, "an answer in text"),
+    "label": (as_label, "true or false"),
 }
 """How the value of each further key is read, and what it must be."""
 
@@ -92,6 +105,8 @@ _HAS: Mapping[str, Callable[[Any, Any], bool]] = {
     "documents": lambda task, problem: bool(problem.documents),
     "categories": lambda task, problem: bool(problem.category),
     "levels": lambda task, problem: not math.isnan(problem.difficulty),
+    "pairs": lambda task, problem: task.pair(problem) is not None,
+    "labels": lambda task, problem: task.pair(problem) is not None or problem.wanted is not None,
 }
 
 
@@ -127,3 +142,18 @@ def check_given(task: TextTask, needs: Mapping[str, str], method: str) -> None:
         if place:
             raise TaskError(f'{place}: no "{KEYS[word]}", and {who}. {CURES[word]}')
         raise TaskError(f"{who}, and {task.name!r} gives none; 'upslope tasks' says which tasks do. In a file: {CURES[word]}")
+    if SEVERAL_CATEGORIES in needs:
+        _check_categories_differ(task, f"{method} needs {SEVERAL_CATEGORIES} ({needs[SEVERAL_CATEGORIES]})")
+
+
+def _check_categories_differ(task: TextTask, who: str) -> None:
+    """Refuses a task of whose problems all are of one category, as far as a few hundred show."""
+    rng, seen = np.random.default_rng(0), set[str]()
+    for count in LOOKED_AT_FOR_ANOTHER:
+        seen |= {problem.category for problem in task.sample(count, "train", rng)}
+        if len(seen) > 1:
+            return
+    raise TaskError(
+        f"{who}, and every problem of {task.name!r} that was looked at is of {seen.pop()!r}. Mix several tasks, as in "
+        f"--task '{task.name}+sort', or in a file give lines different values of \"category\"."
+    )
