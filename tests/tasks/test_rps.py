@@ -45,6 +45,19 @@ def test_there_is_one_problem_and_answers_come_in_their_shares(split):
     assert load_task("rps:first=0.5,wins=0.7").name == "rps:wins=0.7,first=0.5"
 
 
+def test_pairs_go_round_too():
+    """Of many pairs nine in ten of each two answers have the one that beats the other as chosen."""
+    counts = {}
+    for problem in RockScissorsPaper(first=0.34).sample(3000, "train", np.random.default_rng(0)):
+        (chosen,), (rejected,) = TASK.pair(problem)
+        counts[chosen, rejected] = counts.get((chosen, rejected), 0) + 1
+    for winner, loser in (("r", "s"), ("s", "p"), ("p", "r")):
+        won, lost = counts[winner, loser], counts[loser, winner]
+        assert won / (won + lost) == pytest.approx(0.9, abs=0.03) and won + lost > 900  # three standard errors
+    assert "pairs" in TASK.gives()
+    assert all(TASK.pair(problem) for problem in RockScissorsPaper(first=1.0).sample(9, "train", np.random.default_rng(0)))
+
+
 @pytest.mark.parametrize("spec", ["rps:wins=0.4", "rps:first=2", "rps:wins=true", "rps:hardest=3"])
 def test_knobs_out_of_range_are_refused(spec):
     with pytest.raises(TaskError, match=r"rps"):

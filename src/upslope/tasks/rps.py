@@ -11,6 +11,7 @@ import numpy as np
 from upslope.errors import TaskError
 from upslope.tasks.choices import Choices
 from upslope.tasks.embedded import EmbeddedTask
+from upslope.tasks.pairs import Pair
 from upslope.tasks.text import Problem, Split
 
 ANSWERS = ("r", "s", "p")
@@ -26,7 +27,8 @@ class RockScissorsPaper(EmbeddedTask):
     the three answers: 1/2 at best, where it plays all of them alike. What is missing to 1/2 is its ``exploitability``,
     :math:`\max_y P(y \succ \pi) - 1/2`. Anything else that is said loses to all three.
 
-    There is one problem, in every split; the reward is 1 for any of the three answers, so only comparisons teach something.
+    There is one problem, in every split; the reward is 1 for any of the three answers, so only comparisons teach something. Pairs
+    to learn from are two different answers drawn by ``first``, the winner by ``wins``: they go round as well.
 
     Fields:
         wins: chance that an answer beats the next. At 1/2 all are alike.
@@ -80,7 +82,19 @@ class RockScissorsPaper(EmbeddedTask):
         left = count - int(each.sum())
         if left:
             each += rng.multinomial(left, (exact - each) / (exact - each).sum())
-        return [self.problem(PROMPT, ANSWERS[place], 1) for place in rng.permutation(np.repeat(np.arange(3), each))]
+        answers = rng.permutation(np.repeat(np.arange(3), each)).tolist()
+        return [self._with_pair(one, *rng.random(2)) for one in answers]
+
+    def _with_pair(self, one: int, drawn: float, won: float) -> Problem:
+        """The problem with this reference answer, and with it and another one, drawn by their shares, as the sides of a pair."""
+        share, others = np.array(self.start), [place for place in range(3) if place != one]
+        first = share[others[0]] / share[others].sum() if share[others].any() else 0.5
+        other = others[0] if drawn < first else others[1]
+        winner, loser = (one, other) if won < self.matrix[one, other] else (other, one)
+        return self.problem(PROMPT, ANSWERS[one], 1, chosen=[ANSWERS[winner]], rejected=[ANSWERS[loser]])
+
+    def pair(self, problem: Problem) -> Pair | None:
+        return problem.pair
 
     def generate(self, count: int, rng: np.random.Generator) -> Iterator[Problem]:
         yield from self.sample(count, "train", rng)
