@@ -39,6 +39,10 @@ class LearnerContext:
     def task(self) -> Any:
         return cast(Any, self.rollout).task
 
+    @property
+    def judge(self) -> Any:
+        return cast(Any, self.rollout).judge
+
     def fits(self, prompts: Sequence[Prompt]) -> list[bool]:
         return cast(Any, self.rollout).fits(prompts)
 

@@ -13,6 +13,7 @@ from upslope.objective.base import State
 from upslope.plain_data import Prompt
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.tokenization import encoded
+from upslope.rewards.judging import Judge
 from upslope.rollout.choosing import Asked, Candidate, Choices, Decide, beside, category_id, offered, others
 from upslope.rollout.embeddings import EMBEDDINGS
 from upslope.rollout.engines.torch_engine import TorchEngine
@@ -68,6 +69,8 @@ class TextRollout:
         self.choices = Choices()
         self.embed: Callable[[Sequence[str]], Tensor] | None = None
         """Makes vectors of answers, where the method reads them."""
+        self.judge: Judge | None = None
+        """Who compares answers, where the run has somebody for it."""
 
     def collect(self, step: int) -> Trajectories:
         """The rows of a step, problem by problem."""
