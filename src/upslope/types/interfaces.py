@@ -62,7 +62,7 @@ class Policy(Protocol):
         """The policy as it is now, without gradient."""
 
     def weights(self) -> dict[str, Tensor]:
-        """All weights by name, not copied and without gradient."""
+        """All weights that training may change, by name, not copied and without gradient."""
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Takes what `weights` gave, in place."""
