@@ -88,7 +88,7 @@ def numbers(method: Method) -> Numbers:
     for number, (rows, metrics) in enumerate(steps(), 1):
         assert rows.current is not None
         further = any(name not in rows.current.columns() for name, _ in method.heads)
-        further |= "label.category" in method.needs()
+        further |= bool({"label.category", "label.side"} & method.needs())
         if probes_descended(method) or further:  # columns beyond those of the fixed steps
             rows = cast(Trajectories, with_needs(rows, method))
         moved, told = _controlled(method, states, rows.progress, metrics)
@@ -319,6 +319,8 @@ def refusals(kind: str) -> dict[str, str]:
     if not isinstance(part, CALLED) or path.startswith("terms."):
         return {}
     rows = steps()[0][0]
+    if "label.side" in method.needs():
+        rows = cast(Trajectories, with_needs(rows, method))
     states = {place: each.init() for place, each in estimator.stateful(method).items()}
     batch = estimator.annotate(method, estimator.bind(method, states, rows))
     batch = estimator.begin_update(method, batch).replace(current=rows.current)

@@ -94,7 +94,11 @@ def add_slice_metrics(sums: MetricSums, piece: Trajectories, losses: Tensor, not
     if clipped:
         notes = {**notes, "clip_fraction": reduce(torch.logical_or, clipped)}
     for name, column in notes.items():
-        sums.add(name, (column & on).sum(), count)
+        if column.dtype == torch.bool:
+            sums.add(name, (column & on).sum(), count)
+        else:  # numbers, of decisions or of rows, where they are known
+            known = ~column.isnan() & (on if column.dim() > 1 else True)
+            sums.add(name, torch.where(known, column, 0.0).sum(), known.sum())
     if grad is not None:
         sums.add("learning", ((grad != 0) & on).sum(), 0.0)
     raw = raw_log_ratio(piece)

@@ -139,6 +139,7 @@ class PolicyGradient:
             rows = self.views.before_step(method, rows, self._leaves_proximal(method, rows))
             rows = estimator.annotate(method, rows)
             rows = keep_rows(rows, estimator.kept(method, rows, late=True))
+            rows = self.views.after_filters(method, rows)
             metrics = self.views.kl_to_start(rows, method)
         trace = TokenTrace(rows) if traced else None
         if rows.rows or any(self._aside(term, rows) for _, term in method.terms):
@@ -160,7 +161,8 @@ class PolicyGradient:
                 own = term.as_method(name, method)
                 aside = aside.replace(state=rows.state, memory=rows.memory, progress=rows.progress)
                 aside = self.views.before_step(own, aside, self._leaves_proximal(method, rows))
-                found.append(BesideRows(RowLoss(own, name, term.scale), estimator.annotate(own, aside)))
+                aside = self.views.after_filters(own, estimator.annotate(own, aside))
+                found.append(BesideRows(RowLoss(own, name, term.scale), aside))
         return found
 
     def _leaves_proximal(self, method: Method, rows: Trajectories) -> bool:

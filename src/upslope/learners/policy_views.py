@@ -57,7 +57,7 @@ class PolicyViews:
         return View.of(found)
 
     def before_step(self, method: Method, rows: Trajectories, moves: bool) -> Trajectories:
-        """One pass for the columns that parts read before the first update, and one for each reference they compare with.
+        """One pass for the columns that parts read before the first update, and one for each reference that is read there.
 
         Args:
             moves: whether the policy will have moved away from the proximal one by the last update.
@@ -71,8 +71,15 @@ class PolicyViews:
             chosen = torch.arange(rows.rows) if early else estimator.rows_with_signal(method, rows)
             found = self.columns(method, self.policy, rows, early - {"logp"}, chosen).columns()
             rows = rows.replace(proximal=View.of({**found, **known}))
-        names = sorted({need.split(".")[1] for need in needs if need.startswith("reference.")})
-        views = {name: self.reference(method, name, rows) for name in names}
+        return self._with_references(method, rows, estimator.early_references(method))
+
+    def after_filters(self, method: Method, rows: Trajectories) -> Trajectories:
+        """The rows that learn, with the columns of the references that only the update compares with."""
+        late = estimator.references(method) - estimator.early_references(method)
+        return estimator.clean(self._with_references(method, rows, late)) if late and rows.rows else rows
+
+    def _with_references(self, method: Method, rows: Trajectories, names: frozenset[str]) -> Trajectories:
+        views = {name: self.reference(method, name, rows) for name in sorted(names)}
         return rows.replace(reference={**rows.reference, **views}) if names else rows
 
     def reference(self, method: Method, name: str, rows: Trajectories) -> View:

@@ -59,6 +59,19 @@ class SequenceSumTokenMean(Aggregate):
 
 
 @dataclass(frozen=True)
+class GroupMean(Aggregate):
+    """Every group counts the same, within it every answer, within that every token: a mean over contests of any size."""
+
+    def __call__(self, batch: Batch) -> Tensor:
+        counted = _counted(batch)
+        there = (counted.sum(1) > 0).to(counted.dtype)
+        index, groups = batch.group_index()
+        size = counted.new_zeros(groups).index_add_(0, index, there)
+        share = there / size[index].clamp_min(1) / (size > 0).sum().clamp_min(1)
+        return counted / counted.sum(1, keepdim=True).clamp_min(1) * share.unsqueeze(1)
+
+
+@dataclass(frozen=True)
 class ConstantLength(Aggregate):
     """The sum over an answer divided by a length that is fixed for the run, averaged over answers (Dr.GRPO).
 

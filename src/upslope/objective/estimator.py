@@ -147,6 +147,20 @@ def _slot_parts(method: Method, slot: str) -> list[Part]:
     return [part for path, part in method.parts() if path.split(".")[0] == slot]
 
 
+def references(method: Method) -> frozenset[str]:
+    """Names of the references that some part compares with."""
+    return _reference_names(part for _, part in method.parts())
+
+
+def early_references(method: Method) -> frozenset[str]:
+    """Those that are read before the late filters; the others only matter for rows that learn."""
+    return _reference_names(part for path, part in method.parts() if path.split(".")[0] not in SLICED)
+
+
+def _reference_names(parts: Iterable[Part]) -> frozenset[str]:
+    return frozenset(need.split(".")[1] for part in parts for need in part.all_needs() if need.startswith("reference."))
+
+
 def stateful(method: Method) -> dict[str, Stateful]:
     """Parts with memory, by path."""
     return {path: part for path, part in method.parts() if isinstance(part, Stateful)}

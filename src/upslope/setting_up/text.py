@@ -26,7 +26,7 @@ from upslope.runtime.threads import torch_threads
 from upslope.setting_up.base import Components, Progress, pick_device, settled_method
 from upslope.tasks.fixed import fix_problems
 from upslope.tasks.giving import check_given
-from upslope.tasks.text import UndecidedReward
+from upslope.tasks.text import NoReward, UndecidedReward
 from upslope.types import Method, Network
 
 if TYPE_CHECKING:
@@ -74,9 +74,11 @@ class TextComponents(Components):
             estimator.check(each, POLICY_COLUMNS | getattr(each.rollout, "provides", TextRollout.provides))
         check_steps(method, settings.steps or 0)
         super().__init__(method, settings)
-        if settings.samples_per_task < 2 and "group" in method.needs():
+        samples = method.rollout is None or method.rollout.samples
+        if samples and settings.samples_per_task < 2 and "group" in method.needs():
             raise UserError(f"{method.name} compares the samples of a task, and --samples-per-task is 1; give at least 2.")
         check_given(task, {word: path for path, part in method.parts() for word in part.needs_of_task}, method.name)
+        self._check_rewarded(task)
         self.tokens = settings.max_tokens or task.max_tokens
         self.policy = self._load_policy(model, task, checking)
         self.token_text = TokenText(self.policy.tokenizer)
@@ -84,6 +86,20 @@ class TextComponents(Components):
         make = self._rollout_maker()
         self.rollout = make(TextRollout if self.method.rollout is None else self.method.rollout.build)
         self.stage_rollouts = {stage.name: make(stage.rollout.build) for stage in self.method.stages}
+
+    def _check_rewarded(self, task: TextTask) -> None:
+        """Whether there is a reward for what is sampled; where there is none, the score is another."""
+        samples = self.method.rollout is None or self.method.rollout.samples
+        self.pairs_judge = any(part.needs_of_task & {"pairs", "labels"} for _, part in self.method.parts())
+        if not isinstance(getattr(task, "reward", None), NoReward):
+            return
+        if samples:
+            cure = "Give one, such as --reward exact with answers, or learn from the preferences themselves: dpo, ipo, simpo, kto"
+            raise UserError(f"{self.method.name} samples answers, and {task.name} has preferences but no reward for them. {cure}.")
+        if not self.pairs_judge:
+            cure = 'Give every line an "answer", or learn from the preferences: dpo, ipo, simpo, kto'
+            raise UserError(f"{task.name} has no answers by which {self.method.name} could be judged. {cure}.")
+        self.score_name = "preferred"
 
     def _load_policy(self, model: str | GivenModel, task: TextTask, checking: Progress | None) -> LanguageModel:
         """The model, checked, on its device, with adapters and heads; and the task with the prompts that fit it."""
@@ -197,6 +213,12 @@ class TextComponents(Components):
         engine = self.rollout.engine
         follows = getattr(engine, "follows", True)  # one that keeps other weights than the policy's cannot answer for it
         self.rollout.sync()
+        apart: JsonDict = {}
+        if self.pairs_judge:
+            apart = self._preferred(progress)
+            if isinstance(getattr(self.task, "reward", None), NoReward):
+                return apart
+            apart = {"preferred": apart["score"]}
         found = evaluate_text(
             self.task,
             self.policy,
@@ -208,8 +230,16 @@ class TextComponents(Components):
         )
         low, high = found.interval()
         reward = sum(map(sum, found.reward)) / len(found.problems)
-        apart = {f"score_{name or 'other'}": score for name, score in found.by_category().items()}
+        apart |= {f"score_{name or 'other'}": score for name, score in found.by_category().items()}
         return {"score": found.accuracy, "low": low, "high": high, "problems": len(found.problems), "reward": reward, **apart}
+
+    def _preferred(self, progress: Progress | None) -> JsonDict:
+        """How often the policy prefers the chosen answers of held-out pairs."""
+        from upslope.rollout.pair_evaluation import evaluate_pairs
+
+        found = evaluate_pairs(self.task, self.policy, problems=self.settings.eval_problems or 100, progress=progress)
+        low, high = found.interval()
+        return {"score": found.preferred, "low": low, "high": high, "problems": len(found.wins)}
 
     def record_step(self, folder: RunFolder, learner: Learner, step: int, seconds: float) -> None:
         """The step's rollouts, token by token; steps are left out where some would take more than `RECORDING` of the time."""

@@ -33,6 +33,10 @@ class Columns:
     documents: str = "documents"
     category: str = "category"
     difficulty: str = "difficulty"
+    chosen: str = "chosen"
+    rejected: str = "rejected"
+    completion: str = "completion"
+    label: str = "label"
 
     def remark(self) -> str:
         """What was recognised, in one line; nothing where everything has the name of its role."""
@@ -100,6 +104,8 @@ def _prompt(table: Table, names: Iterable[str]) -> str:
         return found[0]
     if found:
         raise TaskError(f"{table.name!r}: {_either(found)} could be the prompt. Say which: --columns prompt={found[0]}.")
+    if "chosen" in names and isinstance(table.rows[0].values.get("chosen"), list):  # conversations bring what they answer
+        return "prompt"
     where = f"{table.name}, {table.rows[0].place}"
     raise TaskError(f'{where}: no "prompt".{did_you_mean("prompt", names)} {_list(names)} Say which it is: --columns prompt=NAME.')
 
@@ -107,7 +113,8 @@ def _prompt(table: Table, names: Iterable[str]) -> str:
 def _answer(table: Table, prompt: str, names: Iterable[str]) -> str:
     if "answer" in names or prompt == MESSAGES:
         return "answer"
-    found = [name for name in ANSWERS if name != prompt and _has(table, name)]
+    labelled = _has(table, "completion")  # then "label" says whether that is wanted
+    found = [name for name in ANSWERS if name != prompt and not (labelled and name == "label") and _has(table, name)]
     if len(found) > 1:
         raise TaskError(f"{table.name!r}: {_either(found)} could be the answer. Say which: --columns answer={found[0]}.")
     return found[0] if found else "answer"

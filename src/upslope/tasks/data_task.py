@@ -17,6 +17,7 @@ from upslope.tasks.problems import ProblemRow, problem_rows
 from upslope.tasks.table_files import Table, read_table
 from upslope.tasks.text import (
     SPLITS,
+    NoReward,
     Problem,
     Reward,
     Scores,
@@ -76,6 +77,8 @@ class DataTask(TextTask):
         rows = problem_rows(table, columns)
         held_out = None if tested is None else problem_rows(tested, columns)
         found = [(table.name, row) for row in rows] + [(tested.name, row) for row in held_out or [] if tested is not None]
+        if isinstance(self.reward, UndecidedReward) and _only_preferences((*rows, *(held_out or []))):
+            object.__setattr__(self, "reward", NoReward())
         if getattr(self.reward, "needs_answer", False):
             _demand_answers(table.name, rows, self.reward)
             _demand_answers("" if tested is None else tested.name, held_out or [], self.reward)
@@ -167,6 +170,12 @@ class DataTask(TextTask):
 def as_table(data: str | Table) -> Table:
     """A table, or the one in a file."""
     return read_table(data) if isinstance(data, str) else data
+
+
+def _only_preferences(rows: Sequence[ProblemRow]) -> bool:
+    """Whether rows say which answers are better, and not all of them what is right."""
+    judged = all(row.problem.pair is not None or row.problem.wanted is not None for row in rows)
+    return judged and not all(row.problem.answer.strip() for row in rows)
 
 
 def _demand_answers(path: str, rows: list[ProblemRow], reward: Any) -> None:

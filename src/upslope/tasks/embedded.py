@@ -20,6 +20,7 @@ from upslope.errors import TaskError
 from upslope.plain_data import Prompt
 from upslope.tasks.expressions import evaluate_expression, random_expression
 from upslope.tasks.letters import DIGITS, LETTERS, renamed_letters, spell
+from upslope.tasks.pairs import Pair
 from upslope.tasks.text import Problem, Scores, Split, TextTask, split_of
 
 ALPHABET = DIGITS + LETTERS + "+-*/=()[]{}<>,:? "
@@ -33,7 +34,8 @@ _STALE_ROUNDS = 20
 class EmbeddedTask(TextTask):
     """A generator of problems with a check. Reward is 1 for a right answer and 0 otherwise.
 
-    Hints are the beginnings of the answer, the last one all of it. The category is the kind of task, the difficulty its size: how
+    Hints are the beginnings of the answer, the last one all of it. Of a pair the answer is chosen, and rejected is the answer with
+    one character off. The category is the kind of task, the difficulty its size: how
     many letters, digits, numbers or brackets. A harder or easier problem is one of the next size, always of the training split.
 
     Fields:
@@ -107,6 +109,17 @@ class EmbeddedTask(TextTask):
         """A problem of this task, of a size."""
         return Problem(prompt, answer, {**info, "category": self.kind, "difficulty": difficulty})
 
+    def pair(self, problem: Problem) -> Pair | None:
+        """The answer is chosen; rejected is the answer with one character off, always the same one of a problem."""
+        answer, number = problem.answer, problem.id
+        for place in (each % len(answer) for each in range(number % 997, number % 997 + len(answer))):
+            same = DIGITS if answer[place] in DIGITS else LETTERS if answer[place] in LETTERS else ALPHABET
+            other = same[(same.index(answer[place]) + 1 + number % (len(same) - 1)) % len(same)]
+            wrong = answer[:place] + other + answer[place + 1 :]
+            if wrong.strip() == wrong and not self.is_right(problem, wrong):
+                return (answer,), (wrong,)
+        return None
+
     def hints(self, problem: Problem) -> tuple[str, ...]:
         return tuple(problem.answer[: end + 1] for end in range(len(problem.answer)))
 
@@ -126,7 +139,9 @@ class EmbeddedTask(TextTask):
     @classmethod
     def all_give(cls) -> frozenset[str]:
         """What every task of the class gives, whatever its knobs."""
-        return frozenset({"answers", "solutions", "hints"} | ({"categories", "levels", "variants"} if cls.grows_by else set()))
+        return frozenset(
+            {"answers", "solutions", "hints", "pairs", "labels"} | ({"categories", "levels", "variants"} if cls.grows_by else set())
+        )
 
     def gives(self) -> frozenset[str]:
         return self.all_give()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from upslope.errors import TaskError
+from upslope.tasks.pairs import as_answers, as_label
 
 if TYPE_CHECKING:
     from upslope.tasks.text import Problem, TextTask
@@ -26,15 +27,17 @@ CURES: Mapping[str, str] = {
     "documents": 'Give every line "documents", a list of texts.',
     "categories": 'Give every line a "category", a text.',
     "levels": 'Give every line a "difficulty", a number that is larger for harder problems.',
+    "pairs": 'Give every line "chosen" and "rejected", answers in text or lists of them.',
+    "labels": 'Give every line a "completion" and a "label", true or false; or "chosen" and "rejected".',
     "variants": "there are no harder and easier problems to a given one; take a task that makes its own.",
 }
 """What a task may give, and how a file of problems comes to give it."""
 KEYS: Mapping[str, str] = {
     "answers": "answer", "solutions": "solution", "hints": "hints", "documents": "documents", "categories": "category",
-    "levels": "difficulty",
+    "levels": "difficulty", "pairs": "chosen", "labels": "completion",
 }  # fmt: skip
 """The key of a line that each word is about."""
-FURTHER = ("solution", "hints", "documents", "category", "difficulty")
+FURTHER = ("solution", "hints", "documents", "category", "difficulty", "chosen", "rejected", "completion", "label")
 """Keys of a line that say more of a problem; they stay among its ``info``."""
 
 
@@ -72,6 +75,10 @@ READERS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     "documents": (as_texts, 'a list of texts, as in ["Rule 1: ..."]'),
     "category": (as_text, "text"),
     "difficulty": (as_number, "a number, larger for harder problems"),
+    "chosen": (as_answers, "an answer in text, or a list of such"),
+    "rejected": (as_answers, "an answer in text, or a list of such"),
+    "completion": (as_answers, "an answer in text"),
+    "label": (as_label, "true or false"),
 }
 """How the value of each further key is read, and what it must be."""
 
@@ -91,6 +98,8 @@ _HAS: Mapping[str, Callable[[Any, Any], bool]] = {
     "documents": lambda task, problem: bool(problem.documents),
     "categories": lambda task, problem: bool(problem.category),
     "levels": lambda task, problem: not math.isnan(problem.difficulty),
+    "pairs": lambda task, problem: task.pair(problem) is not None,
+    "labels": lambda task, problem: task.pair(problem) is not None or problem.wanted is not None,
 }
 
 

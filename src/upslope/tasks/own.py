@@ -13,6 +13,7 @@ from upslope.errors import TaskError, UserError
 from upslope.fields import shown
 from upslope.runtime import user_code
 from upslope.tasks.giving import CURES
+from upslope.tasks.pairs import Pair, as_answers
 from upslope.tasks.text import Problem, Scores, Split, TextTask, WrappedTask
 
 
@@ -64,6 +65,15 @@ class OwnTask(WrappedTask):
         if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(each, str) for each in found):
             raise TaskError(f"{self._place('hints')} returned {shown(found)}; it must return texts, from weak to strong.")
         return tuple(found)
+
+    def pair(self, problem: Problem) -> Pair | None:
+        found = self._ask(self.task.pair, problem)
+        if found is None:
+            return None
+        sides = [as_answers(side) for side in found] if isinstance(found, Sequence) and len(found) == 2 else []
+        if len(sides) != 2 or sides[0] is None or sides[1] is None:
+            raise TaskError(f"{self._place('pair')} returned {shown(found)}; it must return chosen and rejected answers, or None.")
+        return sides[0], sides[1]
 
     def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         return self._variant(self.task.harder, problem, rng)

@@ -13,8 +13,12 @@ from upslope.plain_data import JsonDict, Message
 from upslope.tasks.columns import ABSENT, MESSAGES, Columns, value_at
 from upslope.tasks.giving import FURTHER, problem_with
 from upslope.tasks.messages import as_messages, readable
+from upslope.tasks.pairs import asked_in_conversations, problem_with_pair
 from upslope.tasks.table_files import TUNE, Table, TableRow
 from upslope.tasks.text import SPLITS, Problem, Split
+
+PREFERENCES = ("chosen", "rejected", "completion", "label")
+"""Roles that are looked at together."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,9 @@ def problem_rows(table: Table, columns: Columns) -> list[ProblemRow]:
 
 def _problem_row(where: str, row: TableRow, columns: Columns) -> ProblemRow:
     given = value_at(row.values, columns.prompt)
+    if given is ABSENT:
+        sides = (value_at(row.values, name) for name in (columns.chosen, columns.rejected))
+        given = asked_in_conversations(where, *sides) or ABSENT
     if given is ABSENT:
         raise TaskError(f'{where}: no "{columns.prompt}".{did_you_mean(columns.prompt, row.values)} {_begins(row)}')
     answer: Any = value_at(row.values, columns.answer) if columns.answer else ABSENT
@@ -95,7 +102,7 @@ def _checked_answer(where: str, answer: Any, columns: Columns, row: TableRow) ->
 def _further(where: str, row: TableRow, columns: Columns) -> JsonDict:
     """What the row says of its problem beyond prompt and answer, by role, where a column of another name says it."""
     found: JsonDict = {}
-    for role in FURTHER:
+    for role in (each for each in FURTHER if each not in PREFERENCES or getattr(columns, each) != each):
         name = getattr(columns, role)
         value = value_at(row.values, name) if name else ABSENT
         if value is ABSENT:
@@ -105,6 +112,10 @@ def _further(where: str, row: TableRow, columns: Columns) -> JsonDict:
             raise TaskError(f'{where}: "{name}" {wrong}. Mend it, or {cure}. {_begins(row)}')
         if name != role:
             found[role] = value
+    preferences = {role: value_at(row.values, getattr(columns, role)) for role in PREFERENCES if getattr(columns, role)}
+    preferences = {role: value for role, value in preferences.items() if value is not ABSENT and value is not None}
+    if preferences.keys() != {"label"} and (wrong := problem_with_pair(preferences)):
+        raise TaskError(f"{where} {wrong}. {_begins(row)}")
     return found
 
 

@@ -18,6 +18,7 @@ from upslope.errors import TaskError
 from upslope.plain_data import Message, Prompt
 from upslope.tasks.giving import LOOKED_AT, READERS, given_by
 from upslope.tasks.messages import with_text_behind
+from upslope.tasks.pairs import Pair
 
 Split = Literal["train", "tune", "test"]
 """``train`` is learned from, ``tune`` decides during training (when to stop a warm start), ``test`` is never seen by either."""
@@ -41,7 +42,7 @@ class Problem:
     """A right answer, not always the only one. Empty where none is known."""
     info: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What else the task needs to score it, and what it says of itself: ``solution``, ``hints``, ``documents``, ``category``,
-    ``difficulty``."""
+    ``difficulty``, ``chosen`` and ``rejected``, ``completion`` and ``label``."""
     messages: tuple[Message, ...] = field(default=(), hash=False)
     """The prompt as the turns of a conversation, where it was given so; `prompt` is then the same to read."""
     unread: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
@@ -59,8 +60,12 @@ class Problem:
 
     @property
     def solution(self) -> str:
-        """A worked solution to imitate; where none is given, the answer."""
-        return self._said("solution") or self.answer
+        """A worked solution to imitate; where none is given the answer, and without one an answer that is preferred."""
+        if said := self._said("solution") or self.answer:
+            return said
+        if (pair := self.pair) is not None:
+            return pair[0][0]
+        return self.wanted[0] if self.wanted is not None and self.wanted[1] else ""
 
     @property
     def hints(self) -> tuple[str, ...]:
@@ -82,6 +87,18 @@ class Problem:
         """Larger is harder, on the task's own scale; NaN where nobody knows."""
         known = self._said("difficulty")
         return math.nan if known is None else known
+
+    @property
+    def pair(self) -> Pair | None:
+        """Its chosen answers and its rejected ones, where it has both."""
+        chosen, rejected = self._said("chosen"), self._said("rejected")
+        return (chosen, rejected) if chosen and rejected else None
+
+    @property
+    def wanted(self) -> tuple[str, bool] | None:
+        """A single answer, and whether it is wanted, where it has such."""
+        completion, label = self._said("completion"), self._said("label")
+        return (completion[0], label) if completion and label is not None else None
 
     def _said(self, key: str) -> Any:
         """What `info` says under a key, if that is of the right kind."""
@@ -149,6 +166,10 @@ class TextTask(ABC):
         """The prompt of a problem with a hint in it, ``lead`` before the hint."""
         return with_text_behind(problem.model_input, f"\n{lead}\n{hint}")
 
+    def pair(self, problem: Problem) -> Pair | None:
+        """Chosen and rejected answers to a problem; by default those it brings."""
+        return problem.pair
+
     def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         """A training problem like this one, a little harder; none where there is no such thing."""
         return None
@@ -212,6 +233,9 @@ class WrappedTask(TextTask):
 
     def guided(self, problem: Problem, lead: str, hint: str) -> Prompt:
         return self.task.guided(problem, lead, hint)
+
+    def pair(self, problem: Problem) -> Pair | None:
+        return self.task.pair(problem)
 
     def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         return self.task.harder(problem, rng)
@@ -323,6 +347,16 @@ def takes(reward: Reward, name: str) -> bool:
 def short_name(reward: Reward) -> str:
     """What the metric of a reward is called: its name without the file and without options."""
     return reward_name(getattr(reward, "function", reward)).partition(":")[0]
+
+
+@dataclass(frozen=True)
+class NoReward:
+    """Stands where preferences were given and nothing that could score an answer: methods that sample need a reward."""
+
+    name: ClassVar[str] = "nothing: it has preferences alone"
+
+    def __call__(self, prompts: list[str], responses: list[str], answers: list[str]) -> list[float]:
+        return [0.0] * len(responses)
 
 
 @dataclass(frozen=True)

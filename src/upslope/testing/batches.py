@@ -143,6 +143,8 @@ def with_needs(batch: Batch, method: Method, seed: int = 0) -> Batch:
             batch = replace_view(batch, owner, **{name: drawn.requires_grad_(learned)})
         elif owner == "reference" and name.partition(".")[0] not in reference:
             reference[name.partition(".")[0]] = View((batch.behavior.logp + 0.3 * drawn), drawn.abs(), drawn)
+        elif need == "label.side" and name not in label:  # a winner, a loser, and so on
+            label[name] = 1 - 2 * (torch.arange(shape[0]) % 2)
         elif owner == "label" and name not in label:
             label[name] = torch.randint(0, 3, shape[:1], generator=random)
         elif owner == "segment" and name not in segment:

@@ -239,7 +239,7 @@ def silent(method: Method, **more: Any) -> None:
 
 
 def losses(method: Method, **more: Any) -> None:
-    """The losses of decisions sum to the loss, and notes are a column each: booleans of a policy, numbers of a critic."""
+    """The losses of decisions sum to the loss, and notes are a column each."""
     batch = batch_for(method, seed=14, groups=3, samples=4, **more)
     stored = method.learner == "actor-critic"
     bound, total = bind(method, first_states(method), batch), torch.zeros((), dtype=batch.sampled.dtype)
@@ -251,12 +251,11 @@ def losses(method: Method, **more: Any) -> None:
         expect(fits, f"losses have the shape {tuple(found.shape)}, decisions {tuple(batch.sampled.shape)}")
         total = total + found.sum().detach()
         for name, column in notes.items():
-            wanted = column.is_floating_point() if stored else column.dtype == torch.bool
-            fits = column.shape == batch.sampled.shape and wanted and not column.requires_grad
-            kind = "a number" if stored else "a boolean"
-            expect(
-                fits, f"the note {name!r} is {column.dtype} {tuple(column.shape)}, not {kind} without gradient for each decision"
-            )
+            whole = column.shape == batch.sampled.shape or (not stored and column.shape == batch.reward.shape)
+            share = column.dtype == torch.bool and not stored and column.dim() == 2
+            fits = (share or (column.is_floating_point() and whole)) and whole and not column.requires_grad
+            kinds = "a number" if stored else "a boolean for each decision, or a number for each row or decision"
+            expect(fits, f"the note {name!r} is {column.dtype} {tuple(column.shape)}, not {kinds}, without gradient")
     torch.testing.assert_close(total, gradient(method, batch, use_filter=False).loss)
 
 

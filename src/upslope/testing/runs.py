@@ -65,6 +65,8 @@ def sums() -> list[dict[str, Any]]:
             "difficulty": len(str(i)),
             "hints": [str(2 * i)[:1], str(2 * i)],
             "documents": [f"{i}+{i} is {2 * i}."],
+            "chosen": str(2 * i),
+            "rejected": str(2 * i + 1),
         }
         for i in range(20)
     ]

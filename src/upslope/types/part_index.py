@@ -26,6 +26,7 @@ HOMES = (
     "upslope.rollout.acting",
     "upslope.rollout.categories",
     "upslope.rollout.given",
+    "upslope.rollout.pairs",
     "upslope.rollout.sampled",
     "upslope.rollout.vine",
     "upslope.rollout.whole_episodes",

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from upslope.types.method import Method
 
 Notes = dict[str, Tensor]
-"""Columns ``[N, T]`` a part leaves for metrics and for people, such as ``clipped``."""
+"""Columns a part leaves for metrics and for people: booleans ``[N, T]`` such as ``clipped``, of which the share is told, or numbers
+``[N, T]`` or ``[N]`` such as ``margin``, of which the mean is, NaN where there is none."""
 State = JsonDict
 """Tensors, numbers and text: what goes into a checkpoint."""
 

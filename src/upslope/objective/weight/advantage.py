@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Weight
 from upslope.objective.ratio import LOG_LIMIT
-from upslope.types import Batch
+from upslope.types import Batch, Scope
 
 
 @dataclass(frozen=True)
@@ -30,3 +31,18 @@ class AdvantageWeight(Weight):
         if batch.advantage is None:
             raise MethodError("AdvantageWeight needs advantages, and this batch has none yet.")
         return (batch.advantage / self.temperature).clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+
+
+@dataclass(frozen=True)
+class OnlyDecided(Weight):
+    """Decisions of advantage zero count in no mean: their rows are there to be measured, not to learn from (KTO)."""
+
+    scope: ClassVar[Scope] = "update"
+
+    def counts_dropped(self) -> bool:
+        return False
+
+    def __call__(self, batch: Batch) -> Tensor:
+        if batch.advantage is None:
+            raise MethodError("OnlyDecided needs advantages, and this batch has none yet.")
+        return (batch.advantage != 0).to(batch.sampled.dtype)

@@ -52,7 +52,7 @@ class Trained:
 
     @property
     def control(self) -> bool:
-        return self.score_name != "accuracy"
+        return self.score_name == "mean return"
 
 
 @dataclass(frozen=True)

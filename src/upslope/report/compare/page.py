@@ -54,7 +54,7 @@ def _header(found: Comparison) -> str:
     shared = found.settings[found.tasks[0]]
     told = [f"{seeds} each"]
     told += [f"{shared['steps']} steps"] if "steps" in shared else []
-    told += [f"model {shared['model']}"] if shared.get("model") and found.score_name[found.tasks[0]] == "accuracy" else []
+    told += [f"model {shared['model']}"] if shared.get("model") and found.score_name[found.tasks[0]] != "mean return" else []
     told += ["paired: with one seed all methods start from the same weights and draw the same problems"] if found.paired else []
     return f'<header><h1>{_text(found.title)}</h1><p class="sub">{_text("; ".join(told))}</p></header>'
 

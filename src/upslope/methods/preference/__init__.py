@@ -1,0 +1,1 @@
+"""Methods that learn which of several answers is preferred."""
