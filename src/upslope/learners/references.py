@@ -5,6 +5,7 @@ from __future__ import annotations
 from upslope.objective.base import Controller, Reference, State
 from upslope.objective.estimator import stateful
 from upslope.objective.references import Start
+from upslope.objective.references.speaking import speakers
 from upslope.runtime.seeding import uniforms
 from upslope.types import Method, Policy, call, wrong
 
@@ -19,7 +20,8 @@ def reference_parts(method: Method) -> dict[str, Reference]:
 
 def compares_with_start(method: Method) -> bool:
     """Whether a copy of the first policy must be kept for this method."""
-    return any(need.startswith(f"reference.{START}.") for need in method.needs())
+    speaks = any(START in names for names in speakers(method).values())
+    return speaks or any(need.startswith(f"reference.{START}.") for need in method.needs())
 
 
 class References:

@@ -137,8 +137,9 @@ class TaskRollout(Rollout, Protocol):
     def join(self, batches: list[Trajectories]) -> Trajectories:
         """Several batches as one."""
 
-    def sample(self, turns: Sequence[Any], numbers: Any) -> Trajectories:
-        """Answers to further turns of the step; ``numbers`` counts what they are drawn with."""
+    def sample(self, turns: Sequence[Any], numbers: Any, by: Any = None) -> Trajectories:
+        """Answers to further turns of the step; ``numbers`` counts what they are drawn with, ``by`` samples in place of the
+        policy."""
 
     def written(self, turns: Sequence[Any], texts: Sequence[str], numbers: Any) -> Trajectories:
         """Rows as if these turns had been answered so."""

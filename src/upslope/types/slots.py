@@ -121,6 +121,10 @@ class Data(Part):
 
     scope = "step"
 
+    def speakers(self) -> frozenset[str]:
+        """References of the method that sample turns it asks for (`upslope.tasks.turns.Turn`, ``by``)."""
+        return frozenset()
+
     def __call__(self, rows: Trajectories, context: DataContext) -> Trajectories:
         raise NotImplementedError
 
