@@ -65,12 +65,13 @@ class LearnerContext:
 
     def _speaker(self, by: str | Mixture) -> Any:
         """The model that samples in the policy's place, as its reference is in this step."""
+        if isinstance(by, Mixture) and by.share == 0:
+            return self.views.policy
         name = by.reference if isinstance(by, Mixture) else by
         other = self.views.references.compared(self.method, name)
         if not isinstance(by, Mixture) or by.share == 1:
             return other
-        policy = cast(Any, self.views.policy)
-        return policy if by.share == 0 else MixedModels(policy, cast(Any, other), by.share)
+        return MixedModels(cast(Any, self.views.policy), cast(Any, other), by.share)
 
     def written(self, turns: Sequence[Any], texts: Sequence[str]) -> Trajectories:
         assert self.like is not None
