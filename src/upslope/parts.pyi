@@ -8,6 +8,7 @@ from upslope.evolve.hints import DocumentsShown as DocumentsShown
 from upslope.evolve.hints import Hints as Hints
 from upslope.evolve.hints import SolutionPrefix as SolutionPrefix
 from upslope.evolve.hints import TaskHints as TaskHints
+from upslope.evolve.opponents import Opponents as Opponents
 from upslope.evolve.pool import FromPool as FromPool
 from upslope.evolve.pool import ProblemPool as ProblemPool
 from upslope.evolve.rewriting import PolicyRewrites as PolicyRewrites
@@ -102,6 +103,7 @@ from upslope.objective.data.stored import OneStore as OneStore
 from upslope.objective.data.stored import UniformReplay as UniformReplay
 from upslope.objective.filter.contest import BestAndWorst as BestAndWorst
 from upslope.objective.filter.contest import Decided as Decided
+from upslope.objective.filter.fresh import OnlyFresh as OnlyFresh
 from upslope.objective.filter.gated import Gated as Gated
 from upslope.objective.filter.groups import DropConstantGroups as DropConstantGroups
 from upslope.objective.filter.replaced import Replaced as Replaced
@@ -146,6 +148,7 @@ from upslope.objective.ratio.references import AgainstReferences as AgainstRefer
 from upslope.objective.ratio.segment import SegmentRatio as SegmentRatio
 from upslope.objective.ratio.shifted import ShiftedRatio as ShiftedRatio
 from upslope.objective.references.blinded import Blinded as Blinded
+from upslope.objective.references.moving_average import MovingAverage as MovingAverage
 from upslope.objective.references.snapshot import Snapshot as Snapshot
 from upslope.objective.references.start import Start as Start
 from upslope.objective.regularize.behavior import BehaviorKL as BehaviorKL

@@ -16,7 +16,7 @@ from upslope.policies.tokenization import encoded
 from upslope.rewards.judging import Judge
 from upslope.rollout.choosing import Asked, Candidate, Choices, Decide, beside, category_id, offered, others
 from upslope.rollout.embeddings import EMBEDDINGS
-from upslope.rollout.engines.torch_engine import TorchEngine
+from upslope.rollout.engines.torch_engine import Speaker, TorchEngine
 from upslope.rollout.text_rows import (
     item_ends,
     item_numbers,
@@ -204,11 +204,11 @@ class TextRollout:
         )
         return pay_items(taught, scores.items)
 
-    def sample(self, turns: Sequence[Turn], numbers: TurnNumbers) -> Trajectories:
-        """Answers to further turns of the step, turn by turn, scored."""
+    def sample(self, turns: Sequence[Turn], numbers: TurnNumbers, by: Speaker | None = None) -> Trajectories:
+        """Answers to further turns of the step, turn by turn, scored; ``by`` samples them, where it is not the policy."""
         from upslope.rollout.turns import sample_turns  # it stands on this module
 
-        return sample_turns(self, turns, numbers)
+        return sample_turns(self, turns, numbers, by)
 
     def written(self, turns: Sequence[Turn], texts: Sequence[str], numbers: TurnNumbers) -> Trajectories:
         """Rows as if these turns had been answered so."""
