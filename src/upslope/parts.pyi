@@ -1,5 +1,6 @@
 # Written by docs/generate.py: run `make docs`.
 # ruff: noqa
+from upslope.evolve.comparing import Compared as Compared
 from upslope.evolve.evolving import Evolve as Evolve
 from upslope.evolve.guidance import Guidance as Guidance
 from upslope.evolve.hints import AnswerShown as AnswerShown

@@ -121,9 +121,10 @@ def _check_scopes(method: Method) -> None:
 
 
 def provided_by(method: Method) -> frozenset[str]:
-    """Columns a method brings itself: of its heads, its probes and those it compares with."""
+    """Columns a method brings itself: of its heads, its probes, its data parts and those it compares with."""
     own = [*(name for name, _ in method.heads), *(probe.name for _, part in method.parts() for probe in part.probes())]
     columns = {f"{view}.{name}" for name in own for view in ("proximal", "current")}
+    columns |= {column for part in method.data for column in part.provides}
     return frozenset(columns | {f"reference.{name}.logp" for name, _ in method.references})
 
 

@@ -80,6 +80,8 @@ class TextComponents(Components):
         check_given(task, {word: path for path, part in method.parts() for word in part.needs_of_task}, method.name)
         self._check_rewarded(task)
         self.tokens = settings.max_tokens or task.max_tokens
+        if task.choices is not None:
+            self.score_name = task.choices.score_name
         self.policy = self._load_policy(model, task, checking)
         self.token_text = TokenText(self.policy.tokenizer)
         self.stepping = self.recording = 0.0
@@ -210,6 +212,8 @@ class TextComponents(Components):
         from upslope.rollout.evaluation import evaluate_text
 
         settings = self.settings
+        if self.task.choices is not None:
+            return self._evaluate_choices()
         engine = self.rollout.engine
         follows = getattr(engine, "follows", True)  # one that keeps other weights than the policy's cannot answer for it
         self.rollout.sync()
@@ -240,6 +244,15 @@ class TextComponents(Components):
         found = evaluate_pairs(self.task, self.policy, problems=self.settings.eval_problems or 100, progress=progress)
         low, high = found.interval()
         return {"score": found.preferred, "low": low, "high": high, "problems": len(found.wins)}
+
+    def _evaluate_choices(self) -> JsonDict:
+        """Of a task with few answers, from the policy's chance of each."""
+        from upslope.rollout.evaluation import evaluate_choices
+
+        settings = self.settings
+        problems, temperature = settings.eval_problems or 100, settings.temperature
+        found = evaluate_choices(self.task, self.policy, problems=problems, max_tokens=self.tokens, temperature=temperature)
+        return found | {"reward": found["score"]}
 
     def record_step(self, folder: RunFolder, learner: Learner, step: int, seconds: float) -> None:
         """The step's rollouts, token by token; steps are left out where some would take more than `RECORDING` of the time."""

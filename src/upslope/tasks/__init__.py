@@ -30,6 +30,7 @@ from upslope.tasks.kinds import DATA_SUFFIXES, Kind, domain_of, is_data_folder, 
 from upslope.tasks.mixed import MixedTask
 from upslope.tasks.own import make_own
 from upslope.tasks.recommend import Recommend
+from upslope.tasks.rps import RockScissorsPaper
 from upslope.tasks.rulebook import RulebookTask
 from upslope.tasks.table_files import Table, files_in
 from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, UndecidedReward, WithReward, split_of
@@ -45,7 +46,7 @@ __all__ = [
 
 FAMILY: dict[str, type[EmbeddedTask]] = {
     **SMALL,
-    **{task.kind: task for task in (Copy, Grounding, IntervalGrounding, Recommend, RulebookTask)},
+    **{task.kind: task for task in (Copy, Grounding, IntervalGrounding, Recommend, RockScissorsPaper, RulebookTask)},
 }
 """The tasks that are made on the spot, by name."""
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from upslope.errors import TaskError
 from upslope.plain_data import Message, Prompt
+from upslope.tasks.choices import Choices
 from upslope.tasks.giving import LOOKED_AT, READERS, given_by
 from upslope.tasks.messages import with_text_behind
 from upslope.tasks.pairs import Pair
@@ -182,11 +183,30 @@ class TextTask(ABC):
         """Another training problem, as hard as this one; none where there is no such thing."""
         return None
 
+    def compare(self, problem: Problem, responses: Sequence[str]) -> Sequence[Sequence[float]]:
+        """The chance that each response is preferred to each other, ``P[i][j]`` that ``i`` is to ``j``.
+
+        Only one order need be right: what is used is the mean of ``P[i][j]`` and ``1 - P[j][i]``. A task that knows no better has
+        no preferences of its own, and its reward decides.
+        """
+        raise NotImplementedError
+
+    @property
+    def compares(self) -> bool:
+        """Whether it can `compare`."""
+        return type(self).compare is not TextTask.compare
+
+    @property
+    def choices(self) -> Choices | None:
+        """All answers there are, where they are so few that an evaluation asks for the chance of each; else nothing."""
+        return None
+
     def gives(self) -> frozenset[str]:
         """What its problems have, of the words in `upslope.tasks.giving`; by default, what a few training problems show."""
         variants = any(getattr(type(self), name) is not getattr(TextTask, name) for name in ("harder", "easier", "alike"))
         shown = given_by(self, self.sample(LOOKED_AT, "train", np.random.default_rng(0)))
-        return shown | {"variants"} if variants else shown
+        further = {"variants": variants, "comparisons": self.compares}
+        return shown | {word for word, given in further.items() if given}
 
     def first_without(self, word: str) -> str:
         """Where the first problem stands that lacks what a word names, as in ``my.jsonl, line 3``; empty if no place is known."""
@@ -246,6 +266,17 @@ class WrappedTask(TextTask):
     def alike(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         return self.task.alike(problem, rng)
 
+    def compare(self, problem: Problem, responses: Sequence[str]) -> Sequence[Sequence[float]]:
+        return self.task.compare(problem, responses)
+
+    @property
+    def compares(self) -> bool:
+        return self.task.compares
+
+    @property
+    def choices(self) -> Choices | None:
+        return self.task.choices
+
     def gives(self) -> frozenset[str]:
         return self.task.gives()
 
@@ -255,9 +286,17 @@ class WrappedTask(TextTask):
 
 @dataclass(frozen=True)
 class WithReward(WrappedTask):
-    """The problems of a task under another reward. What is *correct* stays for the task itself to say."""
+    """The problems of a task under another reward, which also decides between answers. What is *correct* stays for the task itself
+    to say."""
 
     reward: Reward
+
+    @property
+    def compares(self) -> bool:
+        return False
+
+    def gives(self) -> frozenset[str]:
+        return self.task.gives() - {"comparisons"}
 
     def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
         own = self.task.score(problems, responses)

@@ -108,6 +108,10 @@ class DataContext(Protocol):
     def fits(self, prompts: Sequence[Prompt]) -> list[bool]:
         """Which prompts leave room for an answer."""
 
+    @property
+    def seed(self) -> int:
+        """That of the run."""
+
     def rng(self) -> np.random.Generator:
         """Random numbers of this step for the part, the same at every call."""
 
@@ -120,6 +124,8 @@ class Data(Part):
     """
 
     scope = "step"
+    provides: ClassVar[frozenset[str]] = frozenset()
+    """Columns that the rows have when it has run, for parts that need them."""
 
     def __call__(self, rows: Trajectories, context: DataContext) -> Trajectories:
         raise NotImplementedError

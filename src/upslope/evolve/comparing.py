@@ -1,0 +1,98 @@
+"""Comparing the answers of a group: who wins, as columns of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from upslope.objective.base import Data, DataContext
+from upslope.rewards.preferences import Contest, bradley_terry, compared_by_task, flipped
+from upslope.types import Metrics, Trajectories
+
+WIN_RATE, WITH_SELF, BEATS_BEST, BEATS_WORST = "win_rate", "win_rate_with_self", "beats_best", "beats_worst"
+"""The columns ``signal[...]`` ``[N]`` that rows get."""
+
+
+@dataclass(frozen=True)
+class Compared(Data):
+    r"""Asks which answers of a group are preferred, and leaves what each row needs to know of it in its ``signal`` ``[N]``.
+
+    With :math:`P_{ij}` the chance that answer i beats answer j of a group of K, :math:`P_{ij} + P_{ji} = 1`:
+
+    .. math::  win\_rate_i = \frac{1}{K - 1} \sum_{j \ne i} P_{ij},  \qquad  win\_rate\_with\_self_i = \frac{1}{K} \sum_j P_{ij}
+
+    ``beats_best`` and ``beats_worst`` are its chances against the group's answer of highest and of lowest win rate, the first of
+    those that are equal; these rows themselves have 1/2 there. An answer alone in its group has 1/2 everywhere. All rows of a group
+    take part, whoever wrote them. The matrix itself goes no further than this part.
+
+    Fields:
+        by: who decides: the ``"task"``, where it compares answers, or the ``"reward"``, by Bradley and Terry's
+            :math:`P_{ij} = \sigma((r_i - r_j) / scale)`. ``"any"`` takes a judge, if the run has one, then the task, and
+            the reward where neither compares.
+        scale: of the reward. A smaller one makes verdicts surer; only the reward's are changed by it.
+        noise: share of verdicts that are turned round, of a pair of texts always the same.
+        pays: the win rate takes the place of what the task pays.
+    """
+
+    text_only: ClassVar[bool] = True
+    provides: ClassVar[frozenset[str]] = frozenset(f"signal.{name}" for name in (WIN_RATE, WITH_SELF, BEATS_BEST, BEATS_WORST))
+    ranges: ClassVar = {"scale": "(0, inf)", "noise": "[0, 1]"}
+
+    by: Literal["any", "task", "reward"] = "any"
+    scale: float = 1.0
+    noise: float = 0.0
+    pays: bool = False
+
+    @property
+    def needs_of_task(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset({"comparisons"}) if self.by == "task" else frozenset()
+
+    def needs(self) -> frozenset[str]:
+        return frozenset({"group"})
+
+    def __call__(self, rows: Trajectories, context: DataContext) -> Trajectories:
+        places = [(rows.group == group).nonzero().squeeze(1).tolist() for group in torch.unique(rows.group)]
+        problems = context.problems(rows)
+        contests = [Contest(problems[mine[0]], tuple(str(rows.info[row]["response"]) for row in mine)) for mine in places]
+        chances = self._chances(rows, places, contests, context)
+        found = {name: torch.zeros(rows.rows) for name in (WIN_RATE, WITH_SELF, BEATS_BEST, BEATS_WORST)}
+        for mine, contest, matrix in zip(places, contests, chances, strict=True):
+            for name, column in columns_of(flipped(matrix, contest, self.noise, context.seed)).items():
+                found[name][mine] = torch.from_numpy(column).float()
+        rows = rows.replace(signal={**rows.signal, **{name: column.to(rows.reward.device) for name, column in found.items()}})
+        return _paid(rows, rows.signal[WIN_RATE]) if self.pays else rows
+
+    def _chances(
+        self, rows: Trajectories, places: Sequence[list[int]], contests: Sequence[Contest], context: DataContext
+    ) -> list[np.ndarray]:
+        """The matrix of each group."""
+        if self.by == "reward" or (self.by == "any" and not context.task.compares):
+            reward = rows.reward.tolist()
+            return [bradley_terry([reward[row] for row in mine], self.scale) for mine in places]
+        return [compared_by_task(context.task, contest) for contest in contests]
+
+    def metrics(self, rows: Trajectories) -> Metrics:
+        """``preference_gap``: the chance that a group's best answer beats its worst, over 1/2; zero if all are alike."""
+        index, groups = rows.group_index()
+        best = torch.full((groups,), 0.5, device=index.device).scatter_reduce_(0, index, rows.signal[BEATS_WORST], "amax")
+        return {"preference_gap": float(best.mean()) - 0.5} if groups else {}
+
+
+def columns_of(chances: np.ndarray) -> dict[str, np.ndarray]:
+    """What each of K answers needs to know of the matrix between them, ``[K]`` each."""
+    size = len(chances)
+    with_self = chances.mean(1)
+    others = (chances.sum(1) - 0.5) / (size - 1) if size > 1 else np.full(size, 0.5)
+    best, worst = int(others.argmax()), int(others.argmin())
+    return {WIN_RATE: others, WITH_SELF: with_self, BEATS_BEST: chances[:, best], BEATS_WORST: chances[:, worst]}
+
+
+def _paid(rows: Trajectories, win_rate: Tensor) -> Trajectories:
+    """The rows with their win rate in place of the task's share of the reward."""
+    reward = rows.reward - rows.verdict() + win_rate
+    return rows.replace(reward=reward, components={**rows.components, "verdict": win_rate})
