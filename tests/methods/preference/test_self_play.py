@@ -149,20 +149,21 @@ def test_anchored_fully_inpo_is_ipo_of_certain_pairs():
     assert_same(gradient(full, batch), gradient(ipo.with_knobs({"surrogate.tau": 0.7}), sides))
 
 
-def test_the_advantage_says_how_sure_the_win_of_the_best_over_the_worst_is():
+def test_the_advantage_of_two_answers_says_how_sure_the_win_is():
     chance = 1 / (1 + np.exp(-3.0))
-    found = annotate(inpo, compared([1.0, 2.0, -1.0])).advantage[:, 0].tolist()
-    assert found == pytest.approx([0.0, 2 * chance - 1, 1 - 2 * chance])
-    assert annotate(inpo.with_knobs({"advantage.hard": True}), compared([1.0, 2.0, -1.0])).advantage[:, 0].tolist() == [0, 1, -1]
+    assert annotate(inpo, compared([-1.0, 2.0])).advantage[:, 0].tolist() == pytest.approx([1 - 2 * chance, 2 * chance - 1])
+    hard = inpo.with_knobs({"advantage.hard": True})
+    assert annotate(hard, compared([1.0, 2.0, -1.0])).advantage[:, 0].tolist() == [0, 1, -1]
 
 
-def test_whoever_has_the_higher_win_rate_but_loses_the_meeting_is_the_loser():
-    """Three rocks, one paper, one scissors: by win rates paper (0.7) is best and scissors (0.3) worst, and scissors beat paper."""
+def test_of_more_answers_win_rates_decide_though_the_best_would_lose_against_the_worst():
+    """Three rocks, a paper, scissors: with themselves paper wins (3·0.9 + 0.1 + 0.5)/5 = 0.66 and scissors (3·0.1 + 0.9 + 0.5)/5 =
+    0.34, and scissors beat paper. Over all pairs that a policy draws, the least-squares target is 2 (0.66 - 0.34)."""
     played = [0, 0, 0, 2, 1]
     columns = columns_of(RPS[np.ix_(played, played)])
-    assert columns["win_rate"].tolist() == pytest.approx([0.5, 0.5, 0.5, 0.7, 0.3])
+    assert columns["win_rate_with_self"].tolist() == pytest.approx([0.5, 0.5, 0.5, 0.66, 0.34])
     batch = compared([0.0] * 5).replace(signal={name: torch.from_numpy(column) for name, column in columns.items()})
-    assert annotate(inpo, batch).advantage[:, 0].tolist() == pytest.approx([0, 0, 0, -0.8, 0.8])
+    assert annotate(inpo, batch).advantage[:, 0].tolist() == pytest.approx([0, 0, 0, 0.64, -0.64])
 
 
 def test_rows_that_nobody_compared_are_refused_with_a_cure():

@@ -42,11 +42,14 @@ class WinRate(Advantage):
 
 @dataclass(frozen=True)
 class PreferredPair(Advantage):
-    r"""The answers of highest and lowest win rate of each group meet: the winner has :math:`2p - 1`, the loser the opposite (INPO).
+    r"""The answer of highest win rate of each group wins, that of lowest loses, by twice their difference (INPO).
 
-    p is the chance of the winner, so that a loss of contests has the gradient it would have in expectation if the winner were
-    drawn. Where the answer of the higher win rate is less likely to beat the other, it loses. The other answers take no part, and
-    nobody does where all win alike or the chance is exactly 1/2.
+    .. math::  A_w = 2\,\big(\hat P(y_w \succ \pi) - \hat P(y_l \succ \pi)\big) = -A_l
+
+    An answer's comparison with itself counts in the win rate. Of two answers that is :math:`2 P(y_w \succ y_l) - 1`, with which a
+    loss of contests has the gradient that it has in expectation if the winner is drawn. Of more, win rates decide and not how the
+    two would meet: where preferences go round, the best may well lose against the worst. Losses of contests take what is above 1
+    for certain. The other answers take no part, and nobody does where all win alike.
 
     Fields:
         hard: a win is a win, however likely it was: advantages are 1 and -1.
@@ -55,11 +58,14 @@ class PreferredPair(Advantage):
     hard: bool = False
 
     def needs(self) -> frozenset[str]:
-        return frozenset({"signal.win_rate", "signal.beats_worst", "group"})
+        return frozenset({"signal.win_rate_with_self", "group"})
 
     def __call__(self, batch: Batch) -> Tensor:
-        sure = chance_of_best(batch)
-        return batch.per_decision(sure.sign() if self.hard else sure)
+        rate, there = _signal(batch, "win_rate_with_self"), batch.lengths() > 0
+        best, worst = first_of_group(batch, rate, there, "amax"), first_of_group(batch, rate, there, "amin")
+        apart = 2 * (group_extreme(batch, rate, there, "amax") - group_extreme(batch, rate, there, "amin"))
+        size = apart.sign() if self.hard else apart
+        return batch.per_decision(torch.where(best ^ worst, torch.where(best, size, -size), 0.0))
 
 
 def chance_of_best(batch: Batch) -> Tensor:
