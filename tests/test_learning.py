@@ -25,8 +25,10 @@ LANGUAGE_MODEL = (
     *("reinforce", "rloo", "ppo", "grpo", "dr-grpo", "dapo", "gspo", "cispo", "gmpo", "high-entropy", "dhpo", "dhpo-entropy"),
     *("capo", "bupo", "vppo", "t-ppo", "polychromic", "tempsamp-r1", "tempsamp-r1-anchor", "rank-grpo", "minirl-r2"),
     *("hpt", "hpt-soft", "ahpo", "luffy", "srft", "ghpo", "scaf-grpo", "expo-explain", "poro", "ttrl", "evol-rl", "eva", "clpo"),
+    *("sppo", "inpo", "spo-minimax"),
 )
-"""Founding methods, and those whose parts read prompts, layers, hidden states or reference answers, or sample in their own way."""
+"""Founding methods, and those whose parts read prompts, answers as text, layers, hidden states or reference answers, or sample in
+their own way."""
 NEARBY = ("otr", "fdiv-sft")
 """What these learn fades for tokens far from what the policy says, or said at first: they begin with one that knows a little."""
 GIVEN = tuple(name for name, method in catalogue().items() if method.rollout is not None and not method.rollout.samples)

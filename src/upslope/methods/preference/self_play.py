@@ -51,8 +51,8 @@ inpo = ipo.derive(
     surrogate=SquaredPreference(tau=1.0),
     notes="surrogate.tau is the paper's η, ratio.weights are τ/η and 1 - τ/η: here η = 1 and τ = 0.05. For language models "
     "η = 0.0075 and τ = 0.0025 are used, which ask for differences of 67 nats. The winner is not drawn: the target is scaled by "
-    "how far apart win rates are, which has the same expected gradient; advantage.hard=true takes verdicts as certain. Best and worst "
-    "of the samples, and rounds of references.previous.every steps, are inferred; two samples give the pairs of the theory.",
+    "how far apart win rates are, which has the same expected gradient; advantage.hard=true takes verdicts as certain. Best and "
+    "worst of the samples and rounds of references.previous.every steps are inferred; two samples give the pairs of the theory.",
 )
 
 spo_minimax = rloo.derive(
