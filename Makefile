@@ -23,7 +23,7 @@ help:
 	@echo "make test       install everything and run lint and all tests"
 	@echo "make test-fast  the tests that take seconds"
 	@echo "make fuzz       random nonsense in settings, data and run folders for ten minutes (FUZZ_SECONDS=60 for less)"
-	@echo "make torture    kills runs a hundred times at random moments; each must end as if undisturbed (ARGS='--kills 20')"
+	@echo "make torture    kills runs at random moments, ten times each; they must end as if undisturbed (half an hour; ARGS='--kills 40' for less)"
 	@echo "make mutate     puts 200 small faults into the objective and the learners, one at a time; tests must notice (ARGS='--count 20')"
 	@echo "make lint       ruff and mypy            make format   ruff, rewriting files"
 	@echo "make install    the environment with every extra (TORCH=torch for the CUDA build)"

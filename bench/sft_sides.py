@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 from sides import BORROWED, ONE_AND_TWO, Clock, Setting, set_threads
-from text_sides import LR
+from text_sides import LR, InOrder
 from text_work import ALPHABET, POOL, Sizes, random_model
 
 from upslope.errors import UserError
-from upslope.tasks.text import Problem, Scores, Split, TextTask
+from upslope.tasks.text import Problem
 
 PACKED = 4
 """Rows that the other side puts one behind the other into a packed one."""
@@ -99,34 +99,6 @@ class SftWork:
         return list(zip(prompts, answers, strict=True))
 
 
-class GivenInOrder(TextTask):
-    """The problems of the work one after the other."""
-
-    separator = ""
-
-    def __init__(self, problems: list[Problem], tokens: int):
-        self.problems, self.limit, self.asked = problems, tokens, 0
-
-    @property
-    def name(self) -> str:
-        return "given in order"
-
-    @property
-    def max_tokens(self) -> int:
-        return self.limit
-
-    def sample(self, count: int, split: Split, rng: Any) -> list[Problem]:
-        chosen = [self.problems[(self.asked + number) % len(self.problems)] for number in range(count)]
-        self.asked += count
-        return chosen
-
-    def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
-        raise NotImplementedError("nobody samples answers here")
-
-    def describe(self) -> str:
-        return "The problems of a measurement."
-
-
 # -- our side --------------------------------------------------------------------------------------------------------------
 
 
@@ -160,7 +132,7 @@ def make_learner(given: SftWork) -> Any:
         steps=10**6, lr=LR, schedule="constant", warmup=0, tasks_per_step=given.rows, warm_start=0.0, max_tokens=given.tokens,
         watch_kl=False, device=given.device,
     ).resolved("text", given.model, max_tokens=given.tokens)  # fmt: skip
-    task, sampling = GivenInOrder(given.problems(policy), given.tokens), Sampling(max_tokens=given.tokens)
+    task, sampling = InOrder(given.problems(policy), given.tokens), Sampling(max_tokens=given.tokens)
     rollout = AnswerRollout(task, policy, tasks=given.rows, samples=1, sampling=sampling, seed=given.seed)
     return PolicyGradient(find("sft"), policy, rollout, settings)
 

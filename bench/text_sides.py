@@ -64,21 +64,17 @@ def make_learner(given: TextWork) -> tuple[Any, AskedInOrder]:
     return PolicyGradient(find("grpo").derive(regularize=None), policy, rollout, resolved), task
 
 
-class AskedInOrder(TextTask):
-    """The prompts of the work one after the other, as the other side asks them."""
+class InOrder(TextTask):
+    """Problems one after the other, as the other side takes them."""
 
     separator = ""
 
-    def __init__(self, given: TextWork):
-        self.problems = [Problem(text) for text in given.texts()]
-        self.asked = 0
-        self.limit = given.max_tokens
-        self.scored: dict[str, float] = {}
-        """Counts of the step that was scored last."""
+    def __init__(self, problems: Sequence[Problem], limit: int):
+        self.problems, self.limit, self.asked = problems, limit, 0
 
     @property
     def name(self) -> str:
-        return "asked in order"
+        return "in order"
 
     @property
     def max_tokens(self) -> int:
@@ -90,13 +86,25 @@ class AskedInOrder(TextTask):
         return chosen
 
     def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
+        raise NotImplementedError("nobody samples answers here")
+
+    def describe(self) -> str:
+        return "The problems of a measurement."
+
+
+class AskedInOrder(InOrder):
+    """The prompts of the work, with what answers to them are worth."""
+
+    def __init__(self, given: TextWork):
+        super().__init__([Problem(text) for text in given.texts()], given.max_tokens)
+        self.scored: dict[str, float] = {}
+        """Counts of the step that was scored last."""
+
+    def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
         prompts = [problem.prompt for problem in problems]
         rewards = worth(prompts, responses)
         self.scored = {"prompts": _groups(prompts), "samples": len(responses), "reward": sum(rewards)}
         return Scores(rewards, [False] * len(rewards))
-
-    def describe(self) -> str:
-        return "The prompts of a measurement."
 
 
 def _groups(prompts: Sequence[str]) -> int:

@@ -9,6 +9,7 @@ from upslope.methods import find
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
 from upslope.tasks.text import Scores
+from upslope.types import Method
 
 SIZES = Settings(tasks_per_step=4, samples_per_task=4, warm_start=0.0, eval_problems=4, max_tokens=5, steps=10, lr=1e-3, warmup=0)
 
@@ -33,10 +34,15 @@ class Paid:
         return Scores(reward, [r == 1 for r in reward], {})
 
 
-def learner(method, settings=SIZES, flat=(), always=False) -> PolicyGradient:
+def task_for(method: Method) -> str:
+    """A task that gives what the method needs."""
+    needs = {word for _, part in method.parts() for word in part.needs_of_task}
+    return "rulebook" if "documents" in needs else "reverse+copy" if "several categories" in needs else "reverse"
+
+
+def learner(method, settings=SIZES, flat=(), always=False, task="") -> PolicyGradient:
     method = find(method) if isinstance(method, str) else method
-    documents = any("documents" in part.needs_of_task for _, part in method.parts())
-    bench = set_up(method, "rulebook" if documents else "reverse", "tiny:layers=1,width=32", settings)
+    bench = set_up(method, task or task_for(method), "tiny:layers=1,width=32", settings)
     bench.rollout.task = Paid(bench.task, flat, always)
     return PolicyGradient(bench.method, bench.policy, bench.rollout, bench.settings, bench.policy.frozen_copy())
 

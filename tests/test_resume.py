@@ -15,7 +15,8 @@ import upslope as up
 from upslope.methods import catalogue
 from upslope.run import Run
 from upslope.run import start as start_run
-from upslope.testing.runs import VARIED, Breaks, Crash, Ground, needs_variants, result, sums
+from upslope.runtime.files import load_state
+from upslope.testing.runs import LETTERS, VARIED, Breaks, Crash, Ground, needs_variants, result, sums
 from upslope.testing.runs import assert_same_run as assert_same
 
 TEXT = {
@@ -123,6 +124,69 @@ def test_kill_dash_nine_loses_nothing(kind, tmp_path):
     assert not (out / "summary.json").exists()
     up.resume(out)
     assert_same(tmp_path / "whole", out)
+
+
+STATES = {
+    "ghpo+mopps": ("memory.posterior", "guided_groups", {"data.success": 0.5}),
+    "evol-rl+sec": ("memory.category", "reward_verdict", {"reward.1.embedding": "characters"}),
+    "eva": ("memory.pool", "made", {}),
+}
+"""Methods that remember the problems they chose, helped with or made: the state, a metric of the rest, and knobs."""
+each_state = pytest.mark.parametrize("method", STATES)
+KILLED_IN_STEP_3 = """
+import json, os, signal, sys
+import transformers.models.llama.modeling_llama, upslope.methods, upslope.run, upslope.setting_up.text
+import upslope as up
+
+class Kills(up.Watcher):
+    def stepped(self, step, metrics):
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+for given in json.loads(sys.argv[1]):
+    child = os.fork()  # what is imported is imported once: that takes most of the time
+    if not child:
+        up.train(**given, watcher=Kills())
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL, given
+"""
+
+
+def remembering(method: str, folder: Path, **settings: object) -> dict[str, object]:
+    """What `up.train` is given for a run with such a state."""
+    (folder / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in sums()))
+    (folder / "letters.py").write_text(LETTERS)
+    task = VARIED if method == "eva" else str(folder / "data.jsonl")
+    given = {"method": method, "task": task, "reward": f"{folder / 'letters.py'}:score", "knobs": STATES[method][2]}
+    return {**TEXT, "steps": 5, **given, **settings}
+
+
+def remembered(run: Run, part: str) -> dict[str, object]:
+    """The state of a part at a run's end, as plain data."""
+    state = load_state(run.folder.reader(run.folder.latest()), "learner")["parts"][part]
+    return {name: column if isinstance(column, list) else column.tolist() for name, column in state.items()}
+
+
+@pytest.mark.slow
+def test_kill_dash_nine_loses_nothing_of_what_is_remembered_of_problems(tmp_path):
+    given = {method: remembering(method, tmp_path) for method in STATES}
+    killed = [{**each, "out": str(tmp_path / f"{method}-killed")} for method, each in given.items()]
+    subprocess.run([sys.executable, "-c", KILLED_IN_STEP_3, json.dumps(killed)], check=True)
+    for method, (part, metric, _) in STATES.items():
+        whole, out = up.train(**given[method], out=tmp_path / method), tmp_path / f"{method}-killed"
+        assert remembered(whole, part)["task"]
+        assert any(record.get(metric, 0) > 0 for record in whole.metrics)
+        assert not (out / "summary.json").exists()
+        assert remembered(up.resume(out), part) == remembered(whole, part)
+        assert_same(whole.path, out)
+
+
+@each_state
+def test_a_recording_changes_nothing_of_what_is_remembered_of_problems(method, tmp_path):
+    runs = [up.train(**remembering(method, tmp_path, record=record), out=tmp_path / record) for record in ("none", "all")]
+    assert [any((run.path / "rollouts").glob("*")) for run in runs] == [False, True]
+    assert remembered(runs[0], STATES[method][0]) == remembered(runs[1], STATES[method][0])
+    assert_same(runs[0].path, runs[1].path)
 
 
 @pytest.mark.slow

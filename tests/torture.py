@@ -31,9 +31,15 @@ CONTROL = [
     "--checkpoint-every", "3", "--eval-every", "7", "--steps", "40",
 ]  # fmt: skip
 METHODS = ("grpo", "dhpo", "remix", "spo-single-stream", "t-ppo", "polychromic", "safe", "pipo", "minirl-r2", "tempsamp-r1",
-           "sft+dhpo")  # fmt: skip
+           "sft+dhpo", "mopps", "knapsack", "acereason", "pcl", "eva", "clpo", "ghpo", "scaf-grpo", "hpt", "evol-rl")  # fmt: skip
+BY_CATEGORY = ("sec", "evol-rl+sec", "ghpo+sec")
+MIXED = ["--task", "reverse:length=2+reverse:length=3", "--train-problems", "60", *TEXT[2:]]
+"""Two categories, of problems that come back."""
+KILLS = 10
+"""For each cell, unless asked otherwise."""
 CELLS = {
     **{method: ["train", method, *TEXT] for method in METHODS},
+    **{method: ["train", method, *MIXED] for method in BY_CATEGORY},
     "grpo with adapters": ["train", "grpo", *TEXT, "--lora", "2"],
     "ppo": ["train", "ppo", *CONTROL],
     "bpo": ["train", "bpo", *CONTROL],
@@ -137,18 +143,18 @@ def same(one: Path, other: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=100, help="in all, shared by the cells")
+    parser.add_argument("--kills", type=int, help=f"in all, shared by the cells; {KILLS} for each unless given")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--cells", nargs="*", default=list(CELLS), choices=list(CELLS))
     asked = parser.parse_args()
-    dice, total = random.Random(asked.seed), 0
-    print(f"seed {asked.seed}: {asked.kills} kills over {len(asked.cells)} cells", flush=True)
+    dice, total, kills_in_all = random.Random(asked.seed), 0, KILLS * len(asked.cells) if asked.kills is None else asked.kills
+    print(f"seed {asked.seed}: {kills_in_all} kills over {len(asked.cells)} cells", flush=True)
     with tempfile.TemporaryDirectory(prefix="upslope-torture-") as folder:
         for number, cell in enumerate(asked.cells):
             root = Path(folder, cell.replace(" ", "-"))
             root.mkdir()
             seconds = peaceful(CELLS[cell], root / "peaceful", root / "log.txt")
-            wanted = (asked.kills - total + len(asked.cells) - number - 1) // (len(asked.cells) - number)
+            wanted = (kills_in_all - total + len(asked.cells) - number - 1) // (len(asked.cells) - number)
             kills = 0
             while kills < wanted:  # a run is done after a few; then it begins again
                 kills += tortured(CELLS[cell], root / "tortured", root / "log.txt", wanted - kills, seconds, dice)

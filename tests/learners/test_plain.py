@@ -40,7 +40,7 @@ class Letters:
 
 def text_learner(name: str, plain: bool, folder: Path) -> PolicyGradient:
     task = "reverse"
-    if any("documents" in part.needs_of_task for _, part in find(name).parts()):
+    if any(part.needs_of_task & {"documents", "several categories"} for _, part in find(name).parts()):
         task = str(folder / "sums.jsonl")
         Path(task).write_text("".join(json.dumps(line) + "\n" for line in sums()))
     made = set_up(find(name), task, "tiny:layers=1,width=32", dataclasses.replace(TEXT, plain=plain))

@@ -114,3 +114,11 @@ def test_what_is_read_before_an_update_is_the_proximal_policy_only_in_the_first(
     assert later is not None and torch.equal(later.logp, early.behavior.logp + 0.1)
     assert seen.before_update(capo, rows()).current is not None
     assert seen.before_update(find("grpo"), early).current is None
+
+
+def test_of_rows_nobody_sampled_every_eighth_is_watched_as_it_takes_two_passes():
+    given = rows().take_rows(torch.arange(12).repeat(2))
+    given = given.replace(label={"source": torch.full((24,), int(Source.DEMONSTRATED))})
+    seen = views("sft")
+    assert seen.kl_to_start(given, find("sft"))["kl_start"] == pytest.approx(k3(0.2))  # the policy is 0.1 from what the rows say
+    assert [sum(count for count, _ in each.asked) for each in (seen.policy, seen.references.start)] == [3, 3]

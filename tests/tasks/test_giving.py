@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from upslope.errors import TaskError
+from upslope.methods import find
 from upslope.methods.rlvr.grpo import grpo
 from upslope.methods.rlvr.tempsamp_r1 import tempsamp_r1
 from upslope.objective.data.ground_truth import GroundTruth
@@ -153,6 +154,20 @@ def test_a_method_that_imitates_answers_is_refused_where_a_line_has_none(tmp_pat
     (tmp_path / "my.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(TaskError, match=r'my.jsonl, line 2: no "answer", and tempsamp-r1 needs answers \(data'):
         set_up(tempsamp_r1, str(tmp_path / "my.jsonl"), "tiny", Settings(), reward=["json"])
+
+
+def test_a_method_that_compares_categories_is_refused_where_there_is_only_one(tmp_path):
+    lines = [{"prompt": str(number), "answer": "b", "category": "sums"} for number in range(300)]
+    (tmp_path / "my.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    told = r"sec needs several categories \(curriculum\), and every problem of '{}' that was looked at is of '{}'. Mix several"
+    with pytest.raises(TaskError, match=told.format("reverse:length=3", "reverse")):
+        set_up(find("sec"), "reverse:length=3", "tiny", Settings())
+    with pytest.raises(TaskError, match=told.format(r".*my.jsonl", "sums") + '.*"category"'):
+        set_up(find("sec"), str(tmp_path / "my.jsonl"), "tiny", Settings(), reward=["exact"])
+    lines[7]["category"] = "lengths"  # one of 250 is found: a draw goes through all lines before one comes twice
+    (tmp_path / "my.jsonl").write_text("".join(json.dumps({**line, "split": "train"}) + "\n" for line in lines[:250]))
+    for task, reward in (("reverse:length=3+reverse:length=4", ()), (tmp_path / "my.jsonl", ["exact"])):
+        set_up(find("sec"), str(task), "tiny:layers=1,width=32", Settings(), reward=reward)
 
 
 def test_a_method_without_needs_does_not_look(monkeypatch):

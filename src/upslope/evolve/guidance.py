@@ -130,7 +130,7 @@ class Guidance(Data):
                 break
             rows = context.sample([self._turn(group, level, group.size, context) for group in waiting])
             for group in waiting:
-                own = _only(rows, rows.group == group.name)
+                own = rows.keep_rows(rows.group == group.name)
                 found[group.name] = _Found(own, level + 1, bool(self._right(own).any()))
             waiting = [group for group in waiting if not found[group.name].worked]
         return found
@@ -145,7 +145,7 @@ class Guidance(Data):
             chosen = next((row for row in levels if right[row]), levels[-1])
             one = torch.zeros(rows.rows, dtype=torch.bool, device=rows.group.device)
             one[chosen] = True
-            found[group.name] = _Found(_only(rows, one), chosen - begin + 1, right[chosen])
+            found[group.name] = _Found(rows.keep_rows(one), chosen - begin + 1, right[chosen])
             begin += len(group.hints)
         return found
 
@@ -154,7 +154,7 @@ class Guidance(Data):
         turns = [self._turn(group, len(group.hints) - 1, self.samples or group.size, context) for group in groups]
         rows, found = context.sample(turns), {}
         for group in groups:
-            own = _only(rows, rows.group == group.name)
+            own = rows.keep_rows(rows.group == group.name)
             found[group.name] = _Found(own, len(group.hints), bool(self._right(own).any()))
         return found
 
@@ -168,7 +168,7 @@ class Guidance(Data):
     def _added(self, rows: Trajectories, further: list[Trajectories], context: DataContext) -> Trajectories:
         if not self.aside:
             return context.join([rows, *further])
-        right = [_only(each, self._right(each)) for each in further]
+        right = [each.keep_rows(self._right(each)) for each in further]
         right = [each for each in right if each.rows]
         return rows.replace(aside={**rows.aside, GUIDED: context.join(right)}) if right else rows
 
@@ -192,8 +192,3 @@ def _told(rows: Trajectories, found: dict[int, _Found], replaced: Tensor) -> Tra
         {**note, **({"guided": found[name].level} if name in found else {})} for note, name in zip(rows.info, names, strict=False)
     ]
     return rows.replace(signal=signal, info=notes)
-
-
-def _only(rows: Trajectories, keep: Tensor) -> Trajectories:
-    notes = [note for note, kept in zip(rows.info, keep.tolist(), strict=False) if kept]
-    return rows.take_rows(keep).replace(info=notes)

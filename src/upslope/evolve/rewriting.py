@@ -173,10 +173,7 @@ class Rewrites(Data):
         hard = torch.tensor([float(each.simplify) for each in asked for _ in range(each.samples)], device=rows.reward.device)
         rows, rate = rows.replace(signal={**rows.signal, HARD: hard}), self._success_rate(rows)
         keep = (rate > 0) & (rate < 1)
-        if not bool(keep.any()):
-            return []
-        notes = [note for note, good in zip(rows.info, keep.tolist(), strict=True) if good]
-        return [rows.take_rows(keep).replace(info=notes)]
+        return [rows.keep_rows(keep)] if bool(keep.any()) else []
 
     def metrics(self, rows: Trajectories) -> Metrics:
         if not rows.rows:

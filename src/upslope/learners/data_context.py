@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from upslope.learners.policy_views import PolicyViews
-from upslope.learners.updates.slicing import keep_rows
 from upslope.objective import estimator
 from upslope.plain_data import Prompt
 from upslope.runtime.seeding import numpy_generator
@@ -97,7 +96,7 @@ class LearnerContext:
         if not self.sampled:
             return rows
         learned = torch.cat([batch.key[:, 0] for batch in (rows, *rows.aside.values()) if batch.key is not None])
-        left = [keep_rows(batch, ~torch.isin(cast(torch.Tensor, batch.key)[:, 0], learned)) for batch in self.sampled]
+        left = [batch.keep_rows(~torch.isin(cast(torch.Tensor, batch.key)[:, 0], learned)) for batch in self.sampled]
         left = [batch for batch in left if batch.rows]
         return rows.replace(aside={**rows.aside, "further": self.join(left)}) if left else rows
 

@@ -26,7 +26,6 @@ from upslope.learners.token_trace import TokenTrace, TracedStep
 from upslope.learners.updates.base import Updater
 from upslope.learners.updates.decisions import DecisionUpdater
 from upslope.learners.updates.rows import BesideRows, RowLoss, RowUpdater
-from upslope.learners.updates.slicing import keep_rows
 from upslope.objective import estimator
 from upslope.objective.base import Controller, Data, LossTerm, State
 from upslope.runtime.seeding import generator, mix
@@ -106,7 +105,7 @@ class PolicyGradient:
             metrics |= further | {"kept_rows": float(rows.fresh().sum()) / max(sampled.rows, 1)}
         for part in (*method.reward, *method.data):
             metrics |= call(method, part, cast(Any, part).metrics, sampled)
-        rows, trace, found = self._learn_from(method, rows, step, torch.unique(torch.cat([sampled.group, rows.group])))
+        rows, trace, found = self._learn_from(method, rows, step, sampled)
         metrics = (component_metrics(rows) if rows.rows else {}) | metrics | found
         self.last = rows if rows.rows else None
         self.traced = TracedStep(sampled, rows, trace.columns) if trace else None
@@ -127,21 +126,22 @@ class PolicyGradient:
         }
 
     def _learn_from(
-        self, method: Method, rows: Trajectories, step: int, groups: Tensor
+        self, method: Method, rows: Trajectories, step: int, sampled: Trajectories
     ) -> tuple[Trajectories, TokenTrace | None, Metrics]:
         """The rows as they were learned from, what the updates showed of their tokens if that is recorded, and metrics.
 
         Args:
-            groups: Names of all that were sampled, filtered out or not.
+            sampled: All that were sampled, filtered out or not.
         """
-        traced, metrics = self.settings.record != "none" and self.rollout.traced, Metrics()
+        groups = torch.unique(torch.cat([sampled.group, rows.group]))
         if rows.rows:
             rows = self.views.before_step(method, rows, self._leaves_proximal(method, rows))
             rows = estimator.annotate(method, rows)
-            rows = keep_rows(rows, estimator.kept(method, rows, late=True))
+            rows = rows.keep_rows(estimator.kept(method, rows, late=True))
             rows = self.views.after_filters(method, rows)
-            metrics = self.views.kl_to_start(rows, method)
-        trace = TokenTrace(rows) if traced else None
+        # Where filters leave nothing, other rows may still be learned from (terms), and controllers ask how far the policy is.
+        metrics = self.views.kl_to_start(rows if rows.rows else self.views.compared(method, sampled), method)
+        trace = TokenTrace(rows) if self.settings.record != "none" and self.rollout.traced else None
         if rows.rows or any(self._aside(term, rows) for _, term in method.terms):
             metrics |= self._learn(method, rows, step, trace, groups)
             self.optimizer_step.check_weights(rows)
@@ -180,7 +180,7 @@ class PolicyGradient:
             if not isinstance(rows, Trajectories):
                 raise wrong(method, part, rows, "the rows, with what it adds to them")
         rows = context.with_unlearned(rows)
-        return keep_rows(rows, rows.fresh()), keep_rows(rows, estimator.kept(method, rows, late=False)), context.metrics()
+        return rows.keep_rows(rows.fresh()), rows.keep_rows(estimator.kept(method, rows, late=False)), context.metrics()
 
     def _knobs(self, progress: float) -> dict[str, float]:
         knobs: dict[str, float] = {}
@@ -200,7 +200,7 @@ class PolicyGradient:
             batch = self._sampled(method, step, attempt, missing)
             batch = self._with_keys_and_rewards(method, batch.replace(progress=progress), step, attempt)
             everything.append(batch)
-            kept.append(keep_rows(batch, estimator.kept(method, batch, late=False)))
+            kept.append(batch.keep_rows(estimator.kept(method, batch, late=False)))
             missing = wanted - sum(piece.group_index()[1] for piece in kept if piece.rows)
             if missing <= 0 or not refills:
                 break

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from upslope.errors import TaskError
 from upslope.tasks.pairs import as_answers, as_label
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 16
 """Training problems that are drawn of a task that makes them on the spot, to see what they have."""
+SEVERAL_CATEGORIES = "several categories"
+"""What a part needs that compares categories of problems; it goes with ``"categories"``, which a task of one also gives."""
+LOOKED_AT_FOR_ANOTHER = (LOOKED_AT, 256)
+"""Training problems that are drawn, and then once more, to find a second category."""
 
 CURES: Mapping[str, str] = {
     "answers": 'Give every line an "answer".',
@@ -136,3 +142,18 @@ def check_given(task: TextTask, needs: Mapping[str, str], method: str) -> None:
         if place:
             raise TaskError(f'{place}: no "{KEYS[word]}", and {who}. {CURES[word]}')
         raise TaskError(f"{who}, and {task.name!r} gives none; 'upslope tasks' says which tasks do. In a file: {CURES[word]}")
+    if SEVERAL_CATEGORIES in needs:
+        _check_categories_differ(task, f"{method} needs {SEVERAL_CATEGORIES} ({needs[SEVERAL_CATEGORIES]})")
+
+
+def _check_categories_differ(task: TextTask, who: str) -> None:
+    """Refuses a task of whose problems all are of one category, as far as a few hundred show."""
+    rng, seen = np.random.default_rng(0), set[str]()
+    for count in LOOKED_AT_FOR_ANOTHER:
+        seen |= {problem.category for problem in task.sample(count, "train", rng)}
+        if len(seen) > 1:
+            return
+    raise TaskError(
+        f"{who}, and every problem of {task.name!r} that was looked at is of {seen.pop()!r}. Mix several tasks, as in "
+        f"--task '{task.name}+sort', or in a file give lines different values of \"category\"."
+    )

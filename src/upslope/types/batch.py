@@ -291,6 +291,13 @@ class Trajectories(Batch):
     aside: Mapping[str, Trajectories] = field(default_factory=dict)
     """Rows of other sources, by name, for terms of their own."""
 
+    def keep_rows(self, keep: Tensor) -> Trajectories:
+        """The rows to keep ``[N]``, in their order and with their notes; all of them is the batch itself."""
+        if bool(keep.all()):
+            return self
+        chosen = keep.nonzero().squeeze(1)
+        return self.take_rows(chosen).replace(info=[self.info[row] for row in chosen.tolist()] if self.info else [])
+
 
 def pack_rows(rows: Trajectories) -> JsonDict:
     """Rows as nested dicts of tensors and numbers, for a part's state; `unpack_rows` undoes it. Notes for people are left out."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from part_values import steps
 
-from upslope.learners.updates.slicing import keep_rows, pack, share_decisions, share_groups
+from upslope.learners.updates.slicing import pack, share_decisions, share_groups
 from upslope.policies.text_inputs import TextInputs
 from upslope.types import Trajectories
 
@@ -105,13 +105,3 @@ def test_slices_stay_within_the_budget(chosen: list[int], budget: int, padded: b
 def test_groups_stay_whole_where_a_method_must_see_them(budget: int, padded: bool, expected: list[list[int]]):
     found = pack(rows(), torch.arange(12), COST, budget, "group", padded)
     assert [index.tolist() for index in found] == expected
-
-
-def test_rows_are_kept_with_their_notes():
-    batch = rows()
-    keep = torch.arange(12) % 5 == 1
-    found = keep_rows(batch, keep)
-    assert found.rows == 3 and found.info == [{"row": 1}, {"row": 6}, {"row": 11}]
-    assert torch.equal(found.reward, batch.reward[[1, 6, 11]])
-    assert keep_rows(batch, torch.ones(12, dtype=torch.bool)) is batch
-    assert keep_rows(batch.replace(info=[]), keep).info == []

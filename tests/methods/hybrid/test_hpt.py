@@ -162,6 +162,13 @@ def test_the_gradual_gate_joins_the_demonstration_to_every_group():
     assert rows.aside["demonstration"].rows == 2 and told["gated_groups"] == 0.5
 
 
+def test_a_step_of_which_every_group_imitates_still_says_how_far_it_is_from_the_start():
+    made = learner(gated(imitate=4), SIZES, always=True, flat=range(4))
+    told = [made.step(step) for step in (1, 2, 3)]
+    assert [step["gated_groups"] for step in told] == [1.0, 1.0, 1.0] and made.last is None
+    assert told[0]["kl_start"] < 1e-6 < told[2]["kl_start"]
+
+
 def test_with_a_curriculum_gated_groups_still_imitate():
     method = compose(["hpt", "sec"])
     assert method.curriculum == find("sec").curriculum and method.data == hpt.data

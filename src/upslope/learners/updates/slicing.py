@@ -96,11 +96,3 @@ def pack(batch: Batch, rows: Tensor, cost: Tensor, budget: int, scope: Scope, pa
 def _groups(batch: Batch, rows: Tensor) -> list[Tensor]:
     group = batch.group.cpu()[rows]
     return [rows[group == name] for name in torch.unique(group)]
-
-
-def keep_rows(batch: Trajectories, keep: Tensor) -> Trajectories:
-    """The rows to keep, notes for people included."""
-    if bool(keep.all()):
-        return batch
-    chosen = keep.nonzero().squeeze(1)
-    return batch.take_rows(chosen).replace(info=[batch.info[i] for i in chosen.tolist()] if batch.info else [])

@@ -14,9 +14,10 @@ sec = grpo.derive(
     use_when="problems come in kinds or levels of very different difficulty, and which of them teaches now changes during the run",
     curriculum=ByCategory(),
     memory={"category": CategoryGain()},
-    notes="The update is the standard recency-weighted bandit; its constants (a = 0.5, τ = 1) are ours, not read in the paper. "
-    "With rewards of 0 and 1 the mean absolute advantage of a group is largest where half of its answers are right, so the bandit "
-    "seeks what is neither solved nor out of reach. It needs a task whose problems have a category: reasoning-gym's datasets, "
-    "a mixture (--task A+B), JSONL with the key 'category'. Problems are drawn from curriculum.candidates times as many as a step "
-    "takes, so a category rarer than 1/candidates cannot fill a step. Rows that a filter drops count as teaching nothing.",
+    notes="The update is the standard recency-weighted bandit; its constants (a = 0.5, τ = 1) are ours, not read in the "
+    "paper. With rewards of 0 and 1 the mean absolute advantage of a group is largest where half of its answers are right, "
+    "so the bandit seeks what is neither solved nor out of reach. It needs a task whose problems are of several "
+    "categories: a mixture (--task A+B, also of reasoning-gym's datasets), JSONL with the key 'category'. Problems are "
+    "drawn from curriculum.candidates times as many as a step takes, so a category rarer than 1/candidates cannot fill a "
+    "step. Rows that a filter drops count as teaching nothing.",
 )

@@ -13,6 +13,6 @@ fdiv_sft = sft.derive(
     surrogate=ImplicitReward(),
     notes="surrogate.divergence chooses φ; total-variation is sft. The table of φ is derived, not read in the paper. The paper's "
     "reward is of whole answers, whose sum of log-ratios has no bound: here it is the mean over tokens (surrogate.unit). The loss "
-    "is divided by β, so that β sets when learning fades and not the size of a step. A step also evaluates the start, and for "
-    "kl_start the policy before the update: two forward passes more than sft.",
+    "is divided by β, so that β sets when learning fades and not the size of a step. A step also evaluates the start: one "
+    "forward pass more than sft.",
 )

@@ -22,5 +22,5 @@ sft = Method(
     notes="A solution is the key `solution` of a problem, else its answer. `tasks_per_step` is the batch; `--samples-per-task` has "
     "no meaning. The default learning rate is the one for RL; imitation bears ten times as much. "
     "The rows have no reward, so a step reports the loss, and as kl_start how far the policy's log-probabilities of "
-    "these tokens have come from those at the start; held-out accuracy is measured as for any method.",
+    "some of these tokens have come from those at the start (every eighth row); held-out accuracy is measured as for any method.",
 )

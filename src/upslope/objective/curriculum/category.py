@@ -26,7 +26,7 @@ class ByCategory(Curriculum):
         temperature: tau. Smaller follows the memory more closely; infinite takes all categories alike.
     """
 
-    needs_of_task: ClassVar[frozenset[str]] = frozenset({"categories"})
+    needs_of_task: ClassVar[frozenset[str]] = frozenset({"categories", "several categories"})
     ranges: ClassVar = {"candidates": "[1, inf)", "temperature": "(0, inf]"}
 
     memory: str = "category"

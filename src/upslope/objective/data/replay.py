@@ -70,9 +70,8 @@ class Replay(Data, Stateful):
         fresh = batch.fresh()
         if not self.fraction or not bool(fresh.any()):
             return {"steps": []} if not self.fraction else state
-        learned = batch.take_rows(fresh).replace(proximal=None, reference={}, signal={}, advantage=None)
-        notes = [note for note, keep in zip(batch.info, fresh.tolist(), strict=False) if keep]
-        return {"steps": [{"rows": pack_rows(learned), "notes": notes}, *state["steps"]][: self.window]}
+        learned = batch.keep_rows(fresh).replace(proximal=None, reference={}, signal={}, advantage=None)
+        return {"steps": [{"rows": pack_rows(learned), "notes": learned.info}, *state["steps"]][: self.window]}
 
 
 def _rows_of(step: State, like: Trajectories) -> Trajectories:
@@ -80,6 +79,4 @@ def _rows_of(step: State, like: Trajectories) -> Trajectories:
 
 
 def _only_groups(batch: Trajectories, names: Tensor) -> Trajectories:
-    keep = torch.isin(batch.group, names)
-    notes = [note for note, chosen in zip(batch.info, keep.tolist(), strict=False) if chosen]
-    return batch.take_rows(keep).replace(info=notes)
+    return batch.keep_rows(torch.isin(batch.group, names))
