@@ -63,6 +63,6 @@ spo_minimax = rloo.derive(
     formula=r"R_i = (1/(N-1)) Σ_{j≠i} P(y_i ≻ y_j),   then RLOO",
     use_when="answers can be compared but not scored, and any method of rewards should do the rest",
     data=Compared(pays=True),
-    notes="The text form: the group is what the paper's queue of recent episodes is in control. The reward of a step is then 1/2 "
-    "whatever the policy does; look at the score. A group of one has 1/2 and no signal.",
+    notes="The text form: the group is what the paper's queue of recent episodes is in control. A step reports "
+    "what the task pays as reward, and the win rate, 1/2 on average, as reward_verdict. A group of one has no signal.",
 )
