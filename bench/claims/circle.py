@@ -130,8 +130,8 @@ CLAIM = Claim(
     curves={"exploitability": "exploitability", "exploitability of the average": "exploitability of the average policy so far"},
     chosen="""On seed 100 with inpo alone, by its exploitability at the end: best and worst of 8 samples of 16 prompts, a learning
     rate of 1e-3, gave 0.03 to 0.12 with τ = 0.05 or 0.03 and 200 to 300 steps, constant or falling, and 0.26 with η = 0.3; pairs of
-    64 prompts with τ = 0.03 gave 0.07 at a constant 5e-4 and 0.03 at a falling 1e-3. Pairs and a falling 5e-4 were taken. Anchored at
-    this start, the exact solution has an exploitability of 0.045 with τ = 0.05 and of 0.025 with 0.03.""",
+    64 prompts with τ = 0.03 gave 0.07 at a constant 5e-4 and 0.03 at a falling 1e-3. Pairs and a falling 5e-4 were taken. Anchored
+    at this start, the exact solution has an exploitability of 0.045 with τ = 0.05 and of 0.025 with 0.03.""",
 )
 
 if __name__ == "__main__":
