@@ -36,12 +36,15 @@ from upslope.objective.advantage.history import SmoothBaseline as SmoothBaseline
 from upslope.objective.advantage.median import MedianTarget as MedianTarget
 from upslope.objective.advantage.polychromic import PolychromicAdvantage as PolychromicAdvantage
 from upslope.objective.advantage.rank import RankBaseline as RankBaseline
+from upslope.objective.advantage.regularized import RegularizedReward as RegularizedReward
 from upslope.objective.advantage.remembered import MemoryBaseline as MemoryBaseline
 from upslope.objective.advantage.signed import SignedReward as SignedReward
 from upslope.objective.advantage.success import SuccessRate as SuccessRate
 from upslope.objective.advantage.token_level import TokenLevelBaseline as TokenLevelBaseline
 from upslope.objective.advantage.value_baseline import ValueBaseline as ValueBaseline
 from upslope.objective.advantage.virtual import VirtualSamples as VirtualSamples
+from upslope.objective.advantage.win_rate import PreferredPair as PreferredPair
+from upslope.objective.advantage.win_rate import WinRate as WinRate
 from upslope.objective.aggregate import ConstantLength as ConstantLength
 from upslope.objective.aggregate import ConstantSum as ConstantSum
 from upslope.objective.aggregate import GroupMean as GroupMean
@@ -205,6 +208,8 @@ from upslope.objective.surrogate.negative_aware import NegativeAware as Negative
 from upslope.objective.surrogate.off_policy import BySource as BySource
 from upslope.objective.surrogate.off_policy import ShapedProbability as ShapedProbability
 from upslope.objective.surrogate.one_token import OneTokenRollout as OneTokenRollout
+from upslope.objective.surrogate.pairwise import ContrastiveSquare as ContrastiveSquare
+from upslope.objective.surrogate.pairwise import PairwiseClip as PairwiseClip
 from upslope.objective.surrogate.preference import PreferenceLoss as PreferenceLoss
 from upslope.objective.surrogate.preference import SigmoidPreference as SigmoidPreference
 from upslope.objective.surrogate.preference import SquaredPreference as SquaredPreference
