@@ -347,7 +347,7 @@ def test_tasks_as_a_table_and_as_json(upslope: Upslope) -> None:
         and gives["FILE.jsonl"] is None
     )
     _, out, _ = upslope("tasks")
-    assert "edcba. (hints, categories, levels, variants)" in out
+    assert "edcba. (hints, categories, levels, pairs, labels, variants)" in out
     assert [line.split()[0] for line in out.splitlines()] == names and {"sort", "reverse", "gym:ID"} <= set(names)
 
 
