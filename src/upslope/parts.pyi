@@ -24,6 +24,8 @@ from upslope.objective.advantage.beta import BetaNormalised as BetaNormalised
 from upslope.objective.advantage.bundles import BundleRisk as BundleRisk
 from upslope.objective.advantage.centred import CentredGAE as CentredGAE
 from upslope.objective.advantage.constant import ConstantAdvantage as ConstantAdvantage
+from upslope.objective.advantage.contest import BestWorst as BestWorst
+from upslope.objective.advantage.contest import Sides as Sides
 from upslope.objective.advantage.critic import CriticAdvantage as CriticAdvantage
 from upslope.objective.advantage.entropy_signed import EntropySigned as EntropySigned
 from upslope.objective.advantage.extended import ExtendedGAE as ExtendedGAE
@@ -40,6 +42,7 @@ from upslope.objective.advantage.value_baseline import ValueBaseline as ValueBas
 from upslope.objective.advantage.virtual import VirtualSamples as VirtualSamples
 from upslope.objective.aggregate import ConstantLength as ConstantLength
 from upslope.objective.aggregate import ConstantSum as ConstantSum
+from upslope.objective.aggregate import GroupMean as GroupMean
 from upslope.objective.aggregate import SequenceMeanTokenMean as SequenceMeanTokenMean
 from upslope.objective.aggregate import SequenceMeanTokenSum as SequenceMeanTokenSum
 from upslope.objective.aggregate import SequenceSumTokenMean as SequenceSumTokenMean
@@ -96,6 +99,8 @@ from upslope.objective.data.replay import Replay as Replay
 from upslope.objective.data.stored import MixedReplay as MixedReplay
 from upslope.objective.data.stored import OneStore as OneStore
 from upslope.objective.data.stored import UniformReplay as UniformReplay
+from upslope.objective.filter.contest import BestAndWorst as BestAndWorst
+from upslope.objective.filter.contest import Decided as Decided
 from upslope.objective.filter.gated import Gated as Gated
 from upslope.objective.filter.groups import DropConstantGroups as DropConstantGroups
 from upslope.objective.filter.replaced import Replaced as Replaced
@@ -136,6 +141,7 @@ from upslope.objective.ratio.granularity import NoRatio as NoRatio
 from upslope.objective.ratio.granularity import SequenceRatio as SequenceRatio
 from upslope.objective.ratio.granularity import TokenRatio as TokenRatio
 from upslope.objective.ratio.on_policy import OnPolicy as OnPolicy
+from upslope.objective.ratio.references import AgainstReferences as AgainstReferences
 from upslope.objective.ratio.segment import SegmentRatio as SegmentRatio
 from upslope.objective.ratio.shifted import ShiftedRatio as ShiftedRatio
 from upslope.objective.references.blinded import Blinded as Blinded
@@ -195,6 +201,11 @@ from upslope.objective.surrogate.negative_aware import NegativeAware as Negative
 from upslope.objective.surrogate.off_policy import BySource as BySource
 from upslope.objective.surrogate.off_policy import ShapedProbability as ShapedProbability
 from upslope.objective.surrogate.one_token import OneTokenRollout as OneTokenRollout
+from upslope.objective.surrogate.preference import PreferenceLoss as PreferenceLoss
+from upslope.objective.surrogate.preference import SigmoidPreference as SigmoidPreference
+from upslope.objective.surrogate.preference import SquaredPreference as SquaredPreference
+from upslope.objective.surrogate.preference import SquaredTarget as SquaredTarget
+from upslope.objective.surrogate.preference import UnpairedSigmoid as UnpairedSigmoid
 from upslope.objective.surrogate.previous import PreviousClip as PreviousClip
 from upslope.objective.surrogate.probability import ProbabilityClip as ProbabilityClip
 from upslope.objective.surrogate.shifted import ShiftedClip as ShiftedClip
@@ -202,6 +213,7 @@ from upslope.objective.surrogate.silent import NoSurrogate as NoSurrogate
 from upslope.objective.surrogate.supervised import LabelFromRatio as LabelFromRatio
 from upslope.objective.terms import Term as Term
 from upslope.objective.weight.advantage import AdvantageWeight as AdvantageWeight
+from upslope.objective.weight.advantage import OnlyDecided as OnlyDecided
 from upslope.objective.weight.certainty import CertaintyWeight as CertaintyWeight
 from upslope.objective.weight.conflict import ConflictTokens as ConflictTokens
 from upslope.objective.weight.conflict import EntropyCutoff as EntropyCutoff
@@ -226,6 +238,8 @@ from upslope.rollout.acting import UniformFirst as UniformFirst
 from upslope.rollout.categories import FromCategories as FromCategories
 from upslope.rollout.given import FromAnswers as FromAnswers
 from upslope.rollout.given import FromDocuments as FromDocuments
+from upslope.rollout.pairs import FromLabels as FromLabels
+from upslope.rollout.pairs import FromPairs as FromPairs
 from upslope.rollout.sampled import Sampled as Sampled
 from upslope.rollout.vine import Vine as Vine
 from upslope.rollout.whole_episodes import Episodes as Episodes
