@@ -73,6 +73,7 @@ class Context:
     """
 
     task = load_task("reverse:hardest=6")
+    seed, judge = 0, None
 
     def __init__(self, rows: Trajectories):
         self.rows, self.asked = rows, 0

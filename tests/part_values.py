@@ -89,6 +89,8 @@ def numbers(method: Method) -> Numbers:
         assert rows.current is not None
         further = any(name not in rows.current.columns() for name, _ in method.heads)
         further |= bool({"label.category", "label.side"} & method.needs())
+        if any(part.provides for part in method.data):  # those compare what answers say
+            rows, further = rows.replace(info=[{"response": f"answer {row}"} for row in range(rows.rows)]), True
         if probes_descended(method) or further:  # columns beyond those of the fixed steps
             rows = cast(Trajectories, with_needs(rows, method))
         moved, told = _controlled(method, states, rows.progress, metrics)
@@ -319,7 +321,7 @@ def refusals(kind: str) -> dict[str, str]:
     if not isinstance(part, CALLED) or path.startswith("terms."):
         return {}
     rows = steps()[0][0]
-    if "label.side" in method.needs():
+    if "label.side" in method.needs() or any(each.provides for each in method.data):
         rows = cast(Trajectories, with_needs(rows, method))
     states = {place: each.init() for place, each in estimator.stateful(method).items()}
     batch = estimator.annotate(method, estimator.bind(method, states, rows))

@@ -20,7 +20,7 @@ class Paid:
     def __init__(self, task, flat=(), always=False):
         self.task, self.flat, self.name, self.max_tokens = task, set(flat), task.name, 5
         self.rounds, self.always, self.separator, self.answer_class = 0, always, task.separator, task.answer_class
-        self.hints, self.guided, self.pair = task.hints, task.guided, task.pair
+        self.hints, self.guided, self.pair, self.compares = task.hints, task.guided, task.pair, False
         self.harder, self.easier, self.alike = task.harder, task.easier, task.alike
 
     def sample(self, *arguments):

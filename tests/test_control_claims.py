@@ -19,7 +19,7 @@ import control_envs  # noqa: E402
 import many  # noqa: E402
 from control_bed import SHARED, ControlBed, env_steps_until, final_return  # noqa: E402
 from data_beds import REPLAY, DataBed  # noqa: E402
-from harness import Claim, Result, Statement, Variant, run_cell  # noqa: E402
+from harness import Claim, Result, Statement, TextBed, Variant, run_cell  # noqa: E402
 
 SMALL_POLICY = {"policy.hidden": (8, 8)}
 
@@ -134,6 +134,22 @@ def test_the_robot_arm_is_paid_for_reaching_its_cube_and_its_script_does():
     env.reset(seed=1)
     ends = [env.step(np.zeros(5, np.float32))[1:4] for _ in range(env.length)]
     assert ends[-1] == (0.0, False, True) and not any(truncated for _, _, truncated in ends[:-1])
+
+
+def test_cells_that_differ_only_in_their_names_are_run_once():
+    other = {"other": Variant("bc", SMALL_POLICY), "larger": Variant("bc")}
+    second = control(name="second", variants=other, statements=[Statement("other", "above", "larger", "final return")])
+    cells = many.in_order({"example": control(), "second": second}, [0, 1], smoke=False)
+    once = many._once(cells)
+    assert len(cells) == 8 and sorted(key for keys, _ in once for key in keys) == sorted(key for key, _ in cells)
+    shared = [[(name, label, seed) for name, _, label, seed in keys] for keys, _ in once if len(keys) > 1]
+    assert shared == [[("example", "bc", seed), ("second", "other", seed)] for seed in (0, 1)]
+
+
+def test_a_moment_of_a_text_run_changes_nothing_but_its_steps():
+    text = control(bed=TextBed(), settings={"steps": 80, "lr": 1e-3}, variants={"bc": Variant("grpo"), "td3": Variant("dr-grpo")})
+    for _, cell in many.in_order({"example": text}, [0], smoke=True):
+        assert cell.settings == {"steps": many.MOMENT, "lr": 1e-3}
 
 
 @pytest.mark.slow

@@ -25,8 +25,10 @@ LANGUAGE_MODEL = (
     *("reinforce", "rloo", "ppo", "grpo", "dr-grpo", "dapo", "gspo", "cispo", "gmpo", "high-entropy", "dhpo", "dhpo-entropy"),
     *("capo", "bupo", "vppo", "t-ppo", "polychromic", "tempsamp-r1", "tempsamp-r1-anchor", "rank-grpo", "minirl-r2"),
     *("hpt", "hpt-soft", "ahpo", "luffy", "srft", "ghpo", "scaf-grpo", "expo-explain", "poro", "ttrl", "evol-rl", "eva", "clpo"),
+    *("sppo", "inpo", "spo-minimax"),
 )
-"""Founding methods, and those whose parts read prompts, layers, hidden states or reference answers, or sample in their own way."""
+"""Founding methods, and those whose parts read prompts, answers as text, layers, hidden states or reference answers, or sample in
+their own way."""
 NEARBY = ("otr", "fdiv-sft")
 """What these learn fades for tokens far from what the policy says, or said at first: they begin with one that knows a little."""
 GIVEN = tuple(name for name, method in catalogue().items() if method.rollout is not None and not method.rollout.samples)
@@ -34,12 +36,14 @@ GIVEN = tuple(name for name, method in catalogue().items() if method.rollout is 
 
 TEXT = {"task": "reverse:length=2", "model": "tiny:width=128", "warm_start": 0.95, "lr": 2.5e-4, "steps": 60,
         "tasks_per_step": 24, "updates_per_step": 2, "eval_problems": 50}  # fmt: skip
-"""After the warm start about one sample in seven is right. A sequence ratio of short answers needs a region of 0.2 / sqrt(3)."""
+"""After the warm start about one sample in seven is right. A sequence ratio of short answers needs a region of 0.2 / sqrt(3).
+With its η of 1 inpo takes smaller steps than 60 of them need: 0.17 to 0.29, and to 0.34 with 0.3."""
 SHORT = {
     "gspo": {"surrogate.low": 0.12, "surrogate.high": 0.16},
     "dhpo": {"surrogate.sequence.low": 0.12, "surrogate.sequence.high": 0.16},
     "dhpo-entropy": {"surrogate.sequence.low": 0.12, "surrogate.sequence.high": 0.16},
     "evol-rl": {"reward.1.embedding": "characters"},
+    "inpo": {"surrogate.tau": 0.3, "ratio.weights": (0.1, 0.9)},
 }
 VOTES = {"samples_per_task": 32, "tasks_per_step": 12, "temperature": 0.8, "lr": 1e-4}
 """A vote teaches only where it is right: from samples of which a third are, not a seventh, many votes, and in small steps. With 8

@@ -39,7 +39,7 @@ class RulebookBed:
                                out=Path(folder) / "run", **cell.settings)  # fmt: skip
                 told[f"depth {depth}"] = run.summary["score_after"]
                 metrics += [record | {f"loss_{depth}": record["loss"]} for record in run.metrics] if depth == DEPTHS[-1] else []
-                spelled = [run.policy.tokenizer(text).input_ids for text in (f"{task.text()}\nna1234=", "na1234=")]  # type: ignore[attr-defined]
+                spelled = [run.policy.tokenizer(text, verbose=False).input_ids for text in (f"{task.text()}\nna1234=", "na1234=")]  # type: ignore[attr-defined]
                 told[f"saved {depth}"] = 1 - len(spelled[1]) / len(spelled[0])
         return Result(cell, 0.0, told[f"depth {DEPTHS[-1]}"], time.perf_counter() - began, metrics, told)
 

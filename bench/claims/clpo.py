@@ -61,7 +61,8 @@ CLAIM = Claim(
     ],
     curves={"reward": "reward", "rewrites_kept": "rewrites learned from", "constant_groups": "groups without signal"},
     seeds=5,
-    chosen="""nothing was tried but that a warm start of 0.3 leaves problems of 4 letters unsolved.""",
+    chosen="""A warm start of 0.3 was seen to leave problems of 4 letters unsolved. Learning rate, tokens and steps are
+    estimates: no variant was run to the end.""",
 )
 
 if __name__ == "__main__":

@@ -78,10 +78,10 @@ CLAIM = Claim(
     ],
     curves={"reward": "reward", "chosen_difficulty": "letters of the problems", "pool_priority": "regret in the pool"},
     seeds=5,
-    chosen="""a first bed had problems of 2 letters of 10 only: on seed 100, after 80 steps, no answer to a problem of 3 letters was
-    ever right, so there was nothing for any method to select. Problems of two sizes and fewer letters were taken instead, on
-    which 100 steps of eva reached 4 letters (accuracy 0.16 on seed 100); 300 steps were then set
-    without trying. The warm start is 0.5 because 0.95 was not reached.""",
+    chosen="""A first bed had problems of 2 letters of 10 only: on seed 100, after 80 steps, no answer to a problem of 3
+    letters was ever right, so there was nothing for any method to select. Problems of two sizes and fewer letters were taken
+    instead, on which 100 steps of eva reached 4 letters (accuracy 0.16 on seed 100); 300 steps were then set without trying,
+    an estimate that was not run to the end. The warm start is 0.5 because 0.95 was not reached.""",
 )
 
 if __name__ == "__main__":

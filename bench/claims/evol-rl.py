@@ -37,7 +37,7 @@ CLAIM = Pairing(
         Statement("novelty alone", "more distinct right answers than", "ttrl", "distinct right answers of 16"),
     ],
     seeds=5,
-    chosen="""The setting is that of ttrl. Nothing was varied.""",
+    chosen="""The setting is that of ttrl. Nothing was varied, and nothing was run to the end.""",
     curves={"reward": "reward of samples, by the true labels", "label_accuracy": "label accuracy", "entropy": "entropy"},
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness import Statement, TextBed, Variant, extra, main
-from two_skills import KNOWN, MODEL, SHARE, TAUGHT, TwoSkills, both_skills
+from two_skills import KNOWN, MODEL, SETTINGS, SHARE, TAUGHT, TwoSkills, both_skills
 
 KL = "KL to the start on the taught skill"
 NAMES = {"hellinger": "hellinger", "jensen-shannon": "jensen-shannon", "reverse-kl": "reverse-kl"}
@@ -26,7 +26,7 @@ CLAIM = TwoSkills(
         "pearson by token": Variant("fdiv-sft", {"surrogate.unit": "token"}),
     },
     bed=TextBed(TAUGHT, MODEL, after=both_skills),
-    settings={"steps": 80, "lr": 3e-4, "tasks_per_step": 64, "eval_problems": 300, "checkpoint_every": 1000, "warm_start": 0.0},
+    settings=SETTINGS,
     measures={
         "accuracy in the taught skill": lambda result: result.after,
         KL: extra("kl taught"),
@@ -41,8 +41,9 @@ CLAIM = TwoSkills(
         Statement("fdiv-sft", "accuracy in the other skill above that of", "sft", "accuracy in the other skill"),
     ],
     curves={"loss": "loss", "kl_start": "movement on the demonstrations"},
-    seeds=6,
-    chosen="""Model and settings are those of the claim of otr; nothing was tried with these methods.""",
+    seeds=5,
+    chosen="""Model and settings are those of the claim of otr; nothing was tried with these methods, and none was run to the
+    end.""",
 )
 
 if __name__ == "__main__":

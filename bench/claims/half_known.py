@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import ROOT, Cell, Claim, Result, TextBed
+from harness import ON_ONE_CORE, ROOT, Cell, Claim, Result, TextBed
 
 from upslope.policies import load_language_model
 from upslope.rollout.evaluation import evaluate_text
@@ -81,6 +81,7 @@ SETTINGS = {
     "checkpoint_every": 1000,
     "watch_kl": False,
     "record": "none",
+    **ON_ONE_CORE,
 }
 EASY_ACCURACY, HARD_ACCURACY = "accuracy on easy problems", "accuracy on hard problems"
 DISTINCT = "distinct answers to a hard problem, of 8"

@@ -42,6 +42,9 @@ PAGES = ROOT / "docs" / "claims"
 ONE_SETTING = "in this setting"
 """Heading of the results where a claim has no conditions."""
 
+ON_ONE_CORE = {"device": "cpu", "threads": 1}
+"""For claims on a small model in a folder: the run would take a GPU and all cores for it, and the claims run side by side."""
+
 Measure = Callable[["Result"], float]
 
 

@@ -25,7 +25,8 @@ CLAIM = HalfKnown(
     ],
     seeds=5,
     chosen="""On seed 100 hpt and luffy were looked at with 150 steps, another learning rate and a start that was sure of its
-    mistakes (luffy then solved no hard problem). Steps, rate and a less trained start were then set without trying.""",
+    mistakes (luffy then solved no hard problem). Steps, rate and a less trained start were then set without trying. They are
+    estimates: with them nothing was run to the end.""",
 )
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
     python bench/claims/many.py page --out FOLDER [NAME ...]                             # docs/claims/NAME.md from them
 
 `run` goes seed by seed through the cells of all claims, so that time that runs out leaves fewer seeds of each claim and not fewer
-claims. It can be called again: what is finished is not run again. `page` takes the seeds of which every cell is there; it alone
-needs matplotlib. Without names the claims are those on a `ControlBed`. ``--smoke`` runs every cell for a moment, to see that
-it runs.
+claims. It can be called again: what is finished is not run again. Cells that several claims have in common are run once. `page`
+takes the seeds of which every cell is there; it alone needs matplotlib. Without names the claims are those on a `ControlBed`.
+``--smoke`` runs every cell for a moment, to see that it runs.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from harness import PAGES, Cell, Claim, Result, pool, run_cell
 from upslope import method as find_method
 
 SMOKE = {"steps": 2, "updates_per_step": 3, "horizon": 60, "eval_problems": 1, "minibatch": 16}
+MOMENT = 4
+"""Steps of a smoked run without an environment: one for each of its stages, a quarter of the run being the shortest."""
 Key = tuple[str, str, str, int]
 
 
@@ -59,11 +61,13 @@ def _work(cell: Cell) -> float:
 
 
 def _smoked(cell: Cell) -> Cell:
-    bed, settings = cell.bed, {**cell.settings, **SMOKE}
+    bed = cell.bed
+    if not isinstance(bed, ControlBed):  # the other settings are those of an environment
+        return dataclasses.replace(cell, settings={**cell.settings, "steps": MOMENT})
+    settings = {**cell.settings, **SMOKE}
     if settings.get("offline_steps"):
         settings["offline_steps"] = 1
-    if isinstance(bed, ControlBed):
-        bed = dataclasses.replace(bed, episodes=2, data_steps=min(bed.data_steps, 600), trained=120)
+    bed = dataclasses.replace(bed, episodes=2, data_steps=min(bed.data_steps, 600), trained=120)
     return dataclasses.replace(cell, bed=bed, settings=settings)
 
 
@@ -71,23 +75,32 @@ def run(found: dict[str, Claim], out: Path, seeds: Iterable[int], workers: int, 
     """Runs what is missing, as much as fits, and writes each cell as it ends."""
     out.mkdir(parents=True, exist_ok=True)
     until, done = time.time() + 60 * minutes, {key for key, _ in load(out)}
-    waiting = [(key, cell) for key, cell in in_order(found, seeds, smoke) if key not in done]
+    waiting = _once([(key, cell) for key, cell in in_order(found, seeds, smoke) if key not in done])
     print(f"{len(waiting)} cells to run, {len(done)} are there", flush=True)
     with tempfile.TemporaryDirectory() as data, pool(workers) as executor, (out / "cells.jsonl").open("a") as file:
         os.environ[SHARED] = data  # read by children, which are started below
-        running: dict[Future[Result], Key] = {}
+        running: dict[Future[Result], list[Key]] = {}
         longest = 0.0
         while running or (waiting and time.time() + longest < until):
             while waiting and len(running) < workers and time.time() + longest < until:
-                key, cell = waiting.pop(0)
-                running[executor.submit(run_cell, cell)] = key
+                keys, cell = waiting.pop(0)
+                running[executor.submit(run_cell, cell)] = keys
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                record = _record(running.pop(future), future)
-                longest = max(longest, record.get("seconds", 0.0))
-                file.write(json.dumps(record) + "\n")
-                file.flush()
-                print(*record["key"], f"{record.get('seconds', 0):.0f} s", record.get("error", ""), flush=True)
+                for key in running.pop(future):
+                    record = _record(key, future)
+                    longest = max(longest, record.get("seconds", 0.0))
+                    file.write(json.dumps(record) + "\n")
+                    file.flush()
+                    print(*record["key"], f"{record.get('seconds', 0):.0f} s", record.get("error", ""), flush=True)
     print(f"{len(waiting)} cells were not begun", flush=True)
+
+
+def _once(cells: Sequence[tuple[Key, Cell]]) -> list[tuple[list[Key], Cell]]:
+    """Cells that differ in nothing but their names, such as a parent in two claims, are run once, for all their names."""
+    same: dict[str, tuple[list[Key], Cell]] = {}
+    for key, cell in cells:
+        same.setdefault(repr(dataclasses.replace(cell, label="", condition="")), ([], cell))[0].append(key)
+    return list(same.values())
 
 
 def _record(key: Key, future: Future[Result]) -> dict[str, Any]:

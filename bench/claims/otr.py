@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness import Statement, TextBed, Variant, extra, main
-from two_skills import KNOWN, MODEL, SHARE, TAUGHT, TwoSkills, both_skills
+from two_skills import KNOWN, MODEL, SETTINGS, SHARE, TAUGHT, TwoSkills, both_skills
 
 CLAIM = TwoSkills(
     name="otr",
@@ -24,7 +24,7 @@ CLAIM = TwoSkills(
         "otr, no penalty": Variant("otr", {"surrogate.wrong": 0.0}),
     },
     bed=TextBed(TAUGHT, MODEL, after=both_skills),
-    settings={"steps": 80, "lr": 3e-4, "tasks_per_step": 64, "eval_problems": 300, "checkpoint_every": 1000, "warm_start": 0.0},
+    settings=SETTINGS,
     measures={
         "accuracy in the taught skill": lambda result: result.after,
         "accuracy in the other skill": extra("known"),
@@ -42,10 +42,10 @@ CLAIM = TwoSkills(
         Statement("otr", "KL on the other skill below that of", "sft", "KL to the start on the other skill", higher=False),
     ],
     curves={"loss": "loss", "kl_start": "movement on the demonstrations"},
-    seeds=6,
-    chosen="""The model was made with 3, 6 and 8 rows of the taught skill in a batch, and 6 kept, as it then knows a little of it
-    (0.27 of the answers right). Steps and learning rates were the first tried, on seed 100; nothing was varied then, but for the
-    variant without a penalty, which was added.""",
+    seeds=5,
+    chosen="""The model was made with 3, 6 and 8 rows of the taught skill in a batch, and 6 kept, as it then knows a little of
+    it (0.27 of the answers right). Steps and learning rates were the first tried, on seed 100; nothing was varied then, but
+    for the variant without a penalty, which was added.""",
 )
 
 if __name__ == "__main__":

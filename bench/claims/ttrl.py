@@ -29,8 +29,9 @@ CLAIM = Pairing(
         Statement("ttrl", "label accuracy above", 0.5, "mean label accuracy"),
     ],
     seeds=5,
-    chosen="""A temperature of 0.8, 32 votes and a learning rate of 1e-4 come from a smaller run (reverse:length=2, one seed): at a
-    temperature of 1 and 2.5e-4 the vote is soon wrong and the policy collapses to one answer. Here nothing was varied.""",
+    chosen="""A temperature of 0.8, 32 votes and a learning rate of 1e-4 come from a smaller run (reverse:length=2, one seed):
+    at a temperature of 1 and 2.5e-4 the vote is soon wrong and the policy collapses to one answer. Here nothing was varied,
+    and nothing was run to the end.""",
     curves={"reward": "reward of samples, by the true labels", "label_accuracy": "label accuracy", "entropy": "entropy"},
 )
 

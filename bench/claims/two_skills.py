@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import ROOT, Cell, Claim
+from harness import ON_ONE_CORE, ROOT, Cell, Claim
 
 from upslope.policies import load_language_model
 from upslope.rollout.evaluation import evaluate_text
@@ -26,6 +26,15 @@ MODEL = os.path.relpath(ROOT / "build" / "two-skills")
 SHARE = 6
 """Rows of the fine-tuned skill in each batch of 64 that the model is made from."""
 STEPS = 250
+SETTINGS = {
+    "steps": 80,
+    "lr": 3e-4,
+    "tasks_per_step": 64,
+    "eval_problems": 300,
+    "checkpoint_every": 1000,
+    "warm_start": 0.0,
+    **ON_ONE_CORE,
+}
 
 
 class TwoSkills(Claim):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import ROOT, Cell, Claim, Result
+from harness import ON_ONE_CORE, ROOT, Cell, Claim, Result
 
 from upslope.policies import load_language_model
 from upslope.rollout.evaluation import evaluate_text
@@ -35,6 +35,7 @@ SETTINGS = {
     "checkpoint_every": 1000,
     "watch_kl": False,
     "record": "none",
+    **ON_ONE_CORE,
 }
 
 

@@ -1,5 +1,6 @@
 # Written by docs/generate.py: run `make docs`.
 # ruff: noqa
+from upslope.evolve.comparing import Compared as Compared
 from upslope.evolve.evolving import Evolve as Evolve
 from upslope.evolve.guidance import Guidance as Guidance
 from upslope.evolve.hints import AnswerShown as AnswerShown
@@ -7,6 +8,7 @@ from upslope.evolve.hints import DocumentsShown as DocumentsShown
 from upslope.evolve.hints import Hints as Hints
 from upslope.evolve.hints import SolutionPrefix as SolutionPrefix
 from upslope.evolve.hints import TaskHints as TaskHints
+from upslope.evolve.opponents import Opponents as Opponents
 from upslope.evolve.pool import FromPool as FromPool
 from upslope.evolve.pool import ProblemPool as ProblemPool
 from upslope.evolve.rewriting import PolicyRewrites as PolicyRewrites
@@ -34,12 +36,15 @@ from upslope.objective.advantage.history import SmoothBaseline as SmoothBaseline
 from upslope.objective.advantage.median import MedianTarget as MedianTarget
 from upslope.objective.advantage.polychromic import PolychromicAdvantage as PolychromicAdvantage
 from upslope.objective.advantage.rank import RankBaseline as RankBaseline
+from upslope.objective.advantage.regularized import RegularizedReward as RegularizedReward
 from upslope.objective.advantage.remembered import MemoryBaseline as MemoryBaseline
 from upslope.objective.advantage.signed import SignedReward as SignedReward
 from upslope.objective.advantage.success import SuccessRate as SuccessRate
 from upslope.objective.advantage.token_level import TokenLevelBaseline as TokenLevelBaseline
 from upslope.objective.advantage.value_baseline import ValueBaseline as ValueBaseline
 from upslope.objective.advantage.virtual import VirtualSamples as VirtualSamples
+from upslope.objective.advantage.win_rate import PreferredPair as PreferredPair
+from upslope.objective.advantage.win_rate import WinRate as WinRate
 from upslope.objective.aggregate import ConstantLength as ConstantLength
 from upslope.objective.aggregate import ConstantSum as ConstantSum
 from upslope.objective.aggregate import GroupMean as GroupMean
@@ -101,6 +106,7 @@ from upslope.objective.data.stored import OneStore as OneStore
 from upslope.objective.data.stored import UniformReplay as UniformReplay
 from upslope.objective.filter.contest import BestAndWorst as BestAndWorst
 from upslope.objective.filter.contest import Decided as Decided
+from upslope.objective.filter.fresh import OnlyFresh as OnlyFresh
 from upslope.objective.filter.gated import Gated as Gated
 from upslope.objective.filter.groups import DropConstantGroups as DropConstantGroups
 from upslope.objective.filter.replaced import Replaced as Replaced
@@ -145,6 +151,7 @@ from upslope.objective.ratio.references import AgainstReferences as AgainstRefer
 from upslope.objective.ratio.segment import SegmentRatio as SegmentRatio
 from upslope.objective.ratio.shifted import ShiftedRatio as ShiftedRatio
 from upslope.objective.references.blinded import Blinded as Blinded
+from upslope.objective.references.moving_average import MovingAverage as MovingAverage
 from upslope.objective.references.snapshot import Snapshot as Snapshot
 from upslope.objective.references.start import Start as Start
 from upslope.objective.regularize.behavior import BehaviorKL as BehaviorKL
@@ -201,6 +208,8 @@ from upslope.objective.surrogate.negative_aware import NegativeAware as Negative
 from upslope.objective.surrogate.off_policy import BySource as BySource
 from upslope.objective.surrogate.off_policy import ShapedProbability as ShapedProbability
 from upslope.objective.surrogate.one_token import OneTokenRollout as OneTokenRollout
+from upslope.objective.surrogate.pairwise import ContrastiveSquare as ContrastiveSquare
+from upslope.objective.surrogate.pairwise import PairwiseClip as PairwiseClip
 from upslope.objective.surrogate.preference import PreferenceLoss as PreferenceLoss
 from upslope.objective.surrogate.preference import SigmoidPreference as SigmoidPreference
 from upslope.objective.surrogate.preference import SquaredPreference as SquaredPreference

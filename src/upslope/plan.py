@@ -64,6 +64,9 @@ class Plan:
         object.__setattr__(self, "task", beside_user(self.task))
         if (judged := beside_user(self.settings.test_task)) != self.settings.test_task:
             object.__setattr__(self, "settings", dataclasses.replace(self.settings, test_task=judged))
+        if self.settings.judge not in ("", "policy"):
+            judge = absolute_model(self.settings.judge)
+            object.__setattr__(self, "settings", dataclasses.replace(self.settings, judge=judge))
         object.__setattr__(self, "domain", getattr(self.objects.task, "domain", None) or task_domain(self.task))
         object.__setattr__(self, "model", absolute_model(self.model))
 

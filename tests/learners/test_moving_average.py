@@ -1,45 +1,21 @@
-"""A reference is a part: a moving average of the policy, written here, runs without a line in the learner."""
+"""A reference is a part: a moving average of the policy runs without a line in the learner."""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
 import torch
 
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.methods import find
-from upslope.objective.base import Reference
+from upslope.objective.references import MovingAverage
 from upslope.objective.regularize import ReferenceKL
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
-from upslope.types import Policy
 
 SIZES = Settings(tasks_per_step=4, samples_per_task=4, warm_start=0.0, eval_problems=4, max_tokens=5, steps=10, lr=1e-3, warmup=0,
                  watch_kl=False)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class MovingAverage(Reference):
-    """An exponential moving average of the policy's weights, moved once before each step but the first."""
-
-    copies: ClassVar[int] = 1
-
-    decay: float = 0.9
-
-    def begin(self, policy: Policy, start: Policy | None) -> tuple[Policy, ...]:
-        return (policy.frozen_copy(),)
-
-    def due(self, step: int) -> bool:
-        return step > 1
-
-    def renew(self, kept: tuple[Policy, ...], policy: Policy) -> tuple[Policy, ...]:
-        with torch.no_grad():
-            for name, average in kept[0].weights().items():
-                average.lerp_(policy.weights()[name].to(average), 1 - self.decay)
-        return kept
 
 
 METHOD = find("grpo").derive(

@@ -44,7 +44,7 @@ def run(monkeypatch: pytest.MonkeyPatch, accuracies: list[float], target: float 
     sampled = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
     monkeypatch.setattr(module, "teacher_rows", lambda policy, problems: SimpleNamespace(sampled=sampled))
     monkeypatch.setattr(module, "evaluate_text", evaluate)
-    task, told = SimpleNamespace(name="task", sample=sample), []
+    task, told = SimpleNamespace(name="task", sample=sample, choices=None), []
     found = warm_start(policy, task, target, max_tokens=6, seed=3, most_steps=most, progress=lambda *seen: told.append(seen))
     return found, [*weights, policy.weight.item()], looks, told, asked
 

@@ -207,6 +207,24 @@ def test_a_frozen_copy_stays_behind(policy):
     assert frozen.model.lm_head.weight.data_ptr() == frozen.model.model.embed_tokens.weight.data_ptr()
 
 
+def test_a_frozen_copy_of_adapters_shares_the_weights_that_never_move(policy):
+    policy.add_lora(2, seed=0)
+    rows, first = rows_of(PROMPTS, RESPONSES), policy.frozen_copy()
+    with torch.no_grad():
+        for parameter in policy.trainable()["policy"]:
+            parameter.add_(0.05)
+    frozen, before = policy.frozen_copy(), policy.evaluate(rows).logp.detach()
+    with torch.no_grad():
+        for parameter in policy.trainable()["policy"]:
+            parameter.mul_(2)
+    assert torch.equal(frozen.evaluate(rows).logp, before) and not torch.equal(policy.evaluate(rows).logp, before)
+    own, copied = dict(policy.model.named_parameters()), dict(frozen.model.named_parameters())
+    assert {name for name in own if own[name].data_ptr() != copied[name].data_ptr()} == {name for name in own if "lora_" in name}
+    assert all("lora_" in name or name.startswith("heads.") for name in frozen.weights())
+    first.load_weights({name: tensor.clone() for name, tensor in frozen.weights().items()})
+    assert torch.equal(first.evaluate(rows).logp, before)
+
+
 def test_save_and_load_keep_every_bit_and_the_parameters_themselves(policy, tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -82,7 +82,8 @@ def test_columns_as_the_user_says(load):
         ("prompt", "'prompt' is not of the form ROLE=COLUMN"),
         (
             "promt=question",
-            "roles are prompt, answer, split, system, solution, hints, documents, category, difficulty. Did you mean 'prompt'",
+            "roles are prompt, answer, split, system, solution, hints, documents, category, difficulty, chosen, rejected, "
+            "completion, label. Did you mean 'prompt'",
         ),
         ("prompt=question,prompt=answer", "gives 'prompt' twice"),
         ("prompt=", "leaves no prompt"),

@@ -27,8 +27,8 @@ FULL = {
 }  # fmt: skip
 
 
-SIZED = [name for name in FAMILY if name != "rulebook"]
-"""Tasks whose difficulty is a size; the levels of a rulebook have tests of their own."""
+SIZED = [name for name, task in FAMILY.items() if task.grows_by and name != "rulebook"]
+"""Tasks whose difficulty is a size; the levels of a rulebook have tests of their own, and rps has one problem."""
 
 
 def rng(seed: int = 0) -> np.random.Generator:

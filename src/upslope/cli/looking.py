@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 def evaluate(flags: argparse.Namespace) -> int:
     """Measures a run."""
+    if flags.against or flags.judge:
+        return _evaluate_against(flags)
     from upslope.api import load
     from upslope.report.checkup import EvaluationRequest, evaluate, evaluation_text
 
@@ -32,6 +34,21 @@ def evaluate(flags: argparse.Namespace) -> int:
         EvaluationRequest(flags.k, flags.samples, flags.problems, flags.temperature, flags.engine),
     )
     _print(found if flags.json else evaluation_text(found))
+    return 0
+
+
+def _evaluate_against(flags: argparse.Namespace) -> int:
+    from upslope.api import load
+    from upslope.report.against import AgainstRequest, against_text, evaluate_against
+
+    if not flags.against:
+        raise UserError(f"--judge {flags.judge} goes with --against: it compares the run's answers with another's.")
+    for name in ("k", "engine"):
+        if getattr(flags, name) is not None:
+            raise UserError(f"--{name} does not go with --against, which compares answers. Leave one out.")
+    request = AgainstRequest(flags.against, flags.judge, flags.problems, flags.samples or 1, flags.temperature)
+    found = evaluate_against(load(flags.path, flags.trust, checkpoint=flags.checkpoint), request, flags.trust)
+    _print(found if flags.json else against_text(found))
     return 0
 
 

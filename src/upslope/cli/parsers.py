@@ -184,6 +184,8 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     evaluate.add_argument("--problems", type=whole(1), metavar="N", help="problems or episodes (as the run was evaluated)")
     evaluate.add_argument("--temperature", type=number(0), metavar="X", help="text: of the answers for pass@k (the run's own)")
     evaluate.add_argument("--engine", metavar="URL", help="text: the OpenAI-compatible server that answers in the run's place")
+    evaluate.add_argument("--against", default="", metavar="RUN2", help="text: its win rate over another run, or over its start")
+    evaluate.add_argument("--judge", default="", metavar="WHO", help="goes with --against: who decides, a run or an address")
     evaluate.add_argument("--json", action="store_true", help="the same as JSON")
     attempt = command("try", looking.try_out, "talk to the trained model, or watch an episode")
     attempt.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="text: answer this; - reads stdin")

@@ -57,7 +57,7 @@ class ActorCritic:
         check(method, rollout.provides)
         self.method, self.policy, self.rollout, self.settings = method, policy, rollout, settings
         self.data = drawn_data(method)
-        self.references = References(method, cast(Any, policy), start)
+        self.references = References(method, cast(Any, policy), start, settings.seed)
         self.states: dict[str, State] = {
             path: call(method, cast(Part, part), part.init) for path, part in estimator.stateful(method).items()
         }  # fmt: skip

@@ -12,8 +12,9 @@ import torch
 from upslope.learners.policy_views import PolicyViews
 from upslope.objective import estimator
 from upslope.plain_data import Prompt
+from upslope.rollout.decode.mixed import MixedModels
 from upslope.runtime.seeding import numpy_generator
-from upslope.tasks.turns import TurnNumbers
+from upslope.tasks.turns import POLICY, Mixture, TurnNumbers, speaker_label
 from upslope.types import Method, Metrics, Source, TaskRollout, Trajectories, View
 
 
@@ -39,6 +40,10 @@ class LearnerContext:
     def task(self) -> Any:
         return cast(Any, self.rollout).task
 
+    @property
+    def judge(self) -> Any:
+        return cast(Any, self.rollout).judge
+
     def fits(self, prompts: Sequence[Prompt]) -> list[bool]:
         return cast(Any, self.rollout).fits(prompts)
 
@@ -54,10 +59,22 @@ class LearnerContext:
     def sample(self, turns: Sequence[Any]) -> Trajectories:
         assert self.like is not None
         began = time.perf_counter()
-        rows = self._rewarded(self.rollout.sample(turns, self.numbers), self.like)
+        others = [turn.by for turn in turns if turn.by != POLICY]
+        spoken = {"by": self._speaker(others[0])} if others else {}
+        rows = self._rewarded(self.rollout.sample(turns, self.numbers, **spoken), self.like)
         self.seconds += time.perf_counter() - began
         self.sampled.append(rows)
         return rows
+
+    def _speaker(self, by: str | Mixture) -> Any:
+        """The model that samples in the policy's place, as its reference is in this step."""
+        if isinstance(by, Mixture) and by.share == 0:
+            return self.views.policy
+        name = by.reference if isinstance(by, Mixture) else by
+        other = self.views.references.compared(self.method, name)
+        if not isinstance(by, Mixture) or by.share == 1:
+            return other
+        return MixedModels(cast(Any, self.views.policy), cast(Any, other), by.share)
 
     def written(self, turns: Sequence[Any], texts: Sequence[str]) -> Trajectories:
         assert self.like is not None
@@ -67,9 +84,11 @@ class LearnerContext:
         return self.rollout.problems(rows)
 
     def join(self, batches: list[Trajectories]) -> Trajectories:
-        """Batches without the label ``source`` were sampled in this step, whatever the others were."""
+        """Batches without the label ``source`` were sampled in this step, those without ``speaker`` by the policy."""
         if any("source" in batch.label for batch in batches):
-            batches = [_with_source(batch) for batch in batches]
+            batches = [_with_label(batch, "source", int(Source.FRESH)) for batch in batches]
+        if any("speaker" in batch.label for batch in batches):
+            batches = [_with_label(batch, "speaker", speaker_label(POLICY)) for batch in batches]
         names = dict.fromkeys(name for batch in batches for name in batch.signal)
         batches = [
             batch.replace(signal={name: batch.signal.get(name, torch.zeros_like(_like(name, batch, batches))) for name in names})
@@ -101,9 +120,8 @@ class LearnerContext:
         return rows.replace(aside={**rows.aside, "further": self.join(left)}) if left else rows
 
 
-def _with_source(batch: Trajectories) -> Trajectories:
-    fresh = torch.full_like(batch.group, int(Source.FRESH))
-    return batch.replace(label={"source": fresh, **batch.label})
+def _with_label(batch: Trajectories, name: str, usual: int) -> Trajectories:
+    return batch.replace(label={name: torch.full_like(batch.group, usual), **batch.label})
 
 
 def _like(name: str, batch: Trajectories, batches: Sequence[Trajectories]) -> torch.Tensor:

@@ -65,7 +65,7 @@ class PolicyGradient:
         check_curriculum(method, settings)
         self.method, self.policy, self.rollout, self.settings = method, policy, rollout, settings
         self.phase = phase or Phase(steps=settings.steps or 1)
-        self.references = References(method, policy, start)
+        self.references = References(method, policy, start, settings.seed)
         self.views = PolicyViews(policy, self.references, bool(settings.watch_kl))
         self.states: dict[str, State] = {path: call(method, part, part.init) for path, part in _stateful(method)}
         self.optimizer_step = OptimizerStep(method, policy, self.views, settings, self.phase)

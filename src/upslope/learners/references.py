@@ -5,6 +5,8 @@ from __future__ import annotations
 from upslope.objective.base import Controller, Reference, State
 from upslope.objective.estimator import stateful
 from upslope.objective.references import Start
+from upslope.objective.references.speaking import speakers
+from upslope.runtime.seeding import uniforms
 from upslope.types import Method, Policy, call, wrong
 
 START = "start"
@@ -18,7 +20,8 @@ def reference_parts(method: Method) -> dict[str, Reference]:
 
 def compares_with_start(method: Method) -> bool:
     """Whether a copy of the first policy must be kept for this method."""
-    return any(need.startswith(f"reference.{START}.") for need in method.needs())
+    speaks = any(START in names for names in speakers(method).values())
+    return speaks or any(need.startswith(f"reference.{START}.") for need in method.needs())
 
 
 class References:
@@ -26,10 +29,12 @@ class References:
 
     Args:
         start: the policy as the run began, for methods or measurements that compare with it.
+        seed: of the run, for references that draw one of their copies.
     """
 
-    def __init__(self, method: Method, policy: Policy, start: Policy | None):
-        self.policy, self.first = policy, start
+    def __init__(self, method: Method, policy: Policy, start: Policy | None, seed: int = 0):
+        self.policy, self.first, self.seed = policy, start, seed
+        self.step, self._drawn = 0, dict[str, float]()
         wanted = start is not None or compares_with_start(method)
         parts = {name: part for name, part in reference_parts(method).items() if name != START or wanted}
         self.kept = {
@@ -44,10 +49,14 @@ class References:
     def compared(self, method: Method, name: str) -> Policy:
         """Whose log-probabilities are this reference's."""
         part = reference_parts(method)[name]
-        return call(method, part, part.compared, self.kept.get(name, ()), self.policy)
+        if name not in self._drawn:
+            self._drawn[name] = float(uniforms((1,), self.seed, "reference", name, self.step))
+        shown = _copies(method, part, "shown", call(method, part, part.shown, self.kept.get(name, ()), self._drawn[name]))
+        return call(method, part, part.compared, shown, self.policy)
 
     def renew(self, method: Method, states: dict[str, State], step: int, progress: float) -> None:
         """Renews the copies that are due before this step, by themselves or because a controller asks."""
+        self.step, self._drawn = step, {}
         parts = reference_parts(method)
         due = {name for name, part in parts.items() if call(method, part, part.due, step)}
         for path, controller in stateful(method).items():
@@ -63,7 +72,9 @@ class References:
 
     def load_state(self, state: State) -> None:
         for name, saved in state.items():
-            copies = list(self.kept[name])
+            own = self.kept[name]
+            # A pool fills as the run goes on, so there may be more copies than a run begins with.
+            copies = [own[number] if number < len(own) else self.policy.frozen_copy() for number in range(len(saved))]
             for number, weights in enumerate(saved):
                 if weights:
                     if copies[number] is self.first:

@@ -33,7 +33,8 @@ class SignalWatch:
     def __init__(self, method: Method, rewards: Sequence[str], samples_per_task: int, control: bool = False):
         self.rewards, self.control = ", ".join(rewards), control
         taught = any(part.needs_of_task & TEACH for path, part in method.parts() if path.startswith("data."))
-        self.watches = samples_per_task > 1 and "group" in method.needs() and not taught
+        compared = any(column.startswith("signal.win") for part in method.data for column in part.provides)
+        self.watches = samples_per_task > 1 and "group" in method.needs() and not taught and not compared
 
     def say(self, step: int, folder: RunFolder) -> None:
         """A remark after a step, if it is the one and there is something to say."""

@@ -8,7 +8,7 @@ import torch
 
 from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.evaluation import evaluate_text
+from upslope.rollout.evaluation import EVALUATION_SEED, answer_chances, distinct_problems, evaluate_text
 from upslope.rollout.text_rows import teacher_rows
 from upslope.runtime.seeding import numpy_generator
 from upslope.tasks.text import TextTask
@@ -37,7 +37,8 @@ def warm_start(
     """Trains on solutions until the greedy accuracy reaches ``target``; the steps it took and the accuracy.
 
     The stop is decided on the ``tune`` split, which neither training nor the evaluation sees: stopping at the first good
-    look at the test problems would flatter them.
+    look at the test problems would flatter them. Where a task has so few answers that the chance of each is known, it is reached
+    when these are as the task wants them to begin with.
     """
     optimizer = torch.optim.AdamW(policy.trainable()["policy"], lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     accuracy = 0.0
@@ -57,10 +58,18 @@ def warm_start(
         optimizer.param_groups[0]["lr"] = LEARNING_RATE / 2 if rising else LEARNING_RATE
         optimizer.step()
         if step % (2 if rising else CHECK_EVERY) == 0:
-            looked = evaluate_text(task, policy, problems=CHECK_PROBLEMS, max_tokens=max_tokens, split="tune")
-            accuracy = looked.accuracy
+            accuracy = _reached(task, policy, max_tokens)
             if progress is not None:
                 progress(step, accuracy)
             if accuracy >= target:
                 return step, accuracy
     return most_steps, accuracy
+
+
+def _reached(task: TextTask, policy: LanguageModel, max_tokens: int) -> float:
+    """The greedy accuracy on problems that nothing else is decided by; of few answers, 1 where their chances are as they should."""
+    if task.choices is None or not task.choices.start:
+        return evaluate_text(task, policy, problems=CHECK_PROBLEMS, max_tokens=max_tokens, split="tune").accuracy
+    problems = distinct_problems(task, CHECK_PROBLEMS, "tune", EVALUATION_SEED)
+    chances = answer_chances(policy, problems, task.choices.texts, max_tokens=max_tokens)
+    return sum(map(task.choices.at_start, chances)) / len(problems)

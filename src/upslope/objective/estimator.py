@@ -16,6 +16,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.objective.base import Branch, Learned, Notes, Reward, State, Stateful
+from upslope.objective.references.speaking import check_speakers
 from upslope.types import SINGLE_SLOTS, Batch, Method, Part, Scope, View, call, column, wrong
 
 SLICES: tuple[Scope, ...] = ("decision", "segment", "sequence", "group")
@@ -66,6 +67,7 @@ def check(method: Method, provides: Iterable[str] | None = None) -> None:
     _check_scopes(method)
     for name, term in method.terms:
         check(term.as_method(name, method), None)
+    check_speakers(method)
     if provides is None:
         return
     provides = frozenset(provides) | provided_by(method)
@@ -121,9 +123,10 @@ def _check_scopes(method: Method) -> None:
 
 
 def provided_by(method: Method) -> frozenset[str]:
-    """Columns a method brings itself: of its heads, its probes and those it compares with."""
+    """Columns a method brings itself: of its heads, its probes, its data parts and those it compares with."""
     own = [*(name for name, _ in method.heads), *(probe.name for _, part in method.parts() for probe in part.probes())]
     columns = {f"{view}.{name}" for name in own for view in ("proximal", "current")}
+    columns |= {column for part in method.data for column in part.provides}
     return frozenset(columns | {f"reference.{name}.logp" for name, _ in method.references})
 
 

@@ -288,18 +288,21 @@ class LanguageModel:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def frozen_copy(self) -> LanguageModel:
-        """The policy as it is now, without gradient: a reference."""
+        """The policy as it is now, without gradient: a reference. Beside adapters it shares the weights that never move."""
         frozen = copy.copy(self)
         frozen.kept, frozen._files = None, ModelFiles()
-        frozen.model = copy.deepcopy(self.model).requires_grad_(False).eval()
+        shared = {id(own): own for name, own in self.model.named_parameters() if self.adapted and "lora_" not in name}
+        frozen.model = copy.deepcopy(self.model, shared).requires_grad_(False).eval()
         frozen.heads = {name: copy.deepcopy(head).requires_grad_(False) for name, head in self.heads.items()}
         return frozen
 
     def weights(self) -> dict[str, Tensor]:
-        """All weights by name, tied ones once: whoever changes each of them in place changes none twice."""
+        """All weights by name, tied ones once: whoever changes each of them in place changes none twice. Beside adapters, those
+        that never move are left out."""
         heads = {f"heads.{name}.{key}": value for name, head in self.heads.items() for key, value in head.state_dict().items()}
         own = {(value.data_ptr(), value.shape): (key, value) for key, value in reversed(self.model.state_dict().items())}
-        return {**{f"model.{key}": value for key, value in reversed(own.values())}, **heads}
+        moving = [(key, value) for key, value in reversed(own.values()) if "lora_" in key or not self.adapted]
+        return {**{f"model.{key}": value for key, value in moving}, **heads}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Takes what `weights` gave, in place."""

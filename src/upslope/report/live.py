@@ -295,7 +295,7 @@ def headline(run: Run, components: Components) -> str:
     """What runs, on what: ``dhpo on reverse, tiny (0.9 M parameters), cpu, 1 thread, seed 3``."""
     plan, policy = run.plan, components.policy
     parameters = sum(parameter.numel() for group in policy.trainable().values() for parameter in group)
-    model = "a network" if components.score_name == "mean return" else plan.model
+    model = plan.model if plan.domain == "text" else "a network"
     threads = plan.settings.threads or 1
     return (
         f"{plan.method.name} on {plan.task_name}, {model} ({amount(parameters)} parameters), {getattr(policy, 'device', 'cpu')}, "

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from upslope.plain_data import Prompt
+from upslope.plain_data import JsonDict, Prompt
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.engines.torch_engine import TorchEngine
-from upslope.rollout.text_rows import sampled_ids
+from upslope.rollout.text_rows import sampled_ids, token_rows
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.runtime.statistics import pass_at_k, share_interval
 from upslope.tasks.text import Problem, Split, TextTask
@@ -59,6 +61,41 @@ class TextEvaluation:
         return sum(chances) / len(chances), share_interval(chances)
 
 
+def answer_chances(
+    policy: LanguageModel, problems: Sequence[Problem], texts: Sequence[str], *, max_tokens: int, temperature: float = 1.0
+) -> np.ndarray:
+    """The policy's exact chance of each of some answers to each problem ``[M, K]``."""
+    stop = min(policy.stop_ids)
+    ids = [[*each, stop][:max_tokens] for each in policy.tokenizer(list(texts), add_special_tokens=False).input_ids]
+    prompts = policy.encode_all([problem.model_input for problem in problems])
+    rows = token_rows(policy, [prompt for prompt in prompts for _ in ids], ids * len(prompts))
+    assert rows.temperature is not None
+    with torch.no_grad():
+        logp = policy.evaluate(rows.replace(temperature=rows.temperature * temperature)).logp
+    return (logp * rows.sampled).sum(1).double().exp().reshape(len(prompts), len(ids)).cpu().numpy()
+
+
+def evaluate_choices(
+    task: TextTask, policy: LanguageModel, *, problems: int, max_tokens: int, temperature: float = 1.0, split: Split = "test"
+) -> JsonDict:
+    """An evaluation of a task with `Choices`, from the policy's exact chances: nothing is sampled, so it has no interval."""
+    choices = task.choices
+    assert choices is not None
+    chosen = distinct_problems(task, problems, split, EVALUATION_SEED)
+    chances = answer_chances(policy, chosen, choices.texts, max_tokens=max_tokens, temperature=temperature)
+    measured = [choices.measured(row) for row in chances]
+    found = {name: sum(each[name] for each in measured) / len(measured) for name in measured[0]}
+    said = {f"chance_{text}": float(column.mean()) for text, column in zip(choices.texts, chances.T, strict=True)}
+    return found | {"low": found["score"], "high": found["score"], "problems": len(chosen)} | said
+
+
+def distinct_problems(task: TextTask, count: int, split: Split, seed: int) -> list[Problem]:
+    """Problems to be judged on. A small split has fewer than were asked for; asking one twice would only make an interval look
+    narrower."""
+    found = task.sample(count, split, numpy_generator(seed, "evaluation", split))
+    return list({problem.id: problem for problem in found}.values())
+
+
 def evaluate_text(
     task: TextTask,
     policy: LanguageModel,
@@ -105,10 +142,7 @@ def evaluate_answers(
 ) -> TextEvaluation:
     """As `evaluate_text`, whoever answers."""
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, stop=stop)
-    # A small split has fewer problems than were asked for; asking one twice would only make the interval look narrower.
-    chosen = list(
-        {problem.id: problem for problem in task.sample(problems, split, numpy_generator(seed, "evaluation", split))}.values()
-    )
+    chosen = distinct_problems(task, problems, split, seed)
     responses: list[list[str]] = []
     reward: list[list[float]] = []
     correct: list[list[bool]] = []

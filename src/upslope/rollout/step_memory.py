@@ -95,7 +95,7 @@ def step_memory(policy: LanguageModel, sizes: StepSizes) -> StepMemory:
     learned = sum(p.numel() * p.element_size() for group in policy.trainable().values() for p in group)
     own = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     estimate = _Own(policy, sizes) if policy.body is not None else _Plain(policy, sizes)
-    copies = sizes.copies * own + estimate.weights()
+    copies = sizes.copies * (learned if policy.adapted else own) + estimate.weights()
     kept, sampling = (estimate.kept(), estimate.sampling()) if sizes.sampled_here else (0, 0)
     return StepMemory(3 * learned, copies, kept, sampling, estimate.learning())
 

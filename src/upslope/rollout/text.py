@@ -13,9 +13,10 @@ from upslope.objective.base import State
 from upslope.plain_data import Prompt
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.tokenization import encoded
+from upslope.rewards.judging import Judge
 from upslope.rollout.choosing import Asked, Candidate, Choices, Decide, beside, category_id, offered, others
 from upslope.rollout.embeddings import EMBEDDINGS
-from upslope.rollout.engines.torch_engine import TorchEngine
+from upslope.rollout.engines.torch_engine import Speaker, TorchEngine
 from upslope.rollout.text_rows import (
     item_ends,
     item_numbers,
@@ -68,6 +69,8 @@ class TextRollout:
         self.choices = Choices()
         self.embed: Callable[[Sequence[str]], Tensor] | None = None
         """Makes vectors of answers, where the method reads them."""
+        self.judge: Judge | None = None
+        """Who compares answers, where the run has somebody for it."""
 
     def collect(self, step: int) -> Trajectories:
         """The rows of a step, problem by problem."""
@@ -201,11 +204,11 @@ class TextRollout:
         )
         return pay_items(taught, scores.items)
 
-    def sample(self, turns: Sequence[Turn], numbers: TurnNumbers) -> Trajectories:
-        """Answers to further turns of the step, turn by turn, scored."""
+    def sample(self, turns: Sequence[Turn], numbers: TurnNumbers, by: Speaker | None = None) -> Trajectories:
+        """Answers to further turns of the step, turn by turn, scored; ``by`` samples them, where it is not the policy."""
         from upslope.rollout.turns import sample_turns  # it stands on this module
 
-        return sample_turns(self, turns, numbers)
+        return sample_turns(self, turns, numbers, by)
 
     def written(self, turns: Sequence[Turn], texts: Sequence[str], numbers: TurnNumbers) -> Trajectories:
         """Rows as if these turns had been answered so."""

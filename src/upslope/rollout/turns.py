@@ -7,30 +7,38 @@ what the learner computes, ``proximal`` and ``current``, those of the second.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
+from upslope.rollout.engines.torch_engine import Speaker
 from upslope.rollout.text import TextRollout
 from upslope.rollout.text_rows import left_padded, sampled_ids, sampled_rows, written_rows
 from upslope.runtime.seeding import mix, stable_hash, uniforms
 from upslope.tasks.messages import readable
-from upslope.tasks.turns import NEW, Turn, TurnNumbers
+from upslope.tasks.turns import NEW, POLICY, Turn, TurnNumbers, speaker_label
 from upslope.types import Source, Trajectories, decision_keys
 
 
-def sample_turns(rollout: TextRollout, turns: Sequence[Turn], numbers: TurnNumbers) -> Trajectories:
-    """The answers to these turns, turn by turn, scored."""
+def sample_turns(rollout: TextRollout, turns: Sequence[Turn], numbers: TurnNumbers, by: Speaker | None = None) -> Trajectories:
+    """The answers to these turns, turn by turn, scored.
+
+    Args:
+        by: who samples them, where it is not the policy.
+    """
     _check(turns)
+    spoken = _spoken(rollout, turns, by)
     policy, sampling, seed = rollout.policy, rollout.sampling, rollout.seed
     where = ("sample", numbers.step, numbers.path, numbers.calls)
     asked = policy.encode_all([turn.prompt for turn in turns])
     each = [turn for turn in turns for _ in range(turn.samples)]
     contexts = [ids + list(turn.begun) for ids, turn in zip(asked, turns, strict=True) for _ in range(turn.samples)]
     room = [sampling.max_tokens - len(turn.begun) for turn in each]
-    written = rollout.engine.generate(contexts, 1, sampling, uniforms((len(each), sampling.max_tokens), seed, *where), room)
+    drawn = uniforms((len(each), sampling.max_tokens), seed, *where)
+    written = rollout.engine.generate(contexts, 1, sampling, drawn, room, **spoken)
     rows = sampled_rows(policy, contexts, 1, written, sampling)
     answers = [[*turn.begun, *ids] for turn, ids in zip(each, sampled_ids(written), strict=True)]
     rows = _scored(rollout, rows, each, answers, written.finish)
@@ -66,6 +74,22 @@ def _check(turns: Sequence[Turn]) -> None:
             raise UserError(f"a further turn asks for {turn.samples} samples; at least 1. Leave it out where none is wanted.")
 
 
+def _spoken(rollout: TextRollout, turns: Sequence[Turn], by: Speaker | None) -> dict[str, Any]:
+    """What an engine is told of who samples: nothing where it is the policy."""
+    names = {str(turn.by) for turn in turns}
+    if len(names) > 1:
+        raise UserError(f"turns of one call are sampled by one model, not by {' and '.join(sorted(names))}; sample those of "
+                        "another in a call of their own.")  # fmt: skip
+    if by is None and names == {POLICY}:
+        return {}
+    if by is None:
+        raise UserError(f"a further turn is to be sampled by {names.pop()!r}; only data parts can ask for that (context.sample).")
+    if not getattr(rollout.engine, "takes_speakers", False):
+        raise UserError(f"a further turn is to be sampled by {names.pop()!r}, and {type(rollout.engine).__name__} holds only the "
+                        "policy's weights. Take --engine torch.")  # fmt: skip
+    return {"by": by}
+
+
 def _scored(
     rollout: TextRollout, rows: Trajectories, each: Sequence[Turn], answers: Sequence[list[int]], finish: Sequence[str]
 ) -> Trajectories:
@@ -79,6 +103,8 @@ def _scored(
     label = {**rows.label, "source": torch.full_like(rows.group, int(Source.FURTHER))}
     if any(turn.role for turn in each):
         label["role"] = torch.tensor([stable_hash(turn.role) for turn in each], device=rows.group.device)
+    if any(turn.by != POLICY for turn in each):
+        label["speaker"] = torch.tensor([speaker_label(turn.by) for turn in each], device=rows.group.device)
     for note, turn in zip(rows.info, each, strict=True):
         note |= _told(turn)
     return rows.replace(label=label)
@@ -87,6 +113,7 @@ def _scored(
 def _told(turn: Turn) -> JsonDict:
     asked = turn.prompt if isinstance(turn.prompt, str) else readable(tuple(turn.prompt))
     told: JsonDict = {"turn": turn.learn} | ({"role": turn.role} if turn.role else {})
+    told |= {"by": str(turn.by)} if turn.by != POLICY else {}
     return told | ({"asked": asked} if asked != turn.problem.prompt else {})
 
 

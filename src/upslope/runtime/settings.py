@@ -115,6 +115,13 @@ class Settings:
     audit: Literal["on", "off"] = text_only("on")
     """Text: before the first rollout the reward is tried on the expected answer, an empty one, nonsense and another problem's, of
     twenty problems; what is odd is said."""
+    judge: str = text_only("")
+    """Text: who says which of two answers is better, for methods that compare them: the folder of a run or a checkpoint, the
+    address of an OpenAI-compatible server such as http://127.0.0.1:8000, or `policy`, the policy itself. It is asked in both
+    orders."""
+    judge_failures: float = text_only(0.2)
+    """Text: the run stops where a larger share of the judge's recent verdicts is missing, cannot be read, or changes with the order
+    of the answers."""
     warm_start: float | None = text_only(None)
     """Text, `tiny` only: train on solutions until this greedy accuracy before RL begins; 0 is none. (0.4)"""
     normalise_observations: bool | None = control_only(None)
@@ -399,6 +406,7 @@ _BOUNDS: dict[str, str] = {
     "top_p": "(0, 1]",
     "min_p": "[0, 1)",
     "warm_start": "[0, 1]",
+    "judge_failures": "[0, 1]",
     "threads": "[1, 1024]",
 }
 """Where a setting must be (`upslope.fields.Interval`)."""

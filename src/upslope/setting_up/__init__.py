@@ -60,6 +60,7 @@ def set_up(
         reward=wanted,
         test_data=objects.test_data or test_data or None,
         columns=settings.columns,
+        judged=bool(settings.judge),
     )
     if loaded.domain == "control":
         own = objects.model if isinstance(objects.model, OwnModule) else None  # a language model is refused with the settings
@@ -72,5 +73,6 @@ def set_up(
         raise UserError(f"{method.name} learns from stored experience of an environment; {loaded.name} is answered in text.")
     components = TextComponents(method, cast("TextTask", loaded), objects.model or model, settings, knobs or {}, checking)
     if for_training:
+        components.bring_judge()
         components.check_memory()
     return components

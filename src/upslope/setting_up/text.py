@@ -18,6 +18,7 @@ from upslope.learners.policy_gradient import POLICY_COLUMNS
 from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
 from upslope.rewards import load_reward
+from upslope.rewards.judging import VERDICTS, Judge
 from upslope.runtime.checkpoint_files import CheckpointWriter
 from upslope.runtime.run_folder import PROBLEMS, RunFolder
 from upslope.runtime.seeding import numpy_generator, uniforms
@@ -78,11 +79,13 @@ class TextComponents(Components):
         if samples and settings.samples_per_task < 2 and "group" in method.needs():
             raise UserError(f"{method.name} compares the samples of a task, and --samples-per-task is 1; give at least 2.")
         check_given(task, {word: path for path, part in method.parts() for word in part.needs_of_task}, method.name)
+        self.score_name = "accuracy" if task.choices is None else task.choices.score_name
         self._check_rewarded(task)
         self.tokens = settings.max_tokens or task.max_tokens
         self.policy = self._load_policy(model, task, checking)
         self.token_text = TokenText(self.policy.tokenizer)
         self.stepping = self.recording = 0.0
+        self.judge: Judge | None = None
         make = self._rollout_maker()
         self.rollout = make(TextRollout if self.method.rollout is None else self.method.rollout.build)
         self.stage_rollouts = {stage.name: make(stage.rollout.build) for stage in self.method.stages}
@@ -91,10 +94,10 @@ class TextComponents(Components):
         """Whether there is a reward for what is sampled; where there is none, the score is another."""
         samples = self.method.rollout is None or self.method.rollout.samples
         self.pairs_judge = any(part.needs_of_task & {"pairs", "labels"} for _, part in self.method.parts())
-        if not isinstance(getattr(task, "reward", None), NoReward):
+        if not isinstance(getattr(task, "reward", None), NoReward) or (samples and self.settings.judge):
             return
         if samples:
-            cure = "Give one, such as --reward exact with answers, or learn from the preferences themselves: dpo, ipo, simpo, kto"
+            cure = "Give one, such as --reward exact with answers, a --judge, or learn from the preferences: dpo, ipo, simpo, kto"
             raise UserError(f"{self.method.name} samples answers, and {task.name} has preferences but no reward for them. {cure}.")
         if not self.pairs_judge:
             cure = 'Give every line an "answer", or learn from the preferences: dpo, ipo, simpo, kto'
@@ -150,13 +153,34 @@ class TextComponents(Components):
 
         return made
 
+    def bring_judge(self) -> None:
+        """Finds who compares answers, if the settings name somebody, and tries it."""
+        from upslope.rollout.judges import make_judge
+
+        spec, settings = self.settings.judge, self.settings
+        if not spec:
+            return
+        if not any(getattr(part, "takes_judge", False) for _, part in self.method.parts()):
+            raise UserError(
+                f"--judge {spec}: {self.method.name} compares no answers. Leave it out, take a method that does, such as sppo, or "
+                "let win rates take the place of the reward: --set 'data=Compared(pays=True)'."
+            )
+        self.judge = make_judge(spec, settings.judge_failures, settings.device)
+        for rollout in (self.rollout, *self.stage_rollouts.values()):
+            rollout.judge = self.judge
+
+    def keep_in(self, folder: RunFolder) -> None:
+        """A judge's verdicts, so that nothing is asked twice; those of the policy hold for one step only."""
+        if self.judge is not None and self.judge.ask is not None:
+            self.judge.verdicts.keep_in(folder.path / VERDICTS)
+
     def settle_reward(self, given: tuple[str, ...]) -> tuple[str, ...]:
         """What is chosen, and what an audit finds, is said."""
         from upslope.rewards.audit import audit
 
         if isinstance(getattr(self.task, "reward", None), UndecidedReward):
             given = (self._choose_reward(),)
-        if self.settings.audit == "on":
+        if self.settings.audit == "on" and not isinstance(getattr(self.task, "reward", None), NoReward):
             name = ", ".join(given) or f"of {self.task.name}"
             for remark in audit(self.task).remarks(name):
                 warnings.warn(Remark(remark), stacklevel=2)
@@ -210,6 +234,8 @@ class TextComponents(Components):
         from upslope.rollout.evaluation import evaluate_text
 
         settings = self.settings
+        if self.task.choices is not None:
+            return self._evaluate_choices()
         engine = self.rollout.engine
         follows = getattr(engine, "follows", True)  # one that keeps other weights than the policy's cannot answer for it
         self.rollout.sync()
@@ -232,6 +258,15 @@ class TextComponents(Components):
         reward = sum(map(sum, found.reward)) / len(found.problems)
         apart |= {f"score_{name or 'other'}": score for name, score in found.by_category().items()}
         return {"score": found.accuracy, "low": low, "high": high, "problems": len(found.problems), "reward": reward, **apart}
+
+    def _evaluate_choices(self) -> JsonDict:
+        """Of a task with few answers, from the policy's chance of each."""
+        from upslope.rollout.evaluation import evaluate_choices
+
+        settings = self.settings
+        problems, temperature = settings.eval_problems or 100, settings.temperature
+        found = evaluate_choices(self.task, self.policy, problems=problems, max_tokens=self.tokens, temperature=temperature)
+        return found | {"reward": found["score"]}
 
     def _preferred(self, progress: Progress | None) -> JsonDict:
         """How often the policy prefers the chosen answers of held-out pairs."""

@@ -30,9 +30,10 @@ from upslope.tasks.kinds import DATA_SUFFIXES, Kind, domain_of, is_data_folder, 
 from upslope.tasks.mixed import MixedTask
 from upslope.tasks.own import make_own
 from upslope.tasks.recommend import Recommend
+from upslope.tasks.rps import RockScissorsPaper
 from upslope.tasks.rulebook import RulebookTask
 from upslope.tasks.table_files import Table, files_in
-from upslope.tasks.text import Problem, Reward, Scores, Split, TextTask, UndecidedReward, WithReward, split_of
+from upslope.tasks.text import NoReward, Problem, Reward, Scores, Split, TextTask, UndecidedReward, WithReward, split_of
 from upslope.tasks.worlds.names import WORLDS
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ __all__ = [
 
 FAMILY: dict[str, type[EmbeddedTask]] = {
     **SMALL,
-    **{task.kind: task for task in (Copy, Grounding, IntervalGrounding, Recommend, RulebookTask)},
+    **{task.kind: task for task in (Copy, Grounding, IntervalGrounding, Recommend, RockScissorsPaper, RulebookTask)},
 }
 """The tasks that are made on the spot, by name."""
 
@@ -91,6 +92,7 @@ def load_task(
     reward: Reward | None = None,
     test_data: str | Table | None = None,
     columns: str = "",
+    judged: bool = False,
 ) -> TextTask | GymTask:
     """The task a text stands for, ready to sample from; a task itself is taken as it is.
 
@@ -103,6 +105,7 @@ def load_task(
             be sampled from but not scored.
         test_data: A table of test problems, beside a table.
         columns: Of a table, ``"prompt=question,answer=solution"``; what is left out is recognised by name.
+        judged: Answers are compared by a judge, so that a table needs neither a reward nor answers.
 
     Raises:
         TaskError: if there is no such task, knob or file, or its content cannot be used.
@@ -114,7 +117,7 @@ def load_task(
             return _load_mixture(spec, pieces, reward, test_data, columns)
         _check_pieces(spec)
     if isinstance(spec, Table) or (isinstance(spec, str) and kind_of(spec) == "data"):
-        return _load_data(spec, reward, test_data, columns)
+        return _load_data(spec, reward, test_data, columns, judged)
     for flag, given in (("--test-data", test_data), ("--columns", columns)):
         if given:
             name = spec if isinstance(spec, str) else spec.name
@@ -259,9 +262,12 @@ def how_to_fetch(name: str) -> str:
     )
 
 
-def _load_data(data: str | Table, reward: Reward | None, test_data: str | Table | None, columns: str) -> TextTask:
+def _load_data(data: str | Table, reward: Reward | None, test_data: str | Table | None, columns: str, judged: bool) -> TextTask:
     from upslope.tasks.data_task import DataTask
 
+    if reward is None and judged:
+        task = DataTask(data, NoReward(), test_data, columns=columns)
+        return task.rewarded(UndecidedReward()) if "answers" in task.gives() else task
     return DataTask(data, UndecidedReward() if reward is None else reward, test_data, columns=columns)
 
 

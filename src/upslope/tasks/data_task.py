@@ -182,7 +182,10 @@ def _demand_answers(path: str, rows: list[ProblemRow], reward: Any) -> None:
     for row in rows:
         if not row.problem.answer.strip():
             if isinstance(reward, UndecidedReward):
-                cure = "Give every row one, or --reward my.py:score, or one that needs none (json, regex:PATTERN, length:max=200)"
+                cure = (
+                    "Give every row one, or --reward my.py:score, or one that needs none (json, regex:PATTERN, length:max=200); a "
+                    "method that compares answers can do with --judge"
+                )
                 raise TaskError(f'{path!r} needs a reward: {row.place} has no "answer" that one could compare with. {cure}.')
             raise TaskError(
                 f'{path}, {row.place}: no "answer", which the reward {reward_name(reward)} compares with. '

@@ -36,6 +36,7 @@ CURES: Mapping[str, str] = {
     "pairs": 'Give every line "chosen" and "rejected", answers in text or lists of them.',
     "labels": 'Give every line a "completion" and a "label", true or false; or "chosen" and "rejected".',
     "variants": "there are no harder and easier problems to a given one; take a task that makes its own.",
+    "comparisons": "nobody says which of two answers is better; give --judge RUN or URL, or a task of your own with 'compare'.",
 }
 """What a task may give, and how a file of problems comes to give it."""
 KEYS: Mapping[str, str] = {

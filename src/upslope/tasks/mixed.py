@@ -115,6 +115,13 @@ class MixedTask(TextTask):
     def alike(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         return self._variant(problem, self._part(problem).alike, rng)
 
+    def compare(self, problem: Problem, responses: Sequence[str]) -> Sequence[Sequence[float]]:
+        return self._part(problem).compare(self._own(problem), responses)
+
+    @property
+    def compares(self) -> bool:
+        return all(part.compares for part in self.parts)
+
     def gives(self) -> frozenset[str]:
         return frozenset.intersection(*(part.gives() for part in self.parts)) | {"categories"}
 

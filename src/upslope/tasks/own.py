@@ -84,6 +84,9 @@ class OwnTask(WrappedTask):
     def alike(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         return self._variant(self.task.alike, problem, rng)
 
+    def compare(self, problem: Problem, responses: Sequence[str]) -> Sequence[Sequence[float]]:
+        return self._ask(self.task.compare, problem, responses)
+
     def gives(self) -> frozenset[str]:
         found = self._ask(self.task.gives)
         if isinstance(found, str) or not isinstance(found, Collection) or not all(word in tuple(CURES) for word in found):

@@ -5,32 +5,34 @@ This module imports no torch: the command line lists tasks without waiting for i
 
 from __future__ import annotations
 
-import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from upslope.errors import TaskError
 from upslope.plain_data import Message, Prompt
+from upslope.tasks.choices import Choices
 from upslope.tasks.giving import LOOKED_AT, READERS, given_by
 from upslope.tasks.messages import with_text_behind
 from upslope.tasks.pairs import Pair
+from upslope.tasks.paying import FULL_MARKS as FULL_MARKS
+from upslope.tasks.paying import NoReward as NoReward
+from upslope.tasks.paying import Reward as Reward
+from upslope.tasks.paying import RewardRows as RewardRows
+from upslope.tasks.paying import UndecidedReward as UndecidedReward
+from upslope.tasks.paying import call_reward as call_reward
+from upslope.tasks.paying import correct_ones as correct_ones
+from upslope.tasks.paying import reward_name as reward_name
+from upslope.tasks.paying import short_name as short_name
+from upslope.tasks.paying import takes as takes
 
 Split = Literal["train", "tune", "test"]
 """``train`` is learned from, ``tune`` decides during training (when to stop a warm start), ``test`` is never seen by either."""
 
 SPLITS: tuple[Split, ...] = ("train", "tune", "test")
-
-Reward = Callable[..., Any]
-"""``reward(prompts, responses, answers)``, three lists of text, gives a number for each response or a mapping of named lists of
-numbers with ``"reward"`` among them. One that has a parameter ``infos`` is also given each problem's further keys."""
-
-FULL_MARKS = 1.0 - 1e-9
-"""A reward from here on counts as right where a task has no other way to tell."""
 
 
 @dataclass(frozen=True)
@@ -182,11 +184,30 @@ class TextTask(ABC):
         """Another training problem, as hard as this one; none where there is no such thing."""
         return None
 
+    def compare(self, problem: Problem, responses: Sequence[str]) -> Sequence[Sequence[float]]:
+        """The chance that each response is preferred to each other, ``P[i][j]`` that ``i`` is to ``j``.
+
+        Only one order need be right: what is used is the mean of ``P[i][j]`` and ``1 - P[j][i]``. A task that knows no better has
+        no preferences of its own, and its reward decides.
+        """
+        raise NotImplementedError
+
+    @property
+    def compares(self) -> bool:
+        """Whether it can `compare`."""
+        return type(self).compare is not TextTask.compare
+
+    @property
+    def choices(self) -> Choices | None:
+        """All answers there are, where they are so few that an evaluation asks for the chance of each; else nothing."""
+        return None
+
     def gives(self) -> frozenset[str]:
         """What its problems have, of the words in `upslope.tasks.giving`; by default, what a few training problems show."""
         variants = any(getattr(type(self), name) is not getattr(TextTask, name) for name in ("harder", "easier", "alike"))
         shown = given_by(self, self.sample(LOOKED_AT, "train", np.random.default_rng(0)))
-        return shown | {"variants"} if variants else shown
+        further = {"variants": variants, "comparisons": self.compares}
+        return shown | {word for word, given in further.items() if given}
 
     def first_without(self, word: str) -> str:
         """Where the first problem stands that lacks what a word names, as in ``my.jsonl, line 3``; empty if no place is known."""
@@ -246,6 +267,17 @@ class WrappedTask(TextTask):
     def alike(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         return self.task.alike(problem, rng)
 
+    def compare(self, problem: Problem, responses: Sequence[str]) -> Sequence[Sequence[float]]:
+        return self.task.compare(problem, responses)
+
+    @property
+    def compares(self) -> bool:
+        return self.task.compares
+
+    @property
+    def choices(self) -> Choices | None:
+        return self.task.choices
+
     def gives(self) -> frozenset[str]:
         return self.task.gives()
 
@@ -255,9 +287,17 @@ class WrappedTask(TextTask):
 
 @dataclass(frozen=True)
 class WithReward(WrappedTask):
-    """The problems of a task under another reward. What is *correct* stays for the task itself to say."""
+    """The problems of a task under another reward, which also decides between answers. What is *correct* stays for the task itself
+    to say."""
 
     reward: Reward
+
+    @property
+    def compares(self) -> bool:
+        return False
+
+    def gives(self) -> frozenset[str]:
+        return self.task.gives() - {"comparisons"}
 
     def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
         own = self.task.score(problems, responses)
@@ -275,104 +315,6 @@ def split_of(prompt: str) -> Split:
     """
     share = _stable_hash(prompt) % 10
     return "test" if share < 2 else "tune" if share < 3 else "train"
-
-
-@dataclass(frozen=True)
-class RewardRows:
-    """What a reward is called with; all lists are as long as the responses."""
-
-    prompts: list[str]
-    responses: list[str]
-    answers: list[str]
-    infos: Sequence[Mapping[str, Any]]
-    """Every further column of each problem."""
-    messages: list[Any]
-    """The prompt of each problem as a list of messages, where it is one; else nothing."""
-    task_name: str = ""
-
-    @classmethod
-    def of(cls, problems: Sequence[Problem], responses: Sequence[str], task_name: str = "") -> RewardRows:
-        prompts, answers = [problem.prompt for problem in problems], [problem.answer for problem in problems]
-        infos = [dict(problem.info) for problem in problems]
-        return cls(
-            prompts, list(responses), answers, infos, [getattr(each, "messages", None) or None for each in problems], task_name
-        )
-
-    def only(self, row: int) -> RewardRows:
-        prompt, response, answer = self.prompts[row], self.responses[row], self.answers[row]
-        return RewardRows([prompt], [response], [answer], [self.infos[row]], [self.messages[row]], self.task_name)
-
-    def pay(self, reward: Reward) -> tuple[list[float], dict[str, list[float]]]:
-        """What a reward gives each response, NaN where it does not apply, and its named components."""
-        further = {name: getattr(self, name) for name in ("infos", "messages", "task_name") if takes(reward, name)}
-        returned = reward(self.prompts, self.responses, self.answers, **further)
-        if isinstance(returned, Mapping):
-            components = {name: [float(value) for value in column] for name, column in returned.items()}
-            rewards = components.pop("reward", None)
-            if rewards is None:
-                raise TaskError(f"{reward_name(reward)} returned {sorted(returned)}, but no 'reward' among them. Add that key.")
-        else:
-            rewards, components = [float(value) for value in returned], {}
-        if len(rewards) != len(self.responses):
-            raise TaskError(f"{reward_name(reward)} returned {len(rewards)} rewards for {len(self.responses)} responses.")
-        return rewards, components
-
-
-def call_reward(
-    reward: Reward, problems: Sequence[Problem], responses: Sequence[str], task_name: str = ""
-) -> tuple[list[float], dict[str, list[float]]]:
-    """The rewards of some responses, and their named components. What a reward does not apply to earns nothing."""
-    rewards, components = RewardRows.of(problems, responses, task_name).pay(reward)
-    if any(math.isnan(value) for value in rewards):
-        components = {**components, short_name(reward): rewards}
-        rewards = [0.0 if math.isnan(value) else value for value in rewards]
-    return rewards, components
-
-
-def correct_ones(rewards: Sequence[float], components: Mapping[str, Sequence[float]]) -> list[bool]:
-    """Which responses are right: the component ``correct`` says so (a half or more); without one, those with full marks are."""
-    if "correct" in components:
-        return [value >= 0.5 for value in components["correct"]]
-    return [value >= FULL_MARKS for value in rewards]
-
-
-def takes(reward: Reward, name: str) -> bool:
-    """Whether a reward has a parameter of this name, such as ``infos``: a fourth one may be the user's own knob."""
-    try:
-        return name in inspect.signature(reward).parameters
-    except (TypeError, ValueError):
-        return False
-
-
-def short_name(reward: Reward) -> str:
-    """What the metric of a reward is called: its name without the file and without options."""
-    return reward_name(getattr(reward, "function", reward)).partition(":")[0]
-
-
-@dataclass(frozen=True)
-class NoReward:
-    """Stands where preferences were given and nothing that could score an answer: methods that sample need a reward."""
-
-    name: ClassVar[str] = "nothing: it has preferences alone"
-
-    def __call__(self, prompts: list[str], responses: list[str], answers: list[str]) -> list[float]:
-        return [0.0] * len(responses)
-
-
-@dataclass(frozen=True)
-class UndecidedReward:
-    """Stands where data with answers were given no reward: the run looks at some sampled answers and chooses one."""
-
-    name: ClassVar[str] = "a reward that is chosen when the run begins"
-    needs_answer: ClassVar[bool] = True
-
-    def __call__(self, prompts: list[str], responses: list[str], answers: list[str]) -> list[float]:
-        raise TaskError("no reward was chosen yet. Give one, such as 'exact', 'number' or a function of yours as my.py:score.")
-
-
-def reward_name(reward: Reward) -> str:
-    """How to speak of a reward in messages and records."""
-    return str(getattr(reward, "name", None) or getattr(reward, "__name__", None) or type(reward).__name__)
 
 
 def _stable_hash(text: str) -> int:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from upslope.errors import UserError
 from upslope.plain_data import Prompt
+from upslope.runtime.seeding import stable_hash
 from upslope.tasks.text import Problem, Scores
 
 NEW = -1
@@ -15,8 +17,31 @@ NEW = -1
 FURTHER = 1_000_000_000_000_000
 """Numbers of groups that turns open begin here."""
 
+POLICY = "policy"
+"""Who speaks where nobody else is named."""
+
 Scorer = Callable[[Sequence[Problem], Sequence[str]], Scores]
 """As `TextTask.score`."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The policy and a reference speaking with one voice: at each token their logits are averaged (Nash-MD).
+
+    Fields:
+        reference: its name in the method.
+        share: of the reference's logits. 0 is the policy, 1 the reference.
+    """
+
+    reference: str = "start"
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise UserError(f"Mixture.share is {self.share}; it is the reference's share of the logits, from 0 to 1.")
+
+    def __str__(self) -> str:
+        return f"{1 - self.share:g} policy + {self.share:g} {self.reference}"
 
 
 @dataclass(frozen=True)
@@ -31,6 +56,8 @@ class Turn:
         learn: the context that the policy learns the answer in: the one it was ``"asked"`` in, the prompt of the ``"problem"``
             without what was added, or ``"nothing"``: nobody learns from it.
         role: who speaks, where turns play different parts.
+        by: who samples it: the ``"policy"``, a reference of the method by its name, or a `Mixture` of both. ``behavior`` is theirs.
+            The part that asks names the references in its ``speakers``.
         begun: ids of the answer's beginning. Only what comes behind them is sampled and learned.
         scorer: what scores the answer in place of the task.
     """
@@ -41,8 +68,14 @@ class Turn:
     group: int = NEW
     learn: Literal["asked", "problem", "nothing"] = "asked"
     role: str = ""
+    by: str | Mixture = POLICY
     begun: tuple[int, ...] = ()
     scorer: Scorer | None = None
+
+
+def speaker_label(by: str | Mixture) -> int:
+    """What ``label["speaker"]`` is of rows that this one has sampled."""
+    return stable_hash(str(by))
 
 
 @dataclass

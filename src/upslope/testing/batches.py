@@ -133,6 +133,7 @@ def with_needs(batch: Batch, method: Method, seed: int = 0) -> Batch:
     random = generator(seed, "columns of a method")
     shape, dtype = batch.sampled.shape, batch.sampled.dtype
     reference, label, segment = dict(batch.reference), dict(batch.label), dict(batch.segment)
+    signal = {**_compared(batch), **batch.signal} if any(need.startswith("signal.") for need in method.needs()) else batch.signal
     descended = probes_descended(method)
     for need in sorted(method.needs()):
         owner, _, name = need.partition(".")
@@ -149,7 +150,20 @@ def with_needs(batch: Batch, method: Method, seed: int = 0) -> Batch:
             label[name] = torch.randint(0, 3, shape[:1], generator=random)
         elif owner == "segment" and name not in segment:
             segment[name] = batch.segment["item"]
-    return batch.replace(reference=reference, label=label, segment=segment)
+    return batch.replace(reference=reference, label=label, segment=segment, signal=signal)
+
+
+def _compared(batch: Batch) -> dict[str, Tensor]:
+    """What a comparison of each group's answers by their reward leaves in their rows."""
+    from upslope.evolve.comparing import columns_of
+    from upslope.rewards.preferences import bradley_terry
+
+    found: dict[str, Tensor] = {}
+    for group in batch.group.unique():
+        mine = (batch.group == group).nonzero().squeeze(1)
+        for name, column in columns_of(bradley_terry(batch.reward[mine].tolist())).items():
+            found.setdefault(name, torch.zeros_like(batch.reward))[mine] = torch.from_numpy(column).to(batch.reward.dtype)
+    return found
 
 
 def probes_descended(method: Method) -> set[str]:

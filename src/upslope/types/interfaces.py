@@ -62,7 +62,7 @@ class Policy(Protocol):
         """The policy as it is now, without gradient."""
 
     def weights(self) -> dict[str, Tensor]:
-        """All weights by name, not copied and without gradient."""
+        """All weights that training may change, by name, not copied and without gradient."""
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Takes what `weights` gave, in place."""
@@ -137,8 +137,9 @@ class TaskRollout(Rollout, Protocol):
     def join(self, batches: list[Trajectories]) -> Trajectories:
         """Several batches as one."""
 
-    def sample(self, turns: Sequence[Any], numbers: Any) -> Trajectories:
-        """Answers to further turns of the step; ``numbers`` counts what they are drawn with."""
+    def sample(self, turns: Sequence[Any], numbers: Any, by: Any = None) -> Trajectories:
+        """Answers to further turns of the step; ``numbers`` counts what they are drawn with, ``by`` samples in place of the
+        policy."""
 
     def written(self, turns: Sequence[Any], texts: Sequence[str], numbers: Any) -> Trajectories:
         """Rows as if these turns had been answered so."""

@@ -108,6 +108,14 @@ class DataContext(Protocol):
     def fits(self, prompts: Sequence[Prompt]) -> list[bool]:
         """Which prompts leave room for an answer."""
 
+    @property
+    def judge(self) -> Any:
+        """Who compares answers in the run (`upslope.rewards.judging.Judge`); nothing where nobody was asked to."""
+
+    @property
+    def seed(self) -> int:
+        """That of the run."""
+
     def rng(self) -> np.random.Generator:
         """Random numbers of this step for the part, the same at every call."""
 
@@ -120,6 +128,12 @@ class Data(Part):
     """
 
     scope = "step"
+    provides: ClassVar[frozenset[str]] = frozenset()
+    """Columns that the rows have when it has run, for parts that need them."""
+
+    def speakers(self) -> frozenset[str]:
+        """References of the method that sample turns it asks for (`upslope.tasks.turns.Turn`, ``by``)."""
+        return frozenset()
 
     def __call__(self, rows: Trajectories, context: DataContext) -> Trajectories:
         raise NotImplementedError
@@ -136,8 +150,11 @@ class Reference(Part):
     """
 
     scope = "step"
-    copies: ClassVar[int] = 0
-    """Copies of the policy that it keeps: what it costs in memory."""
+
+    @property
+    def copies(self) -> int:
+        """Copies of the policy that it keeps at the most: what it costs in memory. A class may say it as a number."""
+        return 0
 
     def begin(self, policy: Policy, start: Policy | None) -> tuple[Policy, ...]:
         """The copies (`Policy.frozen_copy`) as the run begins; ``start`` is the policy as it was then, if anybody keeps it."""
@@ -151,8 +168,12 @@ class Reference(Part):
         """The copies from now on; ``policy`` is as it is before the coming step."""
         return kept
 
+    def shown(self, kept: tuple[Policy, ...], uniform: float) -> tuple[Policy, ...]:
+        """Those of the copies that this step may compare with; ``uniform`` in [0, 1) is drawn for the reference and the step."""
+        return kept
+
     def compared(self, kept: tuple[Policy, ...], policy: Policy) -> Policy:
-        """Whose log-probabilities are the reference's."""
+        """Whose log-probabilities are the reference's; ``kept`` are the copies that are `shown`."""
         return kept[0] if kept else policy
 
     def sees(self, rows: Trajectories) -> Trajectories:

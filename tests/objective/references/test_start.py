@@ -30,7 +30,7 @@ def test_the_start_is_what_the_run_began_with_or_a_copy():
 def test_a_snapshot_is_compared_with_the_older_of_two(every: int, due: list[int]):
     policy, part = Numbered(), Snapshot(every=every)
     kept = part.begin(policy, "first")
-    assert kept == ("copy 1", "copy 2") and Snapshot.copies == 2
+    assert kept == ("copy 1", "copy 2") and part.copies == 2
     assert part.renew(kept, policy) == ("copy 2", "copy 3") and part.compared(kept, policy) == "copy 1"
     assert [step for step in range(1, 8) if part.due(step)] == due
 

@@ -14,10 +14,16 @@ from upslope.types import Batch, Metrics
 
 @dataclass(frozen=True)
 class RawReward(Advantage):
-    """The reward itself: a baseline of zero. Unbiased, with the largest variance."""
+    """The reward itself, or what it has over a number that is known beforehand. Unbiased, with the largest variance.
+
+    Fields:
+        baseline: what is subtracted. 1/2 suits a chance to win, which is 1/2 among equals (Nash-MD).
+    """
+
+    baseline: float = 0.0
 
     def __call__(self, batch: Batch) -> Tensor:
-        return batch.per_decision(batch.reward)
+        return batch.per_decision(batch.reward - self.baseline if self.baseline else batch.reward)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from upslope.errors import MethodError
 from upslope.objective.base import Filter
 from upslope.objective.functional.contests import Contests, first_of_group, group_extreme
 from upslope.types import Batch
@@ -29,7 +30,7 @@ class Decided(Filter):
 
 @dataclass(frozen=True)
 class BestAndWorst(Filter):
-    """Keeps of each group the answer that earned most and the one that earned least; none where all earned the same (SPPO)."""
+    """Keeps of each group the answers of highest and of lowest advantage; none where all are alike (SPPO)."""
 
     late = True
     refill = False
@@ -39,7 +40,8 @@ class BestAndWorst(Filter):
         return frozenset({"group"})
 
     def __call__(self, batch: Batch) -> Tensor:
-        there = batch.lengths() > 0
-        chosen = first_of_group(batch, batch.reward, there, "amax") | first_of_group(batch, batch.reward, there, "amin")
-        top, bottom = group_extreme(batch, batch.reward, there, "amax"), group_extreme(batch, batch.reward, there, "amin")
-        return chosen & (top > bottom)
+        if batch.advantage is None:
+            raise MethodError("BestAndWorst compares advantages, and this batch has none yet.")
+        there, value = batch.lengths() > 0, batch.row_mean(batch.advantage)
+        chosen = first_of_group(batch, value, there, "amax") | first_of_group(batch, value, there, "amin")
+        return chosen & (group_extreme(batch, value, there, "amax") > group_extreme(batch, value, there, "amin"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +17,18 @@ DEAD_SHARE = 1 / 8
 """Ended rows are dropped once they are this share of the batch: dropping copies the cache, keeping computes them again."""
 
 
-def sample_stream(stream: Stream, job: DecodeJob) -> Iterator[None]:
+class TokenStream(Protocol):
+    """Rows that are being continued, whoever does it: see `Stream`."""
+
+    @property
+    def logits(self) -> Tensor: ...
+
+    def keep(self, index: Tensor) -> bool: ...
+
+    def advance(self, token: Tensor) -> None: ...
+
+
+def sample_stream(stream: TokenStream, job: DecodeJob) -> Iterator[None]:
     """Continues the rows of a stream until each has stopped or reached its limit; yields after every token."""
     sampling, uniforms, stops, room, record = job.sampling, job.uniforms, job.stops, job.limits, job.record
     rows = torch.arange(len(uniforms), device=uniforms.device)

@@ -30,8 +30,16 @@ class Weights:
         self._ends: tuple[Tensor, ...] = ()
         self.refresh()
 
-    def refresh(self) -> None:
-        """Take the weights as they are now."""
+    def serves(self, body: Architecture) -> bool:
+        """Whether these can be the weights of another model in its place: one of the same sizes, on the same device."""
+        if body is self.body:
+            return True
+        same = body.head.weight.device == self.device and body.head.weight.shape == self.body.head.weight.shape
+        return same and body.model.config.to_dict() == self.body.model.config.to_dict()
+
+    def refresh(self, body: Architecture | None = None) -> None:
+        """Take the weights as they are now, of another model that they serve if one is given."""
+        self.body = body or self.body
         body, table = self.body, self.body.stack.embed_tokens
         with torch.no_grad():
             scale = float(getattr(table, "embed_scale", 1.0))

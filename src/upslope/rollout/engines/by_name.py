@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from upslope.errors import MethodError
+from upslope.objective.references.speaking import speakers
 from upslope.policies.language_model import LanguageModel
 from upslope.types import Engine, Method, Sampling
 
@@ -17,6 +18,7 @@ def make_engine(name: str, policy: LanguageModel, sampling: Sampling, method: Me
         from upslope.rollout.engines.torch_engine import TorchEngine
 
         return TorchEngine(policy)
+    _refuse_speakers(name, method)
     if name == "vllm":
         from upslope.rollout.engines.vllm_engine import VLLMEngine
 
@@ -28,6 +30,13 @@ def make_engine(name: str, policy: LanguageModel, sampling: Sampling, method: Me
     engine.check(sampling)
     _refuse_without_entropy(name, method, engine.gives_entropy)
     return engine
+
+
+def _refuse_speakers(name: str, method: Method) -> None:
+    """Engines that hold the policy's weights alone sample for nobody else."""
+    for path, others in speakers(method).items():
+        raise MethodError(f"{path} of {method.name} lets {min(others)!r} sample answers, and --engine {name} holds only the "
+                          "policy's weights. Take --engine torch.")  # fmt: skip
 
 
 def _refuse_without_entropy(name: str, method: Method, given: bool) -> None:

@@ -19,12 +19,15 @@ from upslope.policies.forward.activation_cache import ActivationCache
 from upslope.policies.forward.architecture import Architecture
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.decode.graph_stepper import GraphStepper, graphs_help
+from upslope.rollout.decode.mixed import MixedModels, MixedStepper, MixedStream
 from upslope.rollout.decode.plain import Stream, sample_stream
 from upslope.rollout.decode.record import DecodeJob, Progress, Record, StopStrings
 from upslope.rollout.decode.stepper import Prompts, Stepper
 from upslope.rollout.decode.weights import Weights
 from upslope.types import Completions, Sampling, Trajectories, samples_each
 
+Speaker = LanguageModel | MixedModels
+"""Who samples: the policy, a copy of it with other weights, or two of them together."""
 DEAD_SHARE = 1 / 8
 """Slots are closed once this share of them is empty: moving rows copies their cache, leaving gaps computes them again."""
 
@@ -40,6 +43,8 @@ class TorchEngine:
     """What prompts may take, and what rows may: more prompts are read in chunks, more rows wait. 0: a share of the device's."""
     max_rows: int = 1024
     """Rows continued at once; the others wait for a place."""
+    takes_speakers = True
+    """Whether it can sample with other weights than the policy's: ``by`` of `generate`."""
 
     def __init__(self, policy: LanguageModel):
         self.policy = policy
@@ -59,15 +64,20 @@ class TorchEngine:
         uniforms: Tensor,
         limits: Sequence[int] | None = None,
         keep: bool = False,
+        by: Speaker | None = None,
     ) -> Completions:
         """Continues each prompt ``n`` times, or each as often as ``n`` says of it: see `upslope.types.Engine.generate`. ``keep`` is
         heeded if memory allows.
+
+        Args:
+            by: Copies of the policy with other weights, which sample in its place; nothing is kept of what they compute, and what
+                the policy has kept stays.
 
         Raises:
             UserError: if a prompt is empty or, with its completion, longer than the model's positions; or if the model
                 no longer gives numbers.
         """
-        call = self.begin(prompts, n, sampling, uniforms, limits, keep)
+        call = self.begin(prompts, n, sampling, uniforms, limits, keep, by=by)
         while call.advance():
             pass
         return call.completions()
@@ -81,30 +91,35 @@ class TorchEngine:
         limits: Sequence[int] | None = None,
         keep: bool = False,
         place: int = 0,
+        by: Speaker | None = None,
     ) -> Continuation:
         """As `generate`, to be advanced by the caller: calls at different places can be under way at once, taking turns.
 
         Args:
             place: Where the call keeps its memory, which the next call at the same place takes over.
+            by: Who samples in place of the policy. Such a call must end before the next one begins.
         """
         limits = [sampling.max_tokens] * len(prompts) if limits is None else [min(own, sampling.max_tokens) for own in limits]
         each = samples_each(n, len(prompts))
         self._refuse(prompts, each, sampling, uniforms, limits)
-        self.policy.kept = None
+        if by is None:
+            self.policy.kept = None
         device, rows = self.policy.device, len(uniforms)
         with _sampling_mode():
             stops = torch.tensor(sorted(self.policy.stop_ids), dtype=torch.long, device=device)
             record = Record.blank(rows, sampling.max_tokens, self.policy.pad_id, device)
             room = torch.tensor(limits, device=device).repeat_interleave(torch.tensor(each, device=device))
             call = Continuation(DecodeJob(sampling, uniforms.to(device), stops, room, record, Progress.of(rows)))
-        call.steps = self._steps(call, prompts, each, keep, place)
+        call.steps = self._steps(call, prompts, each, keep and by is None, place, by or self.policy)
         return call
 
     def release(self, place: int) -> None:
         """Frees the memory that calls at this place have kept."""
         self._steppers.pop(place, None)
 
-    def _steps(self, call: Continuation, prompts: Sequence[list[int]], each: list[int], keep: bool, place: int) -> Generator[None]:
+    def _steps(
+        self, call: Continuation, prompts: Sequence[list[int]], each: list[int], keep: bool, place: int, by: Speaker
+    ) -> Generator[None]:
         """The work of a call, a yield after every few tokens."""
         job, begin = call.job, [0, *itertools.accumulate(each)]
         chunks = [*self._chunks(prompts, each, job.sampling.max_tokens)]
@@ -114,7 +129,7 @@ class TorchEngine:
             heard = StopStrings(stop, self.policy.decode, self.policy.pad_id) if stop else None
             record, progress = job.record.part(rows), job.progress.part(rows)
             part = DecodeJob(job.sampling, job.uniforms[rows], job.stops, job.limits[rows], record, progress, heard)
-            yield from self._continue(call, prompts[first:last], each[first:last], part, keep and len(chunks) == 1, place)
+            yield from self._continue(call, prompts[first:last], each[first:last], part, keep and len(chunks) == 1, place, by)
             call.stopped |= set() if heard is None else {rows.start + row for row in heard.rows}
         if not job.record.logp.isfinite().all():
             self._steppers.clear()  # what they keep may be no numbers either
@@ -122,19 +137,25 @@ class TorchEngine:
                             "A smaller learning rate or a tighter gradient norm keeps them.")  # fmt: skip
 
     def _continue(
-        self, call: Continuation, prompts: Sequence[list[int]], each: list[int], job: DecodeJob, keep: bool, place: int
+        self, call: Continuation, prompts: Sequence[list[int]], each: list[int], job: DecodeJob, keep: bool, place: int, by: Speaker
     ) -> Iterator[None]:
         """Continues the rows of some prompts until all have ended."""
-        body, room = self.policy.body, job.sampling.max_tokens
+        room, mixed = job.sampling.max_tokens, isinstance(by, MixedModels)
+        body = by.first.body if isinstance(by, MixedModels) else by.body
         if body is None:
-            yield from sample_stream(Stream(self.policy, prompts, each, room), job)
+            stream = MixedStream(by, prompts, each, room) if isinstance(by, MixedModels) else Stream(by, prompts, each, room)
+            yield from sample_stream(stream, job)
             return
         number: dict[tuple[int, ...], int] = {}
         owner = [number.setdefault(tuple(prompt), len(number)) for prompt, n in zip(prompts, each, strict=True) for _ in range(n)]
-        at_once = max(1, min(len(owner), self.max_rows, self._memory() // self._row_bytes(room)))
+        at_once = max(1, min(len(owner), self.max_rows, self._memory() // (self._row_bytes(room) * (1 + mixed))))
         if keep:
             self.policy.kept = self._kept(body, [len(prompt) - 1 for prompt in number], owner, room)
-        stepper = self._ready(body, list(number), at_once, room, job, self.policy.kept, place)
+        stepper: Stepper
+        if isinstance(by, MixedModels):
+            stepper = MixedStepper(by, list(number), at_once, room, job)
+        else:
+            stepper = self._ready(body, list(number), at_once, room, job, self.policy.kept if keep else None, place)
         call.stepper = stepper
         yield from _converse(stepper, torch.tensor(owner, device=self.policy.device))
         call.stepper = None
@@ -157,11 +178,11 @@ class TorchEngine:
         """A stepper with the weights of now that has read the prompts."""
         positions, dtype = max(map(len, prompts)) + room, self.policy.compute_dtype
         known = self._weights
-        if known is None or known.body is not body or known.dtype != dtype or known.positions < positions:
+        if known is None or not known.serves(body) or known.dtype != dtype or known.positions < positions:
             self._weights = known = Weights(body, positions, dtype)
             self._steppers.clear()
         else:
-            known.refresh()
+            known.refresh(body)
         read = Prompts(known, prompts, kept)
         stepper = self._steppers.pop(place, None)
         if stepper is None or not stepper.fits(read, count, room, job):
