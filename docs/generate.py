@@ -285,7 +285,9 @@ def _usual_task(method: Method) -> str:
     if method.learner == "actor-critic":
         return {"continuous": "gym:Pendulum-v1", "discrete": "gym:CartPole-v1"}[kinds(method)[0]]
     needed = {word for _, part in method.parts() for word in part.needs_of_task}
-    return "gym:CartPole-v1" if method.family == "control" else "rulebook" if "documents" in needed else "reverse"
+    if method.family == "control":
+        return "gym:CartPole-v1"
+    return "rulebook" if "documents" in needed else "reverse+sort" if "several categories" in needed else "reverse"
 
 
 def _link(name: str) -> str:
