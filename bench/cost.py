@@ -37,7 +37,10 @@ def learner(name: str, knobs: dict[str, Any]) -> Any:
     from upslope.runtime.settings import Settings
     from upslope.setting_up import set_up
 
-    bench = set_up(find(name), "reverse", "tiny", Settings(**SETTINGS), f"{ROOT / 'bench' / 'letters.py'}:score", knobs=knobs)
+    method = find(name)
+    needs = {word for _, part in method.parts() for word in part.needs_of_task}
+    task = "rulebook" if "documents" in needs else "reverse+sort" if "several categories" in needs else "reverse"
+    bench = set_up(method, task, "tiny", Settings(**SETTINGS), f"{ROOT / 'bench' / 'letters.py'}:score", knobs=knobs)
     return PolicyGradient(bench.method, bench.policy, bench.rollout, bench.settings, bench.policy.frozen_copy())
 
 

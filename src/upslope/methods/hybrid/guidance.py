@@ -14,7 +14,7 @@ from upslope.types import Paper
 
 SLOWER = (
     " On a CPU grpo learns from what sampling has computed, which is kept of one round of answers only: with further turns the "
-    "forward pass is made again, and a step takes about a quarter longer by sampled token (bench/guided_step.py)."
+    "forward pass is made again, and a step takes a quarter to a third longer by sampled token (bench/guided_step.py)."
 )
 
 ghpo = grpo.derive(
