@@ -230,7 +230,7 @@ def test_scopes_of_slices():
     assert {over: slice_scope(method) for over, method in entropy.items()} == dict.fromkeys(entropy, "sequence")
     assert slice_scope(dhpo.derive(ratio=Hybrid(mix=EntropyMix(over="group", source="current")))) == "group"
     looking_ahead = {name for name, method in catalogue().items() if early_columns(method)}
-    assert looking_ahead == {"bapo", "clip-cov", "kl-cov", "capo", "safe"} and not any(map(early_columns, entropy.values()))
+    assert looking_ahead == {"bapo", "clip-cov", "kl-cov", "capo", "safe", "kto"} and not any(map(early_columns, entropy.values()))
 
 
 # -- as a value ------------------------------------------------------------------------------------------------------------

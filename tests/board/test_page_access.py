@@ -135,14 +135,14 @@ def test_the_list_by_keyboard_alone(page: Page, address: str) -> None:
     page.goto(address + "#/?sort=method")
     expect(page.locator("tr.run")).to_have_count(7)
     order = []
-    for _ in range(12):
+    for _ in range(13):
         page.keyboard.press("Tab")
         order.append(page.evaluate(FOCUSED))
-    assert order[:10] == [
-        "Skip to the content", "upslope board: all runs", "Runs", "Curves", "Rollouts", "Method",
-        "Keyboard shortcuts", "Switch between light and dark", "Filter runs", order[9],
+    assert order[:11] == [
+        "Skip to the content", "upslope board: all runs", "Runs", "Curves", "Rollouts", "Method", "Problems",
+        "Keyboard shortcuts", "Switch between light and dark", "Filter runs", order[10],
     ]  # fmt: skip
-    assert order[9].startswith("Group by") and order[10] == "Tick all listed runs"
+    assert order[10].startswith("Group by") and order[11] == "Tick all listed runs"
     page.keyboard.press("/")
     page.keyboard.type("seed:0 dhpo")
     page.keyboard.press("ArrowDown")

@@ -28,6 +28,8 @@ class AgainstReferences(Ratio):
     weights: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.references, tuple) and isinstance(self.weights, tuple)):
+            raise MethodError(f"AgainstReferences({self.references!r}, {self.weights!r}): both are lists, a weight for each name.")
         if len(self.references) != len(self.weights):
             names = ", ".join(self.references) or "none"
             raise MethodError(f"AgainstReferences has the references {names} and {len(self.weights)} weights; give each one.")
