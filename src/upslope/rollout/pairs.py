@@ -99,8 +99,7 @@ class LabelRollout(TextRollout):
                 single.append(JudgedAnswer(problem, problem.model_input, text, CHOSEN if wanted else REJECTED, len(single)))
             else:
                 single += [each._replace(group=len(single) + place) for place, each in enumerate(contests(self.task, [problem]))]
-        others = [each for each in single if each.prompt != single[0].prompt]
-        if self.mismatched and others:
+        if self.mismatched and any(each.prompt != single[0].prompt for each in single):
             single += _under_other_prompts(single)
         return judged_rows(self.policy, single, attempt)
 

@@ -29,9 +29,14 @@ def answer_score(batch: Batch, branches: tuple[Branch, ...], unit: Unit) -> Tens
     return (branch.log * batch.sampled).sum(1) if unit == "sum" else batch.row_mean(branch.log)
 
 
+def log_likelihood(batch: Batch) -> Tensor:
+    """The current policy's log-likelihood of each answer ``[N]``, to be looked at: without gradient."""
+    return (finite_logp(batch).detach() * batch.sampled).sum(1)
+
+
 def contest_notes(batch: Batch, contests: Contests, margin: Tensor) -> Notes:
     """What every preference loss shows: the margin, whether it is on the right side, and the log-likelihood of both sides."""
-    logp = (finite_logp(batch).detach() * batch.sampled).sum(1)
+    logp = log_likelihood(batch)
     return {
         "margin": contests.per_winner(margin.detach()),
         "preferred": contests.per_winner((margin.detach() > 0).to(margin.dtype)),
@@ -143,7 +148,7 @@ class SquaredTarget(Surrogate):
 
     def __call__(self, batch: Batch, branches: tuple[Branch, ...]) -> tuple[Tensor, Notes]:
         score, advantage = answer_score(batch, branches, self.unit), batch.row_mean(advantage_of(batch)).detach()
-        logp = (finite_logp(batch).detach() * batch.sampled).sum(1)
+        logp = log_likelihood(batch)
         there, none = batch.lengths() > 0, torch.full_like(score, torch.nan)
         notes = {
             "logp_chosen": torch.where(there & (advantage > 0), logp, none),
@@ -201,7 +206,7 @@ class UnpairedSigmoid(Surrogate):
         wanted, unwanted = advantage > 0, advantage < 0
         loss = torch.where(wanted, self.desirable * (-beyond).sigmoid(), 0.0)
         loss = torch.where(unwanted, self.undesirable * beyond.sigmoid(), loss)
-        logp = (finite_logp(batch).detach() * batch.sampled).sum(1)
+        logp = log_likelihood(batch)
         notes = {
             "threshold": torch.where(wanted | unwanted, batch.prepared[self], torch.nan),
             "logp_chosen": torch.where(wanted, logp, torch.nan),
