@@ -101,6 +101,14 @@ def test_kto_equals_liger():
     assert_equals(kto, batch, theirs)
 
 
+@pytest.mark.parametrize("side", [1, -1])
+def test_kto_learns_from_one_kind_alone(side: int):
+    """Without mismatched rows the threshold is 0: wanted answers get likelier, unwanted ones less."""
+    batch = random_batch(14, groups=4, samples=1).replace(label={"side": torch.full((4,), side)})
+    found = gradient(kto, batch)
+    assert found.finite() and bool((side * found.logp[batch.sampled > 0] < 0).all())
+
+
 @pytest.mark.checks("oracle", "ipo", by="hand-worked numbers")
 def test_ipo_by_hand():
     """Winner moved by 2 over two tokens, loser by -1 over one: difference 3, target 1/(2 · 0.25) = 2, loss 1; means 1 and -1."""
