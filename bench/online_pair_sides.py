@@ -1,6 +1,6 @@
 """The two sides of a row of online DPO: this library's learner, and TRL's ``OnlineDPOTrainer``.
 
-Both sample two answers to each prompt, let a reward say which is better, compute both models' log-probabilities of the two, and take
+Both sample two answers to each prompt, let a reward say which is better, compute both models' log-probabilities, and take
 one update of DPO's loss with fused AdamW.
 """
 

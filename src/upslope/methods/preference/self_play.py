@@ -77,13 +77,13 @@ nash_md = reinforce.derive(
     paper=Paper("Nash Learning from Human Feedback", arxiv="2312.00886", year=2023),
     differs="an answer is rewarded for beating one drawn from the policy mixed with where the run began",
     formula=r"L = mean of -(P(y ≻ y') - ½) log π(y) + β Σ_t sg(log π/π_start) log π(y_t),   y' ~ π^(1-a) π_start^a token by token",
-    use_when="preferences may go round, the last policy is what counts, and the likelihood of rejected answers should not be pushed",
+    use_when="preferences may go round, the last policy is what counts, and rejected answers should not be pushed down",
     data=(Opponents(share=0.5), Compared(pays=True)),
     filter=OnlyFresh(),
     advantage=RawReward(baseline=0.5),
     regularize=ReferenceKL(weight=0.1, estimator="k2", limit=float("inf")),
     notes="data.0.share is a, regularize.weight is β. An opponent that leans on the start pulls the policy towards what beats the "
-    "start, so the last policy is near the Nash policy of the game with a KL term only where a is small beside β: on rock, scissors, "
+    "start, so the last policy is near the Nash policy of the game with a KL term only where a is small: on rock, scissors, "
     "paper from 0.8, 0.1, 0.1 exact gradients end with an exploitability of 0.18 at a = 0.5, β = 0.1 and of 0.026 at a = β = 0.03. "
     "a = 0 is self-play, a = 1 play against the start. Each answer costs a second one, the opponent's, which nobody learns from.",
 )
