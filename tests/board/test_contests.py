@@ -141,10 +141,10 @@ def test_whatever_stands_in_a_record_is_answered(tmp_path: Path):
     odd: list[Any] = [None, 3, "x", [], {}, True, 1e999, "\ud800", {"win_rate": "x", "beats_best": []}, {"margin": 10**400}]
     run = write_run(tmp_path / "a")
     for place, value in enumerate(odd):
-        names = ("row", "response", "side", "compared", "noted", "kept", "advantage", "node")
+        names = ("row", "response", "side", "compared", "noted", "kept", "advantage", "search")
         samples = [dict.fromkeys(names, value)] * 2
-        group = {"group": value, "prompt": value, "answer": value, "size": value, "tree": value, "samples": samples}
-        write_rollout(run, place + 1, json.dumps({"groups": [group], "judged": value}).encode())
+        group = {"group": value, "prompt": value, "answer": value, "size": value, "samples": samples}
+        write_rollout(run, place + 1, json.dumps({"groups": [group], "judged": value, "trees": value}).encode())
     (run / VERDICTS).write_text(json.dumps(odd) + "\n")
     for place in range(len(odd)):
         assert len(asked(tmp_path, step=place + 1)["contests"]) == 1

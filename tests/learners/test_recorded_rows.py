@@ -145,3 +145,25 @@ def test_what_the_policy_was_asked_as_a_judge_is_recorded():
     record, _ = rollout_record(traced(rows.replace(aside={"further": further})), spell, 1)
     assert record["judged"] == [{"asked": f"which? {number}", "said": "A"} for number in range(module.JUDGED)]
     assert "judged" not in rollout_record(traced(rows), spell, 1)[0]
+
+
+def test_the_trees_that_recorded_rows_stand_in_are_recorded_whole():
+    """Six trees of two groups each; only trees of recorded groups are there, with nodes of groups that are not."""
+    rows = step(groups=12, samples=2)
+    notes = [
+        {
+            "prompt": f"p{row // 4}",
+            "response": f"r{row}",
+            "search": {"tree": row // 4, "path": [row % 4], "visits": 1, "value": None},
+        }
+        for row in range(rows.rows)
+    ]
+    record, _ = rollout_record(traced(rows.replace(info=notes)), spell, 1)
+    recorded = {sample["search"]["tree"] for group in record["groups"] for sample in group["samples"]}
+    assert {tree["tree"] for tree in record["trees"]} == recorded and len(record["groups"]) == GROUPS
+    for tree in record["trees"]:
+        first = 4 * tree["tree"]
+        assert tree["prompt"] == f"p{tree['tree']}" and [node["text"] for node in tree["nodes"]] == [
+            f"r{first + n}" for n in range(4)
+        ]
+    assert "trees" not in rollout_record(traced(step()), spell, 1)[0]

@@ -50,7 +50,7 @@ def contests(root: Path, parts: tuple[str, ...], step: int | None) -> JsonDict:
         "step": at,
         "contests": [_contest(group, own, known) for group, own in zip(groups, found, strict=False)],
         "contests_in_all": len(groups),
-        "trees": search_trees.trees(record.get("groups", [])),
+        "trees": search_trees.trees(record),
         "judged": _judged(record.get("judged")),
     }
 

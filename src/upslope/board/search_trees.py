@@ -1,9 +1,8 @@
 """The trees of a search, for the page, from what recorded rows say of their nodes.
 
-A row found by search has a note ``node``: ``{"path": [0, 2, 1], "visits": 5, "value": 0.4}``, the places of its node and of the
-nodes above it among their siblings, how often the search went through it, and what it then was worth. Rows of one problem are of
-one tree, unless ``node["tree"]`` names it. A group may have the whole tree in a note ``tree``: a list of such nodes, each with its
-``text``.
+A row found by search has a note ``search``: ``{"tree": 0, "path": [0, 2, 1], "visits": 5, "value": 0.4}``: a number for its tree,
+the places of its node and of those above it among their siblings, how often the search went through it, and what it found it worth
+(nothing where it is not known). A recorded step has in ``trees`` all nodes of the trees of its groups, each with its ``text``.
 """
 
 from __future__ import annotations
@@ -19,28 +18,31 @@ LONGEST = 400
 Path = tuple[int, ...]
 
 
-def trees(groups: list[JsonDict]) -> list[JsonDict]:
+def trees(record: JsonDict) -> list[JsonDict]:
     """Each tree with its nodes from the top, every node before those below it; what is above a node and unknown is there too."""
-    found: dict[str, dict[Path, JsonDict]] = {}
-    prompts: dict[str, str] = {}
-    for group in groups:
-        prompt = _text(group.get("prompt"))
-        for table, said in _nodes(group):
-            path = _path(table.get("path"))
-            if path is None:
-                continue
-            name = str(table.get("tree", prompt))[:LONGEST]
-            prompts.setdefault(name, prompt)
-            own = found.setdefault(name, {})
-            own[path] = own.get(path, {}) | {key: value for key, value in _node(table, said).items() if value not in (None, "")}
-    return [{"prompt": prompts[name], **_tree(nodes)} for name, nodes in list(found.items())[:MOST_TREES]]
+    found: dict[tuple[str, str], dict[Path, JsonDict]] = {}
+    for prompt, table, sample in _told(record):
+        path = _path(table.get("path"))
+        if path is not None:
+            own = found.setdefault((prompt, str(table.get("tree"))[:LONGEST]), {})
+            own[path] = own.get(path, {}) | {key: value for key, value in _node(table, sample).items() if value not in (None, "")}
+    return [{"prompt": prompt, **_tree(nodes)} for (prompt, _), nodes in list(found.items())[:MOST_TREES]]
 
 
-def _nodes(group: JsonDict) -> list[tuple[JsonDict, JsonDict]]:
-    """What is said of nodes, and by which sample."""
-    whole = group.get("tree")
-    told = [(each, {}) for each in whole if isinstance(each, dict)] if isinstance(whole, list) else []
-    return told + [(node, sample) for sample in group["samples"] if isinstance(node := sample.get("node"), dict)]
+def _told(record: JsonDict) -> list[tuple[str, JsonDict, JsonDict]]:
+    """What is said of nodes: the prompt of its tree, the node, and the sample that says it, if one does."""
+    found: list[tuple[str, JsonDict, JsonDict]] = []
+    for tree in _tables(record.get("trees")):
+        found += [(_text(tree.get("prompt")), {"tree": tree.get("tree"), **node}, {}) for node in _tables(tree.get("nodes"))]
+    for group in _tables(record.get("groups")):
+        for sample in _tables(group.get("samples")):
+            if isinstance(node := sample.get("search"), dict):
+                found.append((_text(group.get("prompt")), node, sample))
+    return found
+
+
+def _tables(value: object) -> list[JsonDict]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _node(table: JsonDict, sample: JsonDict) -> JsonDict:

@@ -19,14 +19,15 @@ GROUPS, SAMPLES, TOKENS = 4, 8, 20_000
 """What is recorded of a step unless all is: so many groups, samples of each, and tokens in all (but always one group)."""
 JUDGED = 8
 """Questions to the policy as its own judge that are recorded of a step."""
+NODES = 400
+"""Nodes of a search tree that are recorded: of the trees that recorded groups stand in."""
 DIGITS = 6
 
-OF_GROUP = ("gate", "chosen", "made_from", "generation", "tree")
-"""Notes of a row that hold for its whole group: what a gate said of it, why its problem was chosen, what that was made from, the
-search tree that its answers stand in."""
-OF_SAMPLE = ("asked", "turn", "role", "hint_level", "node")
+OF_GROUP = ("gate", "chosen", "made_from", "generation")
+"""Notes of a row that hold for its whole group: what a gate said of it, why its problem was chosen, what that was made from."""
+OF_SAMPLE = ("asked", "turn", "role", "hint_level", "search")
 """Notes of a row sampled in a further turn: the prompt it was sampled in, the context it was learned in, its hint; and of one
-found by search its node in the tree: ``{"path": [0, 2], "visits": 5, "value": 0.4}``."""
+found by search its node: ``{"tree": 0, "path": [0, 2], "visits": 5, "value": 0.4}``."""
 COMPARED = ("win_rate", "win_rate_with_self", "beats_best", "beats_worst")
 """Columns of ``signal`` in which a row carries its chances against the other answers of its group."""
 
@@ -79,6 +80,8 @@ def rollout_record(traced: TracedStep, spell: Spell, step: int, everything: bool
     }
     if judged := _judged(traced):
         record["judged"] = judged
+    if trees := _trees(traced, chosen):
+        record["trees"] = trees
     values = {"most_clipped": "clipped", "highest_advantage": "advantage", "longest": "length"}
     look: JsonDict = {"step": step}
     for name, best in extremes.items():
@@ -97,6 +100,23 @@ def _judged(traced: TracedStep) -> list[JsonDict]:
     further = traced.sampled.aside.get("further")
     notes = [] if further is None else [note for note in further.info if note.get("role") == "judge"]
     return [{"asked": note.get("asked", ""), "said": note.get("response", "")} for note in notes[:JUDGED]]
+
+
+def _trees(traced: TracedStep, chosen: dict[int, list[_Row]]) -> list[JsonDict]:
+    """The search trees that the recorded rows stand in: where each node is, what was said there, and what the search found."""
+    found: dict[tuple[str, Any], list[JsonDict]] = {}
+    for row in (row for members in chosen.values() for row in members):
+        info = (traced.learned if row.kept else traced.sampled).info
+        if row.place < len(info) and "search" in info[row.place]:
+            found.setdefault(_tree_key(info[row.place]), [])
+    for note in traced.sampled.info if found else ():
+        if "search" in note and len(nodes := found.get(_tree_key(note), [None] * NODES)) < NODES:
+            nodes.append({**note["search"], "text": note.get("response", "")})
+    return [{"prompt": prompt, "tree": tree, "nodes": nodes} for (prompt, tree), nodes in found.items()]
+
+
+def _tree_key(note: JsonDict) -> tuple[str, Any]:
+    return note.get("prompt", ""), note["search"].get("tree")
 
 
 def _some(groups: dict[int, list[_Row]], constant: list[int], extremes: list[_Row]) -> dict[int, list[_Row]]:

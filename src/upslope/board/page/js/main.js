@@ -13,6 +13,7 @@ const VIEWS = {
   curves: { title: "Curves", load: () => import("./curves.js") },
   rollouts: { title: "Rollouts", load: () => import("./rollouts.js") },
   problems: { title: "Problems", load: () => import("./problems.js") },
+  preferences: { title: "Preferences", load: () => import("./preferences.js") },
   method: { title: "Method", load: () => import("./method.js") },
   start: { title: "New run", load: () => import("./start.js") },
 };
