@@ -104,14 +104,14 @@ def test_the_list_by_keyboard_alone(page: Page, address: str) -> None:
     page.goto(address + "#/?sort=method")
     expect(page.locator("tr.run")).to_have_count(7)
     order = []
-    for _ in range(13):
+    for _ in range(14):
         page.keyboard.press("Tab")
         order.append(page.evaluate(FOCUSED))
-    assert order[:11] == [
-        "Skip to the content", "upslope board: all runs", "Runs", "Curves", "Rollouts", "Method", "Problems",
-        "Keyboard shortcuts", "Switch between light and dark", "Filter runs", order[10],
+    assert order[:12] == [
+        "Skip to the content", "upslope board: all runs", "Runs", "Curves", "Rollouts", "Method", "Problems", "Preferences",
+        "Keyboard shortcuts", "Switch between light and dark", "Filter runs", order[11],
     ]  # fmt: skip
-    assert order[10].startswith("Group by") and order[11] == "Tick all listed runs"
+    assert order[11].startswith("Group by") and order[12] == "Tick all listed runs"
     page.keyboard.press("/")
     page.keyboard.type("seed:0 dhpo")
     page.keyboard.press("ArrowDown")

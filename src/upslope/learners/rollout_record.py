@@ -110,7 +110,8 @@ def _trees(traced: TracedStep, chosen: dict[int, list[_Row]]) -> list[JsonDict]:
         if row.place < len(info) and "search" in info[row.place]:
             found.setdefault(_tree_key(info[row.place]), [])
     for note in traced.sampled.info if found else ():
-        if "search" in note and len(nodes := found.get(_tree_key(note), [None] * NODES)) < NODES:
+        nodes = found.get(_tree_key(note)) if "search" in note else None
+        if nodes is not None and len(nodes) < NODES:
             nodes.append({**note["search"], "text": note.get("response", "")})
     return [{"prompt": prompt, "tree": tree, "nodes": nodes} for (prompt, tree), nodes in found.items()]
 

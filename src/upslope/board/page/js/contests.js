@@ -1,7 +1,7 @@
 // A contest: its answers side by side with the place where they part, and the matrix of chances between them.
 
 import { h } from "./dom.js";
-import { count, number, plural } from "./format.js";
+import { number, plural } from "./format.js";
 import { link } from "./router.js";
 import { visible } from "./tokens.js";
 
@@ -121,7 +121,7 @@ export function judgeCard(judged) {
   return h(
     "article",
     { class: "card contest", "data-judge": true },
-    h("h3", {}, `What the judge was asked, ${count(judged.length)} of it`),
+    h("h3", {}, `${plural(judged.length, "question")} to the judge`),
     judged.map(({ asked, said: answer }) => h("div", { class: "asked" }, said("asked", asked), said("said", answer))),
   );
 }

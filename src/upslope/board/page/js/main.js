@@ -53,8 +53,10 @@ async function open() {
 function mark(view) {
   document.title = `${VIEWS[view]?.title ?? "Not found"} · upslope board`;
   for (const anchor of document.querySelectorAll("nav a")) {
-    if (anchor.dataset.view === view) anchor.setAttribute("aria-current", "page");
-    else anchor.removeAttribute("aria-current");
+    if (anchor.dataset.view === view) {
+      anchor.setAttribute("aria-current", "page");
+      anchor.scrollIntoView({ block: "nearest", inline: "nearest" }); // a phone has not room for all of them
+    } else anchor.removeAttribute("aria-current");
   }
 }
 
