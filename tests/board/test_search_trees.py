@@ -19,7 +19,7 @@ def sample(
 
 def test_nodes_of_several_groups_are_one_tree_from_the_top():
     """The root has two children; the second was opened, and its first child won against its second."""
-    opened = [sample([1, 0], "ba", 4, 1.0, advantage=0.8) | {"row": 7}, sample([1, 1], "bb", 1, 0.0, advantage=-0.8)]
+    opened = [sample([1, 0], "b, a", 4, 1.0, advantage=0.8) | {"row": 7}, sample([1, 1], "bb", 1, 0.0, advantage=-0.8)]
     groups = [
         {"prompt": "p", "samples": [sample([0], "a", 3, 0.25), sample([1], "b", 6, 0.5)]},
         {"prompt": "p", "samples": opened},
@@ -31,8 +31,8 @@ def test_nodes_of_several_groups_are_one_tree_from_the_top():
         ([], "", None, None, None),
         ([0], "a", 3, 0.25, None),
         ([1], "b", 6, 0.5, None),
-        ([1, 0], "ba", 4, 1.0, 1),
-        ([1, 1], "bb", 1, 0.0, -1),
+        ([1, 0], ", a", 4, 1.0, 1),
+        ([1, 1], "b", 1, 0.0, -1),
     ]
     assert first["nodes"][3]["row"] == 7
     assert [each["path"] for each in second["nodes"]] == [[], [2], [2, 0]], "those above are there, unknown"
@@ -46,7 +46,15 @@ def test_nodes_without_a_recorded_row_come_from_the_list_of_the_whole_tree():
     }
     (found,) = trees(record)
     told = [(each["path"], each["text"], each["visits"], each["value"], each["side"]) for each in found["nodes"]]
-    assert told == [([], "", None, None, None), ([0], "a", 5, 0.5, None), ([0, 0], "aa", 2, 1.0, 1), ([1], "b", 2, None, None)]
+    assert told == [([], "", None, None, None), ([0], "a", 5, 0.5, None), ([0, 0], "a", 2, 1.0, 1), ([1], "b", 2, None, None)]
+
+
+def test_a_node_shows_what_it_adds_to_the_one_above_it():
+    """However much stands before it: texts are cut behind that."""
+    long = "x" * 5000
+    nodes = [node([0], text=long), node([0, 0], text=f"{long}yes"), node([0, 1], text="other"), node([1, 0], text="ab")]
+    (found,) = trees({"trees": [{"prompt": "p", "tree": 0, "nodes": nodes}]})
+    assert [each["text"] for each in found["nodes"]] == ["", long[:LONGEST], "yes", "other", "", "ab"]
 
 
 def test_trees_of_one_prompt_are_told_apart_by_their_number():

@@ -48,7 +48,7 @@ def _tables(value: object) -> list[JsonDict]:
 def _node(table: JsonDict, sample: JsonDict) -> JsonDict:
     advantage = number(sample.get("advantage"))
     return {
-        "text": _text(table.get("text")) or _text(sample.get("response")),
+        "text": _whole(table.get("text")) or _whole(sample.get("response")),
         "visits": number(table.get("visits")),
         "value": number(table.get("value")),
         "side": None if not advantage else 1 if advantage > 0 else -1,
@@ -60,10 +60,18 @@ def _tree(nodes: dict[Path, JsonDict]) -> JsonDict:
     above = {path[:length] for path in nodes for length in range(len(path))}
     whole = sorted(above | set(nodes))
     empty = {"text": "", "visits": None, "value": None, "side": None, "row": None}
-    return {
-        "nodes": [{"path": list(path), **empty, **nodes.get(path, {})} for path in whole[:MOST_NODES]],
-        "nodes_in_all": len(whole),
-    }
+    shown = [{"path": list(path), **empty, **nodes.get(path, {}), "text": _step(nodes, path)} for path in whole[:MOST_NODES]]
+    return {"nodes": shown, "nodes_in_all": len(whole)}
+
+
+def _step(nodes: dict[Path, JsonDict], path: Path) -> str:
+    """What a node adds to the text of the one above it, which an answer as far as this node begins with."""
+    said, above = (nodes.get(place, {}).get("text", "") for place in (path, path[:-1]))
+    return _text(said.removeprefix(above) if len(said) > len(above) else said)
+
+
+def _whole(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _path(value: object) -> Path | None:
