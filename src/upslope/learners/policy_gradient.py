@@ -108,7 +108,7 @@ class PolicyGradient:
         rows, trace, found = self._learn_from(method, rows, step, sampled)
         metrics = (component_metrics(rows) if rows.rows else {}) | metrics | found
         self.last = rows if rows.rows else None
-        self.traced = TracedStep(sampled, rows, trace.columns) if trace else None
+        self.traced = TracedStep(sampled, rows, trace.columns, trace.noted) if trace else None
         remembered = with_advantage(sampled, rows)
         for path, part in _stateful(method):
             learned = rows if isinstance(part, Data) else remembered

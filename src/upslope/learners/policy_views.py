@@ -35,6 +35,8 @@ class PolicyViews:
 
     def evaluate(self, method: Method, policy: Policy, rows: Trajectories, needs: frozenset[str]) -> View:
         """Columns of one slice, with gradient where it is enabled."""
+        if rows.reference and not estimator.pulled_to_references(method):
+            rows = rows.replace(reference={})  # compared only: rounding does no harm, and what sampling computed may be used again
         return policy.evaluate(rows, needs, **self.options(method, needs))
 
     @staticmethod
