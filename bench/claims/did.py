@@ -60,7 +60,7 @@ CLAIM = Claim(
     rejected one from all of them and any other as chosen, as the theorem has it: the same minimum, with more noise.""",
     variants={
         "online-dpo": Variant("online-dpo", SAME),
-        DRAWN: Variant("did", {**SAME, "advantage.scale": SCALE, "advantage.pair": "drawn"}),
+        DRAWN: Variant("did", {**SAME, "advantage.scale": SCALE, "advantage.rejected": "drawn"}),
         "did": Variant("did", {**SAME, "advantage.scale": SCALE}),
     },
     bed=TableBed(TiltedArms(), contexts=16, vocabulary=16, known=KNOWN),

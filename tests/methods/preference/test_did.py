@@ -61,7 +61,7 @@ def test_put_back_it_is_dpo_and_with_certain_verdicts_online_dpo():
 def test_two_answers_drawn_with_certainty_are_online_dpo():
     batch = random_batch(9, groups=6, samples=2)
     batch = batch.replace(reward=torch.arange(12, dtype=torch.float64) % 2)
-    drawn = did.with_knobs({"advantage.scale": 0.0, "advantage.pair": "drawn"})
+    drawn = did.with_knobs({"advantage.scale": 0.0, "advantage.rejected": "drawn"})
     assert_same(gradient(drawn, batch), gradient(online, batch), exact=True)
 
 
@@ -74,7 +74,7 @@ def test_rejected_answers_are_drawn_by_their_weight():
         reward=torch.tensor([0.0, 1.0, 1.5], dtype=torch.float64).repeat(groups),
         key=decision_keys(torch.arange(3 * groups) * 7919 + 3, 2),
     )
-    sides = InformationPair(scale=1.0, pair="drawn", entropy=False)(batch)[:, 0].view(groups, 3)
+    sides = InformationPair(scale=1.0, rejected="drawn", entropy=False)(batch)[:, 0].view(groups, 3)
     assert sides.sum(1).abs().max() == 0 and sides.abs().sum(1).eq(2).all()
     found = Counter(zip(sides.argmax(1).tolist(), sides.argmin(1).tolist(), strict=True))
     weight = [math.exp(-reward) for reward in (0.0, 1.0, 1.5)]

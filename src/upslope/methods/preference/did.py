@@ -20,7 +20,7 @@ did = online_dpo.derive(
     advantage=InformationPair(),
     notes="A theory of what DPO learns, made a method. Its theorem draws chosen answers from the start and rejected ones from "
     "π_l; only their odds matter, so the policy's own samples do, and the two that are furthest apart, with the chance of who "
-    "is rejected as an expectation. advantage.pair=drawn draws the rejected answer of the whole group instead. The target of "
+    "is rejected as an expectation. advantage.rejected=drawn draws the rejected answer of the whole group instead. The target of "
     "rewards and scale = 0.5 (a target of temperature 0.05 with β = 0.1) are ours. The entropy is estimated from the group's "
     "samples (32 in the paper, --samples-per-task) among those of the same length; how the paper matches lengths is inferred. "
     "Its projected variant (DPO-PG), which takes from the gradient what would lower the chosen answers' likelihood, is not "

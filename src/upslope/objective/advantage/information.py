@@ -31,7 +31,7 @@ class InformationPair(Advantage):
 
     Fields:
         scale: of the reward. A smaller one rejects the worse answer more surely and has a sharper target; 0 always rejects it.
-        pair: ``"extremes"`` takes the answers that earned most and least; the better one wins with the chance above, as an
+        rejected: ``"worst"`` takes the answers that earned most and least; the better one wins with the chance above, as an
             expectation. ``"drawn"`` draws the rejected answer of the group by :math:`e^{-R/scale}` and any other as
             chosen: the same minimiser, with far more noise, also in groups in which all earned the same.
         entropy: report the entropy, which needs the start's log-likelihoods of all answers, not only of the two.
@@ -40,18 +40,18 @@ class InformationPair(Advantage):
     ranges: ClassVar = {"scale": "[0, inf)"}
 
     scale: float = 0.5
-    pair: Literal["extremes", "drawn"] = "extremes"
+    rejected: Literal["worst", "drawn"] = "worst"
     entropy: bool = True
 
     def needs(self) -> frozenset[str]:
-        drawn = {"key"} if self.pair == "drawn" else set()
+        drawn = {"key"} if self.rejected == "drawn" else set()
         return frozenset({"group", *drawn, *({"reference.start.logp"} if self.entropy else ())})
 
     def __call__(self, batch: Batch) -> Tensor:
         there = batch.lengths() > 0
-        return batch.per_decision(self._drawn(batch, there) if self.pair == "drawn" else self._extremes(batch, there))
+        return batch.per_decision(self._drawn(batch, there) if self.rejected == "drawn" else self._best_and_worst(batch, there))
 
-    def _extremes(self, batch: Batch, there: Tensor) -> Tensor:
+    def _best_and_worst(self, batch: Batch, there: Tensor) -> Tensor:
         reward = batch.reward.to(batch.sampled.dtype)
         best, worst = first_of_group(batch, reward, there, "amax"), first_of_group(batch, reward, there, "amin")
         apart = group_extreme(batch, reward, there, "amax") - group_extreme(batch, reward, there, "amin")
