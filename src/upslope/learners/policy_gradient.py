@@ -134,13 +134,15 @@ class PolicyGradient:
             sampled: All that were sampled, filtered out or not.
         """
         groups = torch.unique(torch.cat([sampled.group, rows.group]))
+        told: Metrics = {}
         if rows.rows:
             rows = self.views.before_step(method, rows, self._leaves_proximal(method, rows))
             rows = estimator.annotate(method, rows)
+            told = call(method, method.advantage, method.advantage.metrics, rows) if method.advantage is not None else {}
             rows = rows.keep_rows(estimator.kept(method, rows, late=True))
             rows = self.views.after_filters(method, rows)
         # Where filters leave nothing, other rows may still be learned from (terms), and controllers ask how far the policy is.
-        metrics = self.views.kl_to_start(rows if rows.rows else self.views.compared(method, sampled), method)
+        metrics = told | self.views.kl_to_start(rows if rows.rows else self.views.compared(method, sampled), method)
         trace = TokenTrace(rows) if self.settings.record != "none" and self.rollout.traced else None
         if rows.rows or any(self._aside(term, rows) for _, term in method.terms):
             metrics |= self._learn(method, rows, step, trace, groups)

@@ -10,6 +10,7 @@ import torch
 
 from upslope.errors import Remark
 from upslope.learners.base import Learner, make_learner, needs_start
+from upslope.learners.displacement import DisplacementWatch
 from upslope.learners.nonfinite import NonFinite
 from upslope.learners.signal import SignalWatch
 from upslope.plain_data import JsonDict
@@ -70,6 +71,7 @@ class TrainingLoop:
         self.stop_rule = StopRule(self.settings, {})
         control = run.plan.domain == "control"
         self.signal = SignalWatch(run.plan.method, run.plan.reward, self.settings.samples_per_task, control)
+        self.displacement = DisplacementWatch(run.plan.method)
         self.clock = _Clock(0.0)
         self.evaluated_at = -1
         self.keeps_start = needs_start(run.plan.method, self.settings)
@@ -191,6 +193,7 @@ class TrainingLoop:
         self.folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics, "memory": peak_memory()})
         self._log_samples(step)
         self.signal.say(step, self.folder)
+        self.displacement.say(step, self.folder)
         self.components.record_step(self.folder, self.learner, step, metrics["seconds"])
         self.watcher.stepped(step, metrics)
         if settings.eval_every and step % settings.eval_every == 0 and step < (settings.steps or 0):

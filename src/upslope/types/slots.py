@@ -247,6 +247,10 @@ class Advantage(Part):
         """Further columns that other parts read, such as the ``returns`` a value function learns."""
         return {}
 
+    def metrics(self, rows: Batch) -> Metrics:
+        """What a step reports of it; ``rows`` are those it gave an advantage, before late filters drop some."""
+        return {}
+
 
 class Shape(Part):
     """Rescales ``batch.advantage``, giving a new one. Scope ``step`` runs once, ``update`` at the start of each update."""

@@ -60,6 +60,10 @@ class Contests(NamedTuple):
         total = torch.zeros_like(lowest).index_add(0, self.contest, shifted.exp())
         return torch.where(self.decided, top + torch.where(self.decided, total, 1.0).log(), 0.0)
 
+    def any_row(self, which: Tensor) -> Tensor:
+        """Contests ``[G]`` that have any of these rows ``[N]``."""
+        return _count(which, self.contest, self.groups) > 0
+
     def per_decision(self, value: Tensor, batch: Batch) -> Tensor:
         """A value per contest on every decision of the rows that won or lost it ``[N, T]``; zero elsewhere."""
         taking_part = (self.won | self.lost).unsqueeze(1) & (batch.sampled > 0)

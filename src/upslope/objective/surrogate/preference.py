@@ -45,6 +45,13 @@ def contest_notes(batch: Batch, contests: Contests, margin: Tensor) -> Notes:
     }
 
 
+def logistic_loss(logit: Tensor, sure: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """The loss of each contest ``[G]`` that is won with chance (1 + sure)/2, less so by label smoothing."""
+    chance = (1 + sure) / 2
+    chance = chance * (1 - label_smoothing) + (1 - chance) * label_smoothing
+    return -chance * logsigmoid(logit) - (1 - chance) * logsigmoid(-logit)
+
+
 class PreferenceLoss(Surrogate):
     """A loss of whole contests."""
 
@@ -90,10 +97,7 @@ class SigmoidPreference(PreferenceLoss):
             difference = winner - contests.losers(score)
         else:
             difference = winner - contests.losers_log_sum_exp(self.beta * score) / self.beta
-        logit = self.beta * difference - self.margin
-        chance = (1 + contests.sure) / 2
-        chance = chance * (1 - self.label_smoothing) + (1 - chance) * self.label_smoothing
-        loss = -chance * logsigmoid(logit) - (1 - chance) * logsigmoid(-logit)
+        loss = logistic_loss(self.beta * difference - self.margin, contests.sure, self.label_smoothing)
         return contests.per_decision(loss, batch), contest_notes(batch, contests, difference)
 
 
