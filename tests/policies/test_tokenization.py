@@ -9,7 +9,7 @@ from upslope.cli import main
 from upslope.errors import UserError
 from upslope.policies import load_language_model
 from upslope.policies.tiny import character_tokenizer
-from upslope.policies.tokenization import PLAIN, PromptFormat, PromptLimit, cut_to, encoded, fitting, parse_template
+from upslope.policies.tokenization import PLAIN, PromptFormat, PromptLimit, cut_to, encoded, encoded_lengths, fitting, parse_template
 from upslope.runtime.seeding import uniforms
 from upslope.types import Sampling
 
@@ -162,3 +162,11 @@ def test_a_server_reads_what_the_run_reads(chat_model, tmp_path):
         with pytest.raises(UserError, match="reads no 'nonsense'"):
             refused(["7+7="], 1, Sampling(3, 0), uniforms((1, 3), 0))
     assert served["greedy"] == evaluate(up.load(run.path), EvaluationRequest(k=1))["greedy"]
+
+
+@pytest.mark.parametrize("template", [None, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"])
+def test_lengths_are_those_of_what_is_encoded(template):
+    tokenizer = character_tokenizer("abcdefgl:,123 <>user")
+    tokenizer.chat_template = template
+    prompts = ["abc", "", "a longer one: 123", "élan"]
+    assert encoded_lengths(tokenizer, prompts) == [len(ids) for ids in encoded(tokenizer, prompts)]

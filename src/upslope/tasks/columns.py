@@ -49,6 +49,8 @@ def value_at(row: JsonDict, name: str) -> Any:
     """What a row has in a column, or `ABSENT`."""
     if name in row:
         return row[name]
+    if "." not in name:
+        return ABSENT
     found: Any = row
     for step in name.split("."):
         if not isinstance(found, dict) or step not in found:
@@ -84,7 +86,7 @@ def choose_columns(table: Table, text: str) -> tuple[Columns, str]:
     """
     given, names = parse_columns(text), _names(table)
     for role, name in given.items():
-        if name and name != role and not _has(table, name):
+        if name and name != role and not _has(table, name, names):
             raise TaskError(
                 f"{table.name!r} has no column {name!r} (--columns {role}={name}).{did_you_mean(name, names)} {_list(names)}"
             )
@@ -113,8 +115,8 @@ def _prompt(table: Table, names: Iterable[str]) -> str:
 def _answer(table: Table, prompt: str, names: Iterable[str]) -> str:
     if "answer" in names or prompt == MESSAGES:
         return "answer"
-    labelled = _has(table, "completion")  # then "label" says whether that is wanted
-    found = [name for name in ANSWERS if name != prompt and not (labelled and name == "label") and _has(table, name)]
+    labelled = "completion" in names  # then "label" says whether that is wanted
+    found = [name for name in ANSWERS if name != prompt and not (labelled and name == "label") and _has(table, name, names)]
     if len(found) > 1:
         raise TaskError(f"{table.name!r}: {_either(found)} could be the answer. Say which: --columns answer={found[0]}.")
     return found[0] if found else "answer"
@@ -124,8 +126,8 @@ def _names(table: Table) -> list[str]:
     return list(dict.fromkeys(name for row in table.rows for name in row.values))
 
 
-def _has(table: Table, name: str) -> bool:
-    return any(value_at(row.values, name) is not ABSENT for row in table.rows)
+def _has(table: Table, name: str, names: Iterable[str]) -> bool:
+    return name in names or ("." in name and any(value_at(row.values, name) is not ABSENT for row in table.rows))
 
 
 def _either(names: list[str]) -> str:
