@@ -261,7 +261,7 @@ class TextComponents(Components):
 
         settings = self.settings
         if self.method.scorer is not None:
-            return self._ranked(progress)
+            return self.ranked(None, progress)
         if self.task.choices is not None:
             return self._evaluate_choices()
         engine = self.rollout.engine
@@ -299,15 +299,16 @@ class TextComponents(Components):
         found = evaluate_choices(self.task, self.policy, problems=problems, max_tokens=self.tokens, temperature=temperature)
         return found | {"reward": found["score"]}
 
-    def _ranked(self, progress: Progress | None) -> JsonDict:
-        """How often the reward model that is trained ranks the chosen answers of held-out pairs first."""
+    def ranked(self, problems: int | None, progress: Progress | None = None) -> JsonDict:
+        """Of a reward model: how often it ranks the chosen answers of held-out pairs first."""
         from upslope.policies.reward_model import RewardModel
         from upslope.rollout.ranking import evaluate_ranking
 
         assert self.method.scorer is not None
         head, kind = self.method.scorer
         model = RewardModel(self.policy.name, self.policy, head, kind.scores == "pairs")
-        found = evaluate_ranking(self.task, model, problems=self.settings.eval_problems or 100, progress=progress)
+        problems = problems or self.settings.eval_problems or 100
+        found = evaluate_ranking(self.task, model, problems=problems, progress=progress)
         low, high = found.interval()
         return {"score": found.preferred, "low": low, "high": high, "problems": len(found.wins), "preferred": found.preferred}
 
