@@ -67,7 +67,8 @@ CLAIM = Claim(
     ],
     seeds=5,
     curves={"right": "held-out pairs ranked right"},
-    chosen="""These settings are estimates: one seed (100) was run for a few steps to see that everything runs.""",
+    chosen="""The length of 3 letters, 150 steps and the learning rate were tried once, on seed 100, where bt-rm ended at 0.895 and
+    pair-rm at 0.885 of held-out pairs; what ranking gains was not looked at before.""",
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ REWARD: JsonDict = {
     "action": "append",
     "default": [],
     "metavar": "NAME[*WEIGHT]",
-    "help": "exact, contains, number, boxed, choice, math-verify, json, regex:PATTERN, format:TAGS, length:max=N, repetition, one "
-    "of an installed package, or file.py:function; repeatable, each with a weight behind a *",
+    "help": "exact, contains, number, boxed, choice, math-verify, json, regex:PATTERN, format:TAGS, length:max=N, repetition, "
+    "rm:RUN (a reward model), one of an installed package, or file.py:function; repeatable, each with a weight behind a *",
 }
 TAKE: JsonDict = {
     "action": "append",

@@ -121,6 +121,7 @@ class RewardRun:
         head = scoring_head(folder.table())
         assert head is not None
         policy = from_folder(files.folder, self.path.name)
+        policy.plain = bool(folder.table().get("settings", {}).get("plain", False))
         policy.prompt_format = self.prompt_format()
         policy.add_head(head[0], Head(), 0)
         policy.heads[head[0]].load_state_dict(files.read_tensors(f"head-{head[0]}.safetensors"))
