@@ -68,3 +68,9 @@ def test_what_cannot_be_ranked_is_refused(runs, flags, told, capsys):
 def test_runs_that_answer_nothing_are_refused(runs):
     with pytest.raises(UserError, match="scores answers and writes none"):
         evaluate_best_of(up.load(runs / "rm"), BestOfRequest(4, "exact"))
+
+
+def test_a_comparison_samples_no_reward_model(runs, tmp_path):
+    answer = up.compare([str(runs / "rm"), str(runs / "grpo")], k=2, out=tmp_path / "compared")
+    assert (runs / "grpo" / "samples-at-k.json").is_file() and not (runs / "rm" / "samples-at-k.json").exists()
+    assert answer.failures == ()
