@@ -46,7 +46,8 @@ SMALL = {
 }
 TRAINING = {
     "README.md", "coming-from-sb3-d3rlpy.md", "coming-from-stable-baselines3.md", "coming-from-trl.md", "coming-from-verl.md",
-    "comparing.md", "control.md", "curricula.md", "data.md", "demonstrations.md", "preferences.md", "python.md", "runs.md",
+    "comparing.md", "control.md", "curricula.md", "data.md", "demonstrations.md", "preferences.md", "python.md", "reward-models.md",
+    "runs.md",
     "your-own-method.md",
 }  # fmt: skip
 """Pages whose examples train for several seconds."""

@@ -186,7 +186,8 @@ def test_it_needs_the_columns_it_names_and_no_others(method: Method, more: dict)
 def test_a_ratio_without_the_proximal_policy_is_refused(method: Method):
     batch = batch_for(method, seed=16, groups=2, samples=3).replace(proximal=None)
     reads = any(need.startswith("proximal.") for need in method.advantage.needs())
-    moved = method.ratio.branches() not in ((), ("reference",)) and getattr(method.ratio, "against", "proximal") == "proximal"
+    elsewhere = ((), ("reference",), ("score",))
+    moved = method.ratio.branches() not in elsewhere and getattr(method.ratio, "against", "proximal") == "proximal"
     if reads or moved:
         with pytest.raises(MethodError):
             gradient(method, batch)

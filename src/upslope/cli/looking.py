@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 def evaluate(flags: argparse.Namespace) -> int:
     """Measures a run."""
+    if flags.best_of is not None or flags.by:
+        return _evaluate_best_of(flags)
     if flags.against or flags.judge:
         return _evaluate_against(flags)
     from upslope.api import load
@@ -49,6 +51,22 @@ def _evaluate_against(flags: argparse.Namespace) -> int:
     request = AgainstRequest(flags.against, flags.judge, flags.problems, flags.samples or 1, flags.temperature)
     found = evaluate_against(load(flags.path, flags.trust, checkpoint=flags.checkpoint), request, flags.trust)
     _print(found if flags.json else against_text(found))
+    return 0
+
+
+def _evaluate_best_of(flags: argparse.Namespace) -> int:
+    from upslope.api import load
+    from upslope.report.best_of import BestOfRequest, best_of_text, evaluate_best_of
+
+    if flags.best_of is None or not flags.by:
+        given, lacks = ("--best-of", "--by rm:RUN2, what ranks the answers") if flags.by == "" else ("--by", "--best-of 8")
+        raise UserError(f"{given} goes with {lacks}. Give both.")
+    for name in ("k", "samples", "engine", "against", "judge"):
+        if getattr(flags, name):
+            raise UserError(f"--{name} does not go with --best-of, which ranks answers. Leave one out.")
+    request = BestOfRequest(flags.best_of, flags.by, flags.problems, flags.temperature)
+    found = evaluate_best_of(load(flags.path, flags.trust, checkpoint=flags.checkpoint), request)
+    _print(found if flags.json else best_of_text(found))
     return 0
 
 

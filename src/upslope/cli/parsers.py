@@ -38,8 +38,8 @@ REWARD: JsonDict = {
     "action": "append",
     "default": [],
     "metavar": "NAME[*WEIGHT]",
-    "help": "exact, contains, number, boxed, choice, math-verify, json, regex:PATTERN, format:TAGS, length:max=N, repetition, one "
-    "of an installed package, or file.py:function; repeatable, each with a weight behind a *",
+    "help": "exact, contains, number, boxed, choice, math-verify, json, regex:PATTERN, format:TAGS, length:max=N, repetition, "
+    "rm:RUN (a reward model), one of an installed package, or file.py:function; repeatable, each with a weight behind a *",
 }
 TAKE: JsonDict = {
     "action": "append",
@@ -186,6 +186,8 @@ def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     evaluate.add_argument("--engine", metavar="URL", help="text: the OpenAI-compatible server that answers in the run's place")
     evaluate.add_argument("--against", default="", metavar="RUN2", help="text: its win rate over another run, or over its start")
     evaluate.add_argument("--judge", default="", metavar="WHO", help="goes with --against: who decides, a run or an address")
+    evaluate.add_argument("--best-of", type=whole(1), metavar="N", help="text: how often the first of N ranked answers is right")
+    evaluate.add_argument("--by", default="", metavar="REWARD", help="goes with --best-of: what ranks them, as in rm:runs/rm")
     evaluate.add_argument("--json", action="store_true", help="the same as JSON")
     attempt = command("try", looking.try_out, "talk to the trained model, or watch an episode")
     attempt.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="text: answer this; - reads stdin")

@@ -10,6 +10,7 @@ import numpy as np
 
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
+from upslope.policies.reward_runs import refuse_reward_model
 from upslope.rewards.judging import FAILURES, Judge
 from upslope.rewards.preferences import Contest, compared_by_task
 from upslope.run import Run, load_components
@@ -43,6 +44,8 @@ def evaluate_against(run: Run, asked: AgainstRequest, trust: bool = False) -> Js
     if run.table["domain"] == "control":
         told = f"--against goes with text; {run.table['task']} is an environment"
         raise UserError(f"{told}. 'upslope compare RUN RUN2' has the returns.")
+    for path in (run.path, *(() if asked.other == START else (asked.other,))):
+        refuse_reward_model(path, f"upslope eval {run.path} --against {asked.other}")
     other = None if asked.other == START else Run(_opened(asked.other), trust=trust)
     if other is not None and other.table["domain"] == "control":
         raise UserError(f"--against {asked.other} is a run in an environment, which answers no text. Give one of text.")

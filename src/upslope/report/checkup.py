@@ -12,6 +12,7 @@ import numpy as np
 
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
+from upslope.policies.reward_runs import refuse_reward_model
 from upslope.report.curves import sparkline
 from upslope.report.describe import table
 from upslope.run import Run, load_components
@@ -55,6 +56,10 @@ def evaluate(run: Run, asked: EvaluationRequest) -> JsonDict:
                 raise UserError(f"--{name} goes with text; {run.table['task']} is an environment, which has a return.")
     elif asked.samples is not None and asked.samples < (asked.k or 1):
         raise UserError(f"--samples is {asked.samples}, and pass@{asked.k} needs at least {asked.k} answers per problem.")
+    ranks = not is_control(run) and run.plan.method.scorer is not None
+    for name in ("k", "samples", "temperature", "engine") if ranks else ():
+        if getattr(asked, name) is not None:
+            raise UserError(f"--{name} goes with answers; {run.path} trained a reward model, which ranks pairs. Leave it out.")
     about = {
         "run": str(run.path),
         "checkpoint": run.folder.latest().name,
@@ -68,7 +73,8 @@ def evaluate(run: Run, asked: EvaluationRequest) -> JsonDict:
             return about | {"engine": asked.engine} | _measure_served(run, asked, progress)
         with _loaded(run) as components:
             about["checkpoint"] = (run.checkpoint or run.folder.latest()).name
-            return about | (_measure_control if is_control(run) else _measure_policy)(components, asked, progress)
+            measure = _measure_control if is_control(run) else _measure_ranking if ranks else _measure_policy
+            return about | measure(components, asked, progress)
 
 
 def _measure_policy(components: Components, asked: EvaluationRequest, progress: Callable[..., None]) -> JsonDict:
@@ -78,6 +84,12 @@ def _measure_policy(components: Components, asked: EvaluationRequest, progress: 
     return _measure_text(
         components.task, answers_of(TorchEngine(components.policy), components.policy), components.settings, asked, progress
     )
+
+
+def _measure_ranking(components: Any, asked: EvaluationRequest, progress: Callable[..., None]) -> JsonDict:
+    """Of a reward model."""
+    found = components.ranked(asked.problems, progress)
+    return {"pairs": found["problems"], "preferred": {name: found[name] for name in ("score", "low", "high")}}
 
 
 def _measure_served(run: Run, asked: EvaluationRequest, progress: Callable[..., None]) -> JsonDict:
@@ -169,6 +181,10 @@ def evaluation_text(found: JsonDict) -> str:
         rest = f"best {found['best']:.1f}, worst {found['worst']:.1f}, spread {found['spread']:.1f}"
         line = f"{name}  {value['score']:.1f}  [{value['low']:.1f}, {value['high']:.1f}]"
         return f"{head}{found['episodes']} episodes\n{line}  {rest}"
+    if "pairs" in found:
+        ((name, value),) = scores
+        line = f"{name}  {value['score']:.3f}  [{value['low']:.3f}, {value['high']:.3f}]  ranked right, the chosen answer first"
+        return f"{head}{found['pairs']} held-out pairs\n{line}"
     how = {"greedy": "one greedy answer each"}
     drawn = f"{found['samples']} answer{'s' if found['samples'] > 1 else ''} each at temperature {found['temperature']:g}"
     rows = [(name, f"{v['score']:.3f}", f"[{v['low']:.3f}, {v['high']:.3f}]", how.get(name, drawn)) for name, v in scores]
@@ -183,6 +199,7 @@ class Speaker:
     """The trained model, ready to answer."""
 
     def __init__(self, run: Run, temperature: float = 0.0, seed: int = 0):
+        refuse_reward_model(run.path, f"upslope try {run.path}")
         self.run, self.temperature, self.seed, self.asked = run, temperature, seed, 0
         with _loaded(run) as components:
             self.components = components

@@ -1,5 +1,6 @@
-"""Rewards by name: one of ours (``exact``, ``number``, ``length:max=200``), one of an installed package, or a function of one's own
-as ``file.py:function``; several of them weighed, ``exact`` and ``length:max=200*0.1``.
+"""Rewards by name: one of ours (``exact``, ``number``, ``length:max=200``), a reward model that a run trained (``rm:runs/rm``), one
+of an installed package, or a function of one's own as ``file.py:function``; several of them weighed, ``exact`` and
+``length:max=200*0.1``.
 
 A reward is called with three lists of text, ``reward(prompts, responses, answers)``, once for all responses of a step, and gives
 a number for each response or a mapping of named lists of numbers with ``"reward"`` among them. Functions that were written for TRL
@@ -15,9 +16,11 @@ from typing import Any
 
 from upslope.errors import did_you_mean
 from upslope.plugins import REWARDS, Plugin, missing, named, plugins
+from upslope.policies.reward_runs import PREFIX
 from upslope.rewards.builtin import Boxed, BuiltIn, Choice, Contains, ExactMatch, Format, Json, Length, Number, Regex, Repetition
 from upslope.rewards.errors import RewardError
 from upslope.rewards.given import GivenReward, combined, labels_of, read_rewards, texts_of
+from upslope.rewards.model_reward import ModelReward
 from upslope.rewards.spec import BUILT_IN, built_in
 from upslope.rewards.user import UserReward, load_user_reward
 from upslope.rewards.verifiers import MathVerify
@@ -73,6 +76,8 @@ def _part(given: GivenReward) -> RewardPart:
 
 
 def _by_name(text: RewardText) -> Reward:
+    if text.name.startswith(PREFIX):
+        return ModelReward(text.name)
     if (ours := built_in(text.name)) is not None:
         return ours
     if text.is_code:
@@ -84,7 +89,7 @@ def _by_name(text: RewardText) -> Reward:
         return _of_package(plugin)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", text.name):
         raise missing(text.name.partition("/")[0], REWARDS, f"{text.name!r} is a reward of a package")
-    known = [*BUILT_IN, *(each.name for each in plugins(REWARDS))]
+    known = [*BUILT_IN, f"{PREFIX}RUN", *(each.name for each in plugins(REWARDS))]
     told = f"no reward named {text.name!r}.{did_you_mean(text.name.partition(':')[0], known)} Rewards are {', '.join(known)}"
     raise RewardError(f"{told}, or a function of yours as my.py:score.")
 
@@ -92,7 +97,7 @@ def _by_name(text: RewardText) -> Reward:
 def plugin_of(spec: str) -> Plugin | None:
     """The entry point of the installed package whose reward a text names; nothing if it names one of ours, a file's, or none."""
     text = RewardText.parse(spec)
-    ours = text.name.partition(":")[0] in BUILT_IN
+    ours = text.name.partition(":")[0] in BUILT_IN or text.name.startswith(PREFIX)
     return named(REWARDS, text.name) if text.name and not ours and ".py" not in text.name else None
 
 

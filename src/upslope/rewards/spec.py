@@ -8,6 +8,7 @@ from typing import Any
 
 from upslope.errors import did_you_mean
 from upslope.fields import hints, problem, shown
+from upslope.policies.reward_runs import PREFIX, RewardRun
 from upslope.rewards.builtin import Boxed, BuiltIn, Choice, Contains, ExactMatch, Format, Json, Length, Number, Regex, Repetition
 from upslope.rewards.errors import RewardError
 from upslope.rewards.verifiers import MathVerify
@@ -42,7 +43,10 @@ def built_in(text: str) -> BuiltIn | MathVerify | None:
 
 
 def from_anywhere(name: str) -> str:
-    """A reward's name as it is right from every folder: the file of a JSON schema by its absolute path."""
+    """A reward's name as it is right from every folder: the file of a JSON schema by its absolute path, a reward model by its run
+    and the digest of its weights."""
+    if name.startswith(PREFIX):
+        return RewardRun.parse(name).kept()
     kind, _, file = name.partition(":schema=")
     return f"{kind}:schema={Path(file).expanduser().absolute()}" if kind == Json.name and file else name
 

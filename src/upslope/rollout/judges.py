@@ -11,10 +11,12 @@ import torch
 
 from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
+from upslope.policies.reward_runs import RewardRun, is_reward_model
 from upslope.policies.trained import is_run, trained_weights
 from upslope.rewards.judging import QUESTION, Judge, Question
 from upslope.rollout.engines.server_answers import ServerAnswers
 from upslope.rollout.engines.torch_engine import TorchEngine
+from upslope.rollout.ranking import RankingJudge
 from upslope.rollout.text_rows import sampled_ids
 from upslope.runtime.http_client import PASSING, ServerError
 from upslope.runtime.seeding import uniforms
@@ -36,13 +38,16 @@ def make_judge(spec: str, most_failures: float, device: str = "cpu") -> Judge:
     """The judge that a text names, tried.
 
     Args:
-        spec: ``policy``, the address of an OpenAI-compatible server, or the folder of a run, of a checkpoint or of a model.
+        spec: ``policy``, the address of an OpenAI-compatible server, or the folder of a run, of a checkpoint or of a model. A run
+            that trained a reward model ranks answers by it.
 
     Raises:
         UserError: if there is no such judge, it cannot be reached, or it answers no questions.
     """
     if spec == POLICY:
         return Judge(POLICY, None, most_failures)
+    if "://" not in spec and is_reward_model(spec):
+        return RankingJudge(spec, RewardRun.parse(spec).load(device))
     return Judge(spec, ServerJudge(spec) if "://" in spec else ModelJudge(_judging_model(spec, device)), most_failures)
 
 

@@ -52,9 +52,7 @@ def evaluate_pairs(
     progress: Callable[[int, int], None] | None = None,
 ) -> PairEvaluation:
     """The policy's log-likelihoods of the two sides of held-out pairs; answers count as a whole, by the sum over their tokens."""
-    # Several pairs may ask the same: here each of them counts, unlike a problem that is answered.
-    drawn = task.sample(problems, split, numpy_generator(seed, "evaluation", split))
-    chosen = list({(problem.id, task.pair(problem)): problem for problem in drawn}.values())
+    chosen = held_out_pairs(task, problems, split, seed)
     if any(problem.wanted is not None for problem in chosen):
         return _evaluate_labels(policy, [problem for problem in chosen if problem.wanted is not None])
     sides: dict[int, list[float]] = {CHOSEN: [], REJECTED: []}
@@ -68,6 +66,12 @@ def evaluate_pairs(
         if progress is not None:
             progress(begin + len(some), len(chosen))
     return PairEvaluation([win(won, lost) for won, lost in zip(sides[CHOSEN], sides[REJECTED], strict=True)])
+
+
+def held_out_pairs(task: TextTask, problems: int, split: Split, seed: int) -> list[Problem]:
+    """Problems with the pairs to be judged on. Several may ask the same: here each counts, unlike a problem that is answered."""
+    drawn = task.sample(problems, split, numpy_generator(seed, "evaluation", split))
+    return list({(problem.id, task.pair(problem)): problem for problem in drawn}.values())
 
 
 def _evaluate_labels(policy: LanguageModel, problems: list[Problem]) -> PairEvaluation:

@@ -11,9 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from upslope.objective.functional.last_decision import last_decision
-from upslope.plain_data import JsonDict, Prompt
+from upslope.plain_data import JsonDict
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.text_inputs import TextInputs
+from upslope.policies.written_rows import left_padded as left_padded
+from upslope.policies.written_rows import token_rows as token_rows
+from upslope.policies.written_rows import written_rows as written_rows
 from upslope.tasks.text import Problem, Scores
 from upslope.types import Completions, Ended, Sampling, Trajectories, View, samples_each
 
@@ -77,14 +80,6 @@ def row_notes(problems: Sequence[Problem], responses: Sequence[str], scores: Sco
     return notes
 
 
-def left_padded(prompts: Sequence[list[int]], pad: int) -> TextInputs:
-    """Prompts as a matrix that ends where each prompt ends."""
-    width = max(map(len, prompts))
-    ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    return TextInputs(ids, mask)
-
-
 def sampled_rows(
     policy: LanguageModel, prompts: list[list[int]], samples: int | Sequence[int], completions: Completions, sampling: Sampling
 ) -> Trajectories:
@@ -117,34 +112,6 @@ def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajecto
     return written_rows(policy, [problem.model_input for problem in problems], [problem.solution for problem in problems]).replace(
         task=torch.tensor([problem.id for problem in problems], dtype=torch.int64, device=policy.device)
     )
-
-
-def written_rows(policy: LanguageModel, prompts: Sequence[Prompt], texts: Sequence[str]) -> Trajectories:
-    """Texts behind prompts, a stop token behind each, as rows that nobody sampled: `behavior` is NaN."""
-    stop = min(policy.stop_ids)
-    answers = [[*policy.tokenizer(text, add_special_tokens=False).input_ids, stop] for text in texts]
-    return token_rows(policy, policy.encode_all(prompts), answers)
-
-
-def token_rows(policy: LanguageModel, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> Trajectories:
-    """Ids behind ids, as rows that nobody sampled."""
-    width = max(map(len, answers))
-    tokens = torch.tensor([answer + [policy.pad_id] * (width - len(answer)) for answer in answers])
-    sampled = torch.tensor([[1.0] * len(answer) + [0.0] * (width - len(answer)) for answer in answers])
-    rows = Trajectories(
-        sampled=sampled,
-        reward=torch.ones(len(answers)),
-        group=torch.arange(len(answers)),
-        task=torch.zeros(len(answers), dtype=torch.int64),
-        behavior=View(torch.full_like(sampled, torch.nan), torch.full_like(sampled, torch.nan)),
-        action=tokens,
-        temperature=torch.ones_like(sampled),
-        ended=(last_decision(sampled) * int(Ended.TERMINATED)).to(torch.int8),
-        bootstrap=torch.zeros_like(sampled),
-        horizon=width,
-        inputs=left_padded(prompts, policy.pad_id),
-    )
-    return rows.to(policy.device)
 
 
 def join_text(batches: list[Trajectories]) -> Trajectories:

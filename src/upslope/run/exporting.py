@@ -17,6 +17,7 @@ from upslope.policies.export import DTYPES, write_adapters, write_model
 from upslope.policies.gguf_file import check_gguf, write_gguf
 from upslope.policies.language_model import ADAPTER_FILE
 from upslope.policies.loading import from_folder
+from upslope.policies.reward_runs import scoring_head
 from upslope.runtime.checkpoint_files import CheckpointReader
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings
@@ -67,6 +68,8 @@ def export_text(run: Run, to: str | Path, wanted: TextExport) -> JsonDict:
             _write_adapters(run, files, dtype, draft, target.absolute())
         else:
             _write_whole(run, files, dtype, wanted.gguf, draft)
+        if (head := scoring_head(run.table)) is not None:  # what makes it a reward model
+            shutil.copyfile(files.folder / f"head-{head[0]}.safetensors", draft / f"head-{head[0]}.safetensors")
         draft.chmod(0o755)
         if target.exists():
             target.rmdir()

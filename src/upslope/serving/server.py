@@ -174,11 +174,13 @@ def load_served(spec: str, device: Device = "auto", threads: int | None = None) 
 
 
 def _found(spec: str) -> LanguageModel:
+    from upslope.policies.reward_runs import refuse_reward_model
     from upslope.rollout.parity_check import load_checked
     from upslope.runtime.run_folder import RunFolder
 
     if not (Path(spec) / "run.toml").is_file():
         return load_checked(spec, 0)
+    refuse_reward_model(spec, f"upslope serve {spec}")
     folder = RunFolder.open(spec)
     if (folder.latest() / "policy.json").is_file():
         raise UserError(f"{spec} trained a controller, not a language model; only language models can be served.")

@@ -19,16 +19,18 @@ from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
 from upslope.rewards import load_reward
 from upslope.rewards.judging import VERDICTS, Judge
+from upslope.rewards.model_reward import reward_models, tells_no_right_answers
 from upslope.rollout.reference_cache import REFERENCES, ReferenceCache
 from upslope.runtime.checkpoint_files import CheckpointWriter
 from upslope.runtime.run_folder import PROBLEMS, RunFolder
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.runtime.settings import Settings
+from upslope.runtime.statistics import bootstrap_interval
 from upslope.runtime.threads import torch_threads
 from upslope.setting_up.base import Components, Progress, pick_device, settled_method
 from upslope.tasks.fixed import fix_problems
 from upslope.tasks.giving import check_given
-from upslope.tasks.text import NoReward, UndecidedReward
+from upslope.tasks.text import NoReward, UndecidedReward, WithReward
 from upslope.types import Method, Network
 
 if TYPE_CHECKING:
@@ -61,6 +63,10 @@ class TextComponents(Components):
         like = underlying_model(model) if isinstance(model, str) else model.like
         if not isinstance(model, str) or is_run(model):  # it is trained already, and otherwise like the model it began with
             settings = dataclasses.replace(settings, warm_start=settings.warm_start or 0.0)
+        if isinstance(model, str):
+            self._check_model(model, method)
+        if method.scorer is not None and settings.watch_kl is None:  # nobody will sample from it
+            settings = dataclasses.replace(settings, watch_kl=False)
         settings = settings.resolved("text", like, max_tokens=task.max_tokens)
         settings = dataclasses.replace(settings, device=pick_device(settings.device, like))
         if settings.device == "cuda":  # its driver takes a second to wake, which the model's code takes to import
@@ -91,10 +97,24 @@ class TextComponents(Components):
         self.rollout = make(TextRollout if self.method.rollout is None else self.method.rollout.build)
         self.stage_rollouts = {stage.name: make(stage.rollout.build) for stage in self.method.stages}
 
+    @staticmethod
+    def _check_model(model: str, method: Method) -> None:
+        """Refuses to train a reward model's trunk to answer: it has unlearned that."""
+        from upslope.policies.reward_runs import is_reward_model
+
+        if method.scorer is None and is_reward_model(model):
+            raise UserError(f"--model {model} is a run that trained a reward model, which writes no answers. Give the model it "
+                            f"began with, and let it score what {method.name} samples: --reward rm:{model}.")  # fmt: skip
+
     def _check_rewarded(self, task: TextTask) -> None:
         """Whether there is a reward for what is sampled; where there is none, the score is another."""
         samples = self.method.rollout is None or self.method.rollout.samples
         self.pairs_judge = any(part.needs_of_task & {"pairs", "labels"} for _, part in self.method.parts())
+        if self.method.scorer is not None:
+            self.score_name = "preferred"
+            return
+        if not isinstance(task, WithReward) and tells_no_right_answers(getattr(task, "reward", None)):
+            self.score_name = "reward"
         if not isinstance(getattr(task, "reward", None), NoReward) or (samples and self.settings.judge):
             return
         if samples:
@@ -126,6 +146,9 @@ class TextComponents(Components):
         if settings.lora:
             policy.add_lora(settings.lora, settings.seed)
         self.give_heads()
+        for reward in reward_models(getattr(task, "reward", None)):
+            reward.device = settings.device
+            reward.check_format(policy.prompt_format)
         return policy
 
     def _rollout_maker(self) -> Callable[[Callable[..., Any]], Any]:
@@ -183,9 +206,12 @@ class TextComponents(Components):
         """What is chosen, and what an audit finds, is said."""
         from upslope.rewards.audit import audit
 
+        if self.method.scorer is not None:  # nothing is answered
+            return given
         if isinstance(getattr(self.task, "reward", None), UndecidedReward):
             given = (self._choose_reward(),)
-        if self.settings.audit == "on" and not isinstance(getattr(self.task, "reward", None), NoReward):
+        paid = getattr(self.task, "reward", None)
+        if self.settings.audit == "on" and not isinstance(paid, NoReward) and not any(reward_models(paid)):
             name = ", ".join(given) or f"of {self.task.name}"
             for remark in audit(self.task).remarks(name):
                 warnings.warn(Remark(remark), stacklevel=2)
@@ -239,6 +265,8 @@ class TextComponents(Components):
         from upslope.rollout.evaluation import evaluate_text
 
         settings = self.settings
+        if self.method.scorer is not None:
+            return self.ranked(None, progress)
         if self.task.choices is not None:
             return self._evaluate_choices()
         engine = self.rollout.engine
@@ -259,8 +287,11 @@ class TextComponents(Components):
             engine=engine if follows else None,
             progress=progress,
         )
-        low, high = found.interval()
         reward = sum(map(sum, found.reward)) / len(found.problems)
+        if self.score_name == "reward":
+            low, high = bootstrap_interval([sum(row) / len(row) for row in found.reward])
+            return {"score": reward, "low": low, "high": high, "problems": len(found.problems), "reward": reward, **apart}
+        low, high = found.interval()
         apart |= {f"score_{name or 'other'}": score for name, score in found.by_category().items()}
         return {"score": found.accuracy, "low": low, "high": high, "problems": len(found.problems), "reward": reward, **apart}
 
@@ -272,6 +303,19 @@ class TextComponents(Components):
         problems, temperature = settings.eval_problems or 100, settings.temperature
         found = evaluate_choices(self.task, self.policy, problems=problems, max_tokens=self.tokens, temperature=temperature)
         return found | {"reward": found["score"]}
+
+    def ranked(self, problems: int | None, progress: Progress | None = None) -> JsonDict:
+        """Of a reward model: how often it ranks the chosen answers of held-out pairs first."""
+        from upslope.policies.reward_model import RewardModel
+        from upslope.rollout.ranking import evaluate_ranking
+
+        assert self.method.scorer is not None
+        head, kind = self.method.scorer
+        model = RewardModel(self.policy.name, self.policy, head, kind.scores == "pairs")
+        problems = problems or self.settings.eval_problems or 100
+        found = evaluate_ranking(self.task, model, problems=problems, progress=progress)
+        low, high = found.interval()
+        return {"score": found.preferred, "low": low, "high": high, "problems": len(found.wins), "preferred": found.preferred}
 
     def _preferred(self, progress: Progress | None) -> JsonDict:
         """How often the policy prefers the chosen answers of held-out pairs."""

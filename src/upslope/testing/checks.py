@@ -144,7 +144,8 @@ def cuts(method: Method, ways: Sequence[str] = CUTS, **more: Any) -> None:
     """How an update is cut into slices changes nothing."""
     batch = batch_for(method, seed=1, groups=3, samples=4, empty_rows=1, **more)
     whole = gradient(method, batch)
-    by_policy = [whole.logp, *(whole.more[name] for name in probes_descended(method))]
+    own = () if method.scorer is None else (method.scorer[0],)  # a reward model learns through its head alone
+    by_policy = [whole.logp, *(whole.more[name] for name in (*probes_descended(method), *own))]
     learns = whole.largest() if method.learner == "actor-critic" else max(float(column.abs().max()) for column in by_policy)
     expect(learns > 0, "its gradient is zero on a batch with every kind of reward")
     for how in ways:

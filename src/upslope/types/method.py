@@ -152,6 +152,11 @@ class Method:
         return tuple((name, model) for name, model in self.models if isinstance(model, Model))
 
     @property
+    def scorer(self) -> tuple[str, Model] | None:
+        """Of a reward model: the head that scores answers, with its name."""
+        return next(((name, model) for name, model in self.heads if model.scores), None)
+
+    @property
     def learned(self) -> tuple[tuple[str, Learned], ...]:
         """Its models with networks of their own, in the order in which an update fits them."""
         own = [(name, model) for name, model in self.models if isinstance(model, Learned)]

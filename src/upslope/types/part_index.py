@@ -24,6 +24,7 @@ HOMES = (
     "upslope.policies.control.networks",
     "upslope.policies.views",
     "upslope.rollout.acting",
+    "upslope.rollout.both_orders",
     "upslope.rollout.categories",
     "upslope.rollout.given",
     "upslope.rollout.pairs",

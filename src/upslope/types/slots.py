@@ -347,6 +347,9 @@ class Model(ModelPart, Regularizer):
 
     lr_scale: float
     """Its learning rate as a multiple of the policy's."""
+    scores: ClassVar[Literal["", "answers", "pairs"]] = ""
+    """What it says at a row's last decision is what the run is for: the worth of the answer, or of the first of two. Such a run
+    is a reward model, judged by how it ranks, and answers nothing."""
 
     def head(self) -> Head:
         return Head()

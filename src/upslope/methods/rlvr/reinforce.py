@@ -29,5 +29,7 @@ rloo = reinforce.derive(
     advantage=GroupBaseline(scale="none", leave_one_out=True),
     ratio=TokenRatio(),
     surrogate=Unclipped(),
-    notes="A group of one has no siblings and is dropped (libraries take the reward itself: advantage.singleton=raw).",
+    notes="A group of one has no siblings and is dropped (libraries take the reward itself: advantage.singleton=raw). For rewards "
+    "of a reward model the paper takes the distance to the start into the reward: "
+    "--set 'advantage=RegularizedReward(beta=0.05, leave_one_out=True)'.",
 )

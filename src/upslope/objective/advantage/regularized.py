@@ -24,12 +24,14 @@ class RegularizedReward(Advantage):
     Fields:
         beta: larger keeps the policy nearer to the reference. At 0 no reference is needed.
         reference: its name.
+        leave_one_out: centre on the siblings only: RLOO with the distance inside the reward.
     """
 
     ranges: ClassVar = {"beta": "[0, inf)"}
 
     beta: float = 0.05
     reference: str = "start"
+    leave_one_out: bool = False
 
     def needs(self) -> frozenset[str]:
         moved = {f"reference.{self.reference}.logp", "proximal.logp"} if self.beta else set()
@@ -39,10 +41,14 @@ class RegularizedReward(Advantage):
         stats = batch.group_stats(batch.reward)
         centred = (batch.reward - stats.mean).masked_fill(stats.constant, 0.0)
         if not self.beta:
-            return batch.per_decision(centred)
+            return batch.per_decision(self._of_siblings(centred, stats.size))
         if batch.proximal is None or self.reference not in batch.reference:
             found = ", ".join(batch.reference) or "no reference"
             raise MethodError(f"RegularizedReward compares with {self.reference!r} before the step; this batch has {found}.")
         gap = batch.proximal.logp - batch.reference[self.reference].logp
         moved = torch.where(gap.isfinite() & (batch.sampled > 0), gap, 0.0).sum(1)
-        return batch.per_decision(centred - self.beta * (moved - batch.group_stats(moved).mean))
+        centred = centred - self.beta * (moved - batch.group_stats(moved).mean)
+        return batch.per_decision(self._of_siblings(centred, stats.size))
+
+    def _of_siblings(self, centred: Tensor, size: Tensor) -> Tensor:
+        return centred * size / (size - 1).clamp_min(1) if self.leave_one_out else centred

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from upslope.errors import Remark, UserError
 from upslope.plan import checked_table
+from upslope.policies.reward_runs import scoring_head
 from upslope.report.compare.cells import Cell, Checked, FindMethod, Question, check, is_comparison, write_question
 from upslope.report.compare.gathering import BUDGET, Field, expand, gather
 from upslope.report.compare.markdown import markdown
@@ -73,7 +74,7 @@ def compare_methods(question: Question, find: FindMethod, options: Options) -> A
             done = [root / cell.folder for cell in cells if (root / cell.folder / "summary.json").is_file()]
             if not done:
                 raise UserError(f"every run failed. The first: {failures[0].why} ({failures[0].log})")
-            text = [path for path in done if checked.score[_task_of(path, cells)] == "accuracy"]
+            text = [path for path in done if checked.score[_task_of(path, cells)] == "accuracy" and _answers(path)]
             k = default_k(question.model) if options.k is None else options.k
             notes = _sampled(text, k, workers, threads, watching)
     told = [f"{name(each.cell)} failed: {each.why} ({each.log})" for each in failures]
@@ -87,7 +88,7 @@ def compare_runs(folders: Sequence[str | Path], options: Options) -> Answer:
     paths = expand(found)
     notes: list[str] = []
     if options.k:
-        done = [path for path, _ in paths if (path / "summary.json").is_file() and _is_text(path)]
+        done = [path for path, _ in paths if (path / "summary.json").is_file() and _answers(path)]
         with Watching(len(done), 0, 1, quiet=options.quiet) as watching:
             notes = _sampled(done, options.k, options.workers or 1, 1, watching)
     field = gather(paths)
@@ -194,10 +195,11 @@ def _is_only_a_report(path: Path) -> bool:
     return (path / "comparison.json").is_file() and not is_comparison(path)
 
 
-def _is_text(path: Path) -> bool:
+def _answers(path: Path) -> bool:
     """Whether it is a run that can be sampled for pass@k; of one that cannot be read `gather` says why it is left out."""
     try:
-        return bool(checked_table(RunFolder.open(path))["domain"] == "text")
+        table = checked_table(RunFolder.open(path))
+        return bool(table["domain"] == "text") and scoring_head(table) is None
     except UserError:
         return False
 
