@@ -166,7 +166,7 @@ def test_a_server_reads_what_the_run_reads(chat_model, tmp_path):
 
 @pytest.mark.parametrize("template", [None, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"])
 def test_lengths_are_those_of_what_is_encoded(template):
-    tokenizer = character_tokenizer("abcdefgl:,123 <>user")
+    tokenizer = character_tokenizer("abcdefgl:,123 <>usr")
     tokenizer.chat_template = template
     prompts = ["abc", "", "a longer one: 123", "élan"]
     assert encoded_lengths(tokenizer, prompts) == [len(ids) for ids in encoded(tokenizer, prompts)]
