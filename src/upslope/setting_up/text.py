@@ -93,7 +93,7 @@ class TextComponents(Components):
     def _check_rewarded(self, task: TextTask) -> None:
         """Whether there is a reward for what is sampled; where there is none, the score is another."""
         samples = self.method.rollout is None or self.method.rollout.samples
-        self.pairs_judge = any(part.needs_of_task & {"pairs", "labels"} for _, part in self.method.parts())
+        self.pairs_judge = any(part.needs_of_task & {"pairs", "labels", "revisions"} for _, part in self.method.parts())
         if not isinstance(getattr(task, "reward", None), NoReward) or (samples and self.settings.judge):
             return
         if samples:
