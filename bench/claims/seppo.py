@@ -60,7 +60,8 @@ CLAIM = Claim(
     ],
     seeds=5,
     curves={"logp_chosen": "log-likelihood of given answers", "learned_too": "pairs learned from on both sides", "loss": "loss"},
-    chosen="""The first setting tried; nothing was varied.""",
+    chosen="""This setting was only seen to run, for four steps of seed 100. With two letters and 60 steps, a pool renewed every 30,
+    seppo alone was seen on seed 0: accuracy rose from 0 to 0.85, and in the steps looked at no pair had the sign -1.""",
 )
 
 if __name__ == "__main__":
