@@ -43,7 +43,7 @@ from upslope.objective.references import Snapshot, Start
 from upslope.objective.reward import StepKL
 from upslope.objective.reward.learned import LearnedSuccess
 from upslope.testing.batches import probes_descended, with_needs
-from upslope.types import Method, Metrics, Offer, Part, Trajectories, View
+from upslope.types import Method, Metrics, Offer, Part, Source, Trajectories, View
 
 Numbers = dict[str, float | str]
 OTHER_TEXTS = {"component": "format", "segment": "window"}
@@ -91,6 +91,8 @@ def numbers(method: Method) -> Numbers:
         further |= bool({"label.category", "label.side"} & method.needs())
         if any(part.provides for part in method.data):  # those compare what answers say
             rows, further = rows.replace(info=[{"response": f"answer {row}"} for row in range(rows.rows)]), True
+        if method.data and method.rollout is not None and not method.rollout.samples:  # what data parts see there nobody sampled
+            rows = rows.replace(label={**rows.label, "source": torch.full_like(rows.group, int(Source.DEMONSTRATED))})
         if probes_descended(method) or further:  # columns beyond those of the fixed steps
             rows = cast(Trajectories, with_needs(rows, method))
         moved, told = _controlled(method, states, rows.progress, metrics)

@@ -21,7 +21,7 @@ class Paid:
         self.task, self.flat, self.name, self.max_tokens = task, set(flat), task.name, 5
         self.rounds, self.always, self.separator, self.answer_class = 0, always, task.separator, task.answer_class
         self.hints, self.guided, self.pair, self.compares = task.hints, task.guided, task.pair, False
-        self.harder, self.easier, self.alike = task.harder, task.easier, task.alike
+        self.harder, self.easier, self.alike, self.revision = task.harder, task.easier, task.alike, task.revision
 
     def sample(self, *arguments):
         return self.task.sample(*arguments)

@@ -84,8 +84,8 @@ def test_what_was_not_sampled_gets_no_gradient(method: Method, more: dict):
 # -- edge cases ------------------------------------------------------------------------------------------------------------
 
 
-LEARNS_FROM_EQUAL_REWARDS = {"ngrpo", "p3o"}
-"""The virtual sample of the first tells a group of failures from nothing; the second counts the KL as part of the reward."""
+LEARNS_FROM_EQUAL_REWARDS = {"ngrpo", "p3o", "f-dpg"}
+"""The virtual sample of the first tells a group of failures from nothing; the others count the KL as part of the reward."""
 
 
 @sampling_method

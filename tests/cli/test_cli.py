@@ -343,11 +343,11 @@ def test_tasks_as_a_table_and_as_json(upslope: Upslope) -> None:
     names = [record["name"] for record in json.loads(out)]
     gives = {record["name"]: record["gives"] for record in json.loads(out)}
     assert (
-        gives["reverse"] == ["answers", "solutions", "hints", "categories", "levels", "pairs", "labels", "variants"]
+        gives["reverse"] == ["answers", "solutions", "hints", "categories", "levels", "pairs", "labels", "revisions", "variants"]
         and gives["FILE.jsonl"] is None
     )
     _, out, _ = upslope("tasks")
-    assert "edcba. (hints, categories, levels, pairs, labels, variants)" in out
+    assert "edcba. (hints, categories, levels, pairs, labels, revisions, variants)" in out
     assert [line.split()[0] for line in out.splitlines()] == names and {"sort", "reverse", "gym:ID"} <= set(names)
 
 

@@ -83,7 +83,7 @@ def test_columns_as_the_user_says(load):
         (
             "promt=question",
             "roles are prompt, answer, split, system, solution, hints, documents, category, difficulty, chosen, rejected, "
-            "completion, label. Did you mean 'prompt'",
+            "completion, label, revisions. Did you mean 'prompt'",
         ),
         ("prompt=question,prompt=answer", "gives 'prompt' twice"),
         ("prompt=", "leaves no prompt"),

@@ -53,7 +53,18 @@ def test_every_answer_follows_from_a_statement_of_the_rulebook(spec):
         assert hints[0] == statements[name] and hints[-1] == problem.answer
         assert set(problem.prompt + problem.answer + "".join([*problem.documents, *hints])) <= set(ALPHABET)
         assert sum(map(len, problem.documents)) + len(problem.documents) < 460  # with a prompt they fit the 512 positions of tiny
-    assert task.gives() == {"answers", "solutions", "hints", "documents", "categories", "levels", "variants", "pairs", "labels"}
+    assert task.gives() == {
+        "answers",
+        "solutions",
+        "hints",
+        "documents",
+        "categories",
+        "levels",
+        "variants",
+        "pairs",
+        "labels",
+        "revisions",
+    }
 
 
 def test_four_kinds_are_asked_alike_and_the_depth_is_the_difficulty():

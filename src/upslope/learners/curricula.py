@@ -75,11 +75,16 @@ def check_curriculum(method: Method, settings: Settings) -> None:
 
 
 def with_advantage(sampled: Trajectories, learned: Trajectories) -> Trajectories:
-    """All rows that were sampled, with the advantage that those learned from had; zero for rows that a filter dropped."""
+    """All rows that were sampled, with the advantage that those learned from had, and what it said of each row beside it.
+
+    For rows that a filter dropped the advantage is zero, and signals are NaN.
+    """
     if learned.advantage is None or learned.key is None or sampled.key is None or not learned.rows:
         return sampled
     (names, order), wanted = learned.key[:, 0].sort(), sampled.key[:, 0].contiguous()
     place = torch.searchsorted(names, wanted).clamp_max(len(names) - 1)
     found, width = names[place] == wanted, sampled.sampled.shape[1]
     advantage = learned.advantage[order[place]] * found.unsqueeze(1)
-    return sampled.replace(advantage=F.pad(advantage, (0, width - advantage.shape[1])))
+    of_rows = {name: torch.where(found, column[order[place]], torch.nan) for name, column in learned.signal.items()
+               if name not in sampled.signal and column.dim() == 1 and column.is_floating_point()}  # fmt: skip
+    return sampled.replace(advantage=F.pad(advantage, (0, width - advantage.shape[1])), signal={**sampled.signal, **of_rows})

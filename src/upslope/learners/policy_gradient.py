@@ -36,6 +36,7 @@ from upslope.types import (
     Metrics,
     Policy,
     Rollout,
+    Source,
     TaskRollout,
     Trajectories,
     call,
@@ -102,7 +103,7 @@ class PolicyGradient:
         metrics = sampling_metrics(sampled, rows) | self.rollout.metrics()
         if method.data:
             sampled, rows, further = self._with_data(method, sampled, step)
-            metrics |= further | {"kept_rows": float(rows.fresh().sum()) / max(sampled.rows, 1)}
+            metrics |= further
         for part in (*method.reward, *method.data):
             metrics |= call(method, part, cast(Any, part).metrics, sampled)
         rows, trace, found = self._learn_from(method, rows, step, sampled)
@@ -182,7 +183,11 @@ class PolicyGradient:
             if not isinstance(rows, Trajectories):
                 raise wrong(method, part, rows, "the rows, with what it adds to them")
         rows = context.with_unlearned(rows)
-        return rows.keep_rows(rows.fresh()), rows.keep_rows(estimator.kept(method, rows, late=False)), context.metrics()
+        # Where the rollout samples nothing, its rows are those that others wrote.
+        source = Source.FRESH if bool(rows.fresh().any()) else Source.DEMONSTRATED
+        own, keep = rows.of_source(source), estimator.kept(method, rows, late=False)
+        kept_rows = float((own & keep).sum()) / max(int(own.sum()), 1)
+        return rows.keep_rows(own), rows.keep_rows(keep), context.metrics() | {"kept_rows": kept_rows}
 
     def _knobs(self, progress: float) -> dict[str, float]:
         knobs: dict[str, float] = {}

@@ -109,7 +109,7 @@ class TextComponents(Components):
     def _check_rewarded(self, task: TextTask) -> None:
         """Whether there is a reward for what is sampled; where there is none, the score is another."""
         samples = self.method.rollout is None or self.method.rollout.samples
-        self.pairs_judge = any(part.needs_of_task & {"pairs", "labels"} for _, part in self.method.parts())
+        self.pairs_judge = any(part.needs_of_task & {"pairs", "labels", "revisions"} for _, part in self.method.parts())
         if self.method.scorer is not None:
             self.score_name = "preferred"
             return

@@ -37,6 +37,7 @@ class Columns:
     rejected: str = "rejected"
     completion: str = "completion"
     label: str = "label"
+    revisions: str = "revisions"
 
     def remark(self) -> str:
         """What was recognised, in one line; nothing where everything has the name of its role."""

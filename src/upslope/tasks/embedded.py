@@ -21,6 +21,7 @@ from upslope.plain_data import Prompt
 from upslope.tasks.expressions import evaluate_expression, random_expression
 from upslope.tasks.letters import DIGITS, LETTERS, renamed_letters, spell
 from upslope.tasks.pairs import Pair
+from upslope.tasks.revisions import CORRECT, Revision, corrected
 from upslope.tasks.text import Problem, Scores, Split, TextTask, split_of
 
 ALPHABET = DIGITS + LETTERS + "+-*/=()[]{}<>,:? "
@@ -120,6 +121,20 @@ class EmbeddedTask(TextTask):
                 return (answer,), (wrong,)
         return None
 
+    def revision(self, problem: Problem) -> Revision | None:
+        """An answer with one character off, or two, of which each makes the mistake worse; revised it is the answer."""
+        pair, number = self.pair(problem), problem.id // 7
+        if pair is None:
+            return None
+        (answer,), (wrong,) = pair
+        other = number % len(answer)
+        if number % 2 and wrong[other] == answer[other] and wrong[other] in LETTERS + DIGITS:
+            same = DIGITS if answer[other] in DIGITS else LETTERS
+            worse = wrong[:other] + same[(same.index(answer[other]) + 1) % len(same)] + wrong[other + 1 :]
+            wrong = wrong if self.is_right(problem, worse) else worse
+        off = sum(one != two for one, two in zip(answer, wrong, strict=True))
+        return Revision(answer, corrected(wrong, answer, CORRECT - off))
+
     def hints(self, problem: Problem) -> tuple[str, ...]:
         return tuple(problem.answer[: end + 1] for end in range(len(problem.answer)))
 
@@ -140,7 +155,8 @@ class EmbeddedTask(TextTask):
     def all_give(cls) -> frozenset[str]:
         """What every task of the class gives, whatever its knobs."""
         return frozenset(
-            {"answers", "solutions", "hints", "pairs", "labels"} | ({"categories", "levels", "variants"} if cls.grows_by else set())
+            {"answers", "solutions", "hints", "pairs", "labels", "revisions"}
+            | ({"categories", "levels", "variants"} if cls.grows_by else set())
         )
 
     def gives(self) -> frozenset[str]:

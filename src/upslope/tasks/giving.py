@@ -15,6 +15,7 @@ import numpy as np
 
 from upslope.errors import TaskError
 from upslope.tasks.pairs import as_answers, as_label
+from upslope.tasks.revisions import as_pieces
 
 if TYPE_CHECKING:
     from upslope.tasks.text import Problem, TextTask
@@ -35,16 +36,19 @@ CURES: Mapping[str, str] = {
     "levels": 'Give every line a "difficulty", a number that is larger for harder problems.',
     "pairs": 'Give every line "chosen" and "rejected", answers in text or lists of them.',
     "labels": 'Give every line a "completion" and a "label", true or false; or "chosen" and "rejected".',
+    "revisions": 'Give every line an "answer" and "revisions", a list of pieces such as {"generated": "It is a cat.", '
+    '"revised": "It is a dog.", "severity": 1, "error": "perception"}.',
     "variants": "there are no harder and easier problems to a given one; take a task that makes its own.",
     "comparisons": "nobody says which of two answers is better; give --judge RUN or URL, or a task of your own with 'compare'.",
 }
 """What a task may give, and how a file of problems comes to give it."""
 KEYS: Mapping[str, str] = {
     "answers": "answer", "solutions": "solution", "hints": "hints", "documents": "documents", "categories": "category",
-    "levels": "difficulty", "pairs": "chosen", "labels": "completion",
+    "levels": "difficulty", "pairs": "chosen", "labels": "completion", "revisions": "revisions",
 }  # fmt: skip
 """The key of a line that each word is about."""
-FURTHER = ("solution", "hints", "documents", "category", "difficulty", "chosen", "rejected", "completion", "label")
+FURTHER = ("solution", "hints", "documents", "category", "difficulty", "chosen", "rejected", "completion", "label",
+           "revisions")  # fmt: skip
 """Keys of a line that say more of a problem; they stay among its ``info``."""
 
 
@@ -86,6 +90,11 @@ READERS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     "rejected": (as_answers, "an answer in text, or a list of such"),
     "completion": (as_answers, "an answer in text"),
     "label": (as_label, "true or false"),
+    "revisions": (
+        as_pieces,
+        'a list of pieces with "generated" and "revised" text, a "severity" from 1 (worst) to 4 (right) and an '
+        '"error", "perception" or another; neither text may be empty as a whole',
+    ),
 }
 """How the value of each further key is read, and what it must be."""
 
@@ -107,6 +116,7 @@ _HAS: Mapping[str, Callable[[Any, Any], bool]] = {
     "levels": lambda task, problem: not math.isnan(problem.difficulty),
     "pairs": lambda task, problem: task.pair(problem) is not None,
     "labels": lambda task, problem: task.pair(problem) is not None or problem.wanted is not None,
+    "revisions": lambda task, problem: task.revision(problem) is not None,
 }
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from upslope.errors import TaskError
 from upslope.tasks.data_task import DataTask
 from upslope.tasks.pairs import Pair
+from upslope.tasks.revisions import Revision
 from upslope.tasks.text import SPLITS, Problem, Scores, Split, TextTask
 
 PART, OWN_CATEGORY = "part", "part category"
@@ -105,6 +106,9 @@ class MixedTask(TextTask):
 
     def pair(self, problem: Problem) -> Pair | None:
         return self._part(problem).pair(self._own(problem))
+
+    def revision(self, problem: Problem) -> Revision | None:
+        return self._part(problem).revision(self._own(problem))
 
     def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         return self._variant(problem, self._part(problem).harder, rng)

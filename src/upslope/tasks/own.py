@@ -14,6 +14,7 @@ from upslope.fields import shown
 from upslope.runtime import user_code
 from upslope.tasks.giving import CURES
 from upslope.tasks.pairs import Pair, as_answers
+from upslope.tasks.revisions import Revision
 from upslope.tasks.text import Problem, Scores, Split, TextTask, WrappedTask
 
 
@@ -74,6 +75,12 @@ class OwnTask(WrappedTask):
         if len(sides) != 2 or sides[0] is None or sides[1] is None:
             raise TaskError(f"{self._place('pair')} returned {shown(found)}; it must return chosen and rejected answers, or None.")
         return sides[0], sides[1]
+
+    def revision(self, problem: Problem) -> Revision | None:
+        found = self._ask(self.task.revision, problem)
+        if found is not None and not isinstance(found, Revision):
+            raise TaskError(f"{self._place('revision')} returned {shown(found)}; it must return a Revision, or None.")
+        return found
 
     def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         return self._variant(self.task.harder, problem, rng)

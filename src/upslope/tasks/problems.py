@@ -14,6 +14,7 @@ from upslope.tasks.columns import ABSENT, MESSAGES, Columns, value_at
 from upslope.tasks.giving import FURTHER, problem_with
 from upslope.tasks.messages import as_messages, readable
 from upslope.tasks.pairs import asked_in_conversations, problem_with_pair
+from upslope.tasks.revisions import problem_with_revision
 from upslope.tasks.table_files import TUNE, Table, TableRow
 from upslope.tasks.text import SPLITS, Problem, Split
 
@@ -58,7 +59,10 @@ def _problem_row(where: str, row: TableRow, columns: Columns) -> ProblemRow:
     used = {role for role in ("prompt", "answer", "split") if getattr(columns, role) == role}
     info = {name: value for name, value in row.values.items() if name not in used} | _further(where, row, columns)
     unread = frozenset(role for role in FURTHER if not getattr(columns, role))
-    return ProblemRow(Problem(prompt, answer, info, messages, unread), _split(where, row, columns), row.place)
+    problem = Problem(prompt, answer, info, messages, unread)
+    if (revision := problem.revision) is not None and (wrong := problem_with_revision(revision, prompt)):
+        raise TaskError(f"{where} {wrong}. {_begins(row)}")
+    return ProblemRow(problem, _split(where, row, columns), row.place)
 
 
 def _conversation(where: str, messages: tuple[Message, ...], answer: Any, name: str) -> tuple[tuple[Message, ...], Any]:

@@ -28,6 +28,7 @@ from upslope.tasks.paying import correct_ones as correct_ones
 from upslope.tasks.paying import reward_name as reward_name
 from upslope.tasks.paying import short_name as short_name
 from upslope.tasks.paying import takes as takes
+from upslope.tasks.revisions import Revision
 
 Split = Literal["train", "tune", "test"]
 """``train`` is learned from, ``tune`` decides during training (when to stop a warm start), ``test`` is never seen by either."""
@@ -44,7 +45,7 @@ class Problem:
     """A right answer, not always the only one. Empty where none is known."""
     info: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What else the task needs to score it, and what it says of itself: ``solution``, ``hints``, ``documents``, ``category``,
-    ``difficulty``, ``chosen`` and ``rejected``, ``completion`` and ``label``."""
+    ``difficulty``, ``chosen`` and ``rejected``, ``completion`` and ``label``, ``revisions`` and ``evidence``."""
     messages: tuple[Message, ...] = field(default=(), hash=False)
     """The prompt as the turns of a conversation, where it was given so; `prompt` is then the same to read."""
     unread: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
@@ -92,9 +93,18 @@ class Problem:
 
     @property
     def pair(self) -> Pair | None:
-        """Its chosen answers and its rejected ones, where it has both."""
+        """Its chosen answers and its rejected ones, where it has both; of an answer that was revised, the true one and that."""
         chosen, rejected = self._said("chosen"), self._said("rejected")
-        return (chosen, rejected) if chosen and rejected else None
+        if chosen and rejected:
+            return chosen, rejected
+        revision = self.revision
+        return ((revision.truth,), (revision.generated,)) if revision is not None and revision.truth else None
+
+    @property
+    def revision(self) -> Revision | None:
+        """An answer that was revised, piece by piece, where it has such."""
+        pieces, truth = self._said("revisions"), self._said("solution") or self.answer
+        return Revision(truth, pieces, self.info.get("evidence") or "") if pieces else None
 
     @property
     def wanted(self) -> tuple[str, bool] | None:
@@ -171,6 +181,10 @@ class TextTask(ABC):
     def pair(self, problem: Problem) -> Pair | None:
         """Chosen and rejected answers to a problem; by default those it brings."""
         return problem.pair
+
+    def revision(self, problem: Problem) -> Revision | None:
+        """An answer to a problem that was revised; by default the one it brings."""
+        return problem.revision
 
     def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         """A training problem like this one, a little harder; none where there is no such thing."""
@@ -257,6 +271,9 @@ class WrappedTask(TextTask):
 
     def pair(self, problem: Problem) -> Pair | None:
         return self.task.pair(problem)
+
+    def revision(self, problem: Problem) -> Revision | None:
+        return self.task.revision(problem)
 
     def harder(self, problem: Problem, rng: np.random.Generator) -> Problem | None:
         return self.task.harder(problem, rng)

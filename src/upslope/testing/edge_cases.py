@@ -94,7 +94,9 @@ def _reached(method: Method, batch: Batch, rows: tuple[int, ...]) -> set[int]:
     wide += [part.prepare_needs() for _, part in method.parts() if part.prepares()]
     if any(need.endswith(".logp") for needs in wide for need in needs):
         return set(range(batch.rows))
-    if slice_scope(method) == "group":
+    compares = [part.needs() for _, part in method.held("advantage")]  # what it compares within a group it may have from a policy
+    compared = any("group" in needs and any(need.endswith(".logp") for need in needs) for needs in compares)
+    if slice_scope(method) == "group" or compared:
         return set(torch.isin(batch.group, batch.group[list(rows)]).nonzero().squeeze(1).tolist())
     return set(rows)
 

@@ -67,6 +67,7 @@ def sums() -> list[dict[str, Any]]:
             "documents": [f"{i}+{i} is {2 * i}."],
             "chosen": str(2 * i),
             "rejected": str(2 * i + 1),
+            "revisions": [{"generated": str(2 * i + 1), "revised": str(2 * i), "severity": 1 + i % 3, "error": "perception"}],
         }
         for i in range(20)
     ]

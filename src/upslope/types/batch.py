@@ -189,8 +189,14 @@ class Batch:
 
     def fresh(self) -> Tensor:
         """Rows ``[N]`` that were sampled in this step."""
-        source = self.label.get("source")
-        return torch.ones(self.rows, dtype=torch.bool, device=self.sampled.device) if source is None else source == Source.FRESH
+        return self.of_source(Source.FRESH)
+
+    def of_source(self, source: Source) -> Tensor:
+        """Rows ``[N]`` that come from there; without the label all were sampled in this step."""
+        found = self.label.get("source")
+        if found is None:
+            return torch.full((self.rows,), source == Source.FRESH, dtype=torch.bool, device=self.sampled.device)
+        return found == source
 
     def uniform(self, part: Part) -> Tensor:
         """Random numbers in [0, 1) ``[N, T]`` for a part: a function of the decision, the update and the kind of part.

@@ -28,6 +28,7 @@ HOMES = (
     "upslope.rollout.categories",
     "upslope.rollout.given",
     "upslope.rollout.pairs",
+    "upslope.rollout.revisions",
     "upslope.rollout.sampled",
     "upslope.rollout.vine",
     "upslope.rollout.whole_episodes",
