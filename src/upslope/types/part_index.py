@@ -28,6 +28,7 @@ HOMES = (
     "upslope.rollout.given",
     "upslope.rollout.pairs",
     "upslope.rollout.sampled",
+    "upslope.rollout.search",
     "upslope.rollout.vine",
     "upslope.rollout.whole_episodes",
     "upslope.rollout.windows",
