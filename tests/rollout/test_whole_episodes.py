@@ -252,7 +252,8 @@ REFUSED = {
     "t-ppo": "samples text in its own way", "tempsamp-r1": "GroundTruth", "tempsamp-r1-anchor": "GroundTruth",
     "safe": "2 outputs", "vppo": "reads prompts or reference answers", "pcl": "for methods without a critic",
     "ttrl": "label.answer", "evol-rl": "label.answer", "luffy": "GroundTruth",
-    **dict.fromkeys(("sft", "otr", "fdiv-sft", "cap-cpt", "dpo", "ipo", "simpo", "kto", "mcts-dpo"), "samples text in its own way"),
+    **dict.fromkeys(("sft", "otr", "fdiv-sft", "cap-cpt", "dpo", "ipo", "simpo", "kto", "mcts-dpo", "tp-llama", "itool"),
+                    "samples text in its own way"),
     **dict.fromkeys(("hpt", "hpt-soft", "ahpo", "srft", "ghpo", "scaf-grpo", "expo-explain", "poro", "clpo", "eva",
                      "sppo", "inpo", "spo-minimax"), "reads prompts or reference answers"),
 }  # fmt: skip

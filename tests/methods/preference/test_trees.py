@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from batches import assert_same, gradient, random_batch
+from small_learner import SIZES
 
+import upslope as up
 from upslope.errors import MethodError
 from upslope.methods import find
 from upslope.objective.advantage.contest import BestWorst
 from upslope.objective.advantage.siblings import SiblingValues
 from upslope.objective.estimator import annotate, kept
+from upslope.rollout.search_tree import Node, SearchTree
+from upslope.setting_up import set_up
 from upslope.types import Batch, View
 
-mcts, online = find("mcts-dpo"), find("online-dpo")
+mcts, online, simpo, tp, itool = (find(name) for name in ("mcts-dpo", "online-dpo", "simpo", "tp-llama", "itool"))
 
 
 def siblings(value: list[float], visits: list[float], groups: int = 1, seed: int = 0) -> Batch:
@@ -90,3 +95,76 @@ def test_steps_that_take_no_part_are_dropped():
 def test_without_a_search_it_says_what_to_take():
     with pytest.raises(MethodError, match="rollout=Search"):
         SiblingValues()(random_batch(0))
+
+
+# -- tp-llama and itool ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.checks("identity", "tp-llama")
+@pytest.mark.checks("identity", "itool")
+def test_put_back_they_are_their_parents():
+    batch = siblings([0.5, 0.0, 1.0, 0.0, 0.3, 0.2, 0.2, 0.9], [3.0, 1.0, 2.0, 4.0] * 2, groups=2)
+    side = torch.tensor([0, -1, 1, 0, 0, -1, 0, 1])
+    batch = batch.replace(label={**batch.label, "side": side}, signal={**batch.signal, "visits": torch.ones(8)})
+    assert_same(gradient(tp.derive(advantage=mcts.advantage), batch), gradient(mcts, batch), exact=True)
+    one_loser = tp.with_knobs({"advantage.losers": False})
+    assert_same(gradient(one_loser, batch), gradient(mcts.with_knobs({"advantage.smoothing": False}), batch), exact=True)
+    assert_same(gradient(itool, batch), gradient(simpo, batch), exact=True)
+
+
+@pytest.mark.checks("oracle", "tp-llama", by="hand-worked numbers")
+def test_pairs_along_the_path_to_success_by_hand():
+    """Depth first: step 0 and both behind it fail, step 1 goes on to 1.0, which fails, and 1.1, which is right.
+
+    At the top, 1 (mean 1/2) wins against 0 (mean 0); behind 1, 1.1 wins against 1.0. Behind 0 nobody wins.
+    """
+    tree = SearchTree(tp.rollout.rule)
+    rows: list[Node] = []
+    for name, right in (("00", False), ("01", False), ("10", False), ("11", True)):
+        for end in (1, 2):
+            above = next((node for node in rows if node.answer() == tuple(name[: end - 1].encode())), tree.top)
+            node, new = tree.add(above, name[end - 1 : end].encode(), 1.0, end == 2)
+            rows += [node] if new else []
+        tree.value(rows[-1], float(right))
+        tree.back_up(rows[-1], float(right), right)
+    assert tree.selected() is None, "a right answer ends it"
+    contests = tree.contests(tp.rollout.contests)
+    assert contests == [rows[5].parent, tree.top], "behind step 1 they are 1 apart, at the top 1/2"
+    groups = {tree.top: 0, rows[0]: 1, rows[3]: 2}
+    batch = siblings([node.quality for node in rows], [float(node.visits) for node in rows])
+    batch = batch.replace(group=torch.tensor([groups[node.parent] for node in rows]))
+    named = {"".join(map(chr, node.answer())): side for node, side in zip(rows, sides(tp.advantage, batch), strict=True)}
+    assert named == {"0": -1.0, "1": 1.0, "00": 0.0, "01": 0.0, "10": -1.0, "11": 1.0}
+
+
+@pytest.mark.checks("oracle", "itool", by="hand-worked numbers")
+def test_pairs_of_clearly_different_value_by_hand():
+    """0.9 against 0.6 is clear, 0.7 against 0.55 is not. Mean log-likelihoods -1 and -2 of two and one tokens: with β = 2 and γ = 1
+    z = 2 · (-1 + 2) - 1 = 1, L = log(1 + e^-1) = 0.313262."""
+    assert sides(itool.advantage, siblings([0.9, 0.6, 0.7, 0.55], [1.0] * 4, groups=2)) == [1.0, -1.0, 0.0, 0.0]
+    batch = siblings([0.9, 0.6], [1.0, 1.0]).replace(key=None, segment={})
+    columns = ("action", "temperature", "step_reward", "bootstrap", "ended")
+    batch = batch.replace(**{name: getattr(batch, name)[:, :2] for name in columns})
+    logp = torch.tensor([[-1.5, -0.5], [-2.0, 0.0]], dtype=torch.float64)
+    on = torch.tensor([[1.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    batch = batch.replace(sampled=on, current=View(logp.requires_grad_()), behavior=View(logp.detach()),
+                          proximal=View(logp.detach()), reference={})  # fmt: skip
+    assert float(gradient(itool, batch).loss) == pytest.approx(math.log(1 + math.exp(-1)))
+
+
+def test_easy_solutions_are_imitated_first():
+    stages = {stage.name: stage.rollout for stage in itool.stages}
+    assert list(stages) == ["easy", "sft"]
+    bench = set_up(itool, "toolcall:arguments=4", "tiny:layers=1,width=32", replace(SIZES, tasks_per_step=40, steps=20))
+    easy, every = (bench.stage_rollouts[name].collect(1) for name in ("easy", "sft"))
+    sizes = [[note["answer"].count("=") for note in rows.info] for rows in (easy, every)]
+    assert len(sizes[0]) == len(sizes[1]) == 40 and max(sizes[0]) <= 3 < max(sizes[1])
+    assert sum(sizes[0]) / 40 < 1.8 < 2.2 < sum(sizes[1]) / 40
+
+
+@pytest.mark.parametrize("name", ["tp-llama", "itool"])
+def test_a_run_imitates_and_then_searches(name: str, tmp_path):
+    small = dict(model="tiny:layers=1,width=32", warm_start=0.0, tasks_per_step=4, samples_per_task=4, eval_problems=4, steps=7)
+    run = up.train(name, "toolcall:arguments=1,functions=1", out=tmp_path / "run", **small)
+    searched = ["contests" in record for record in run.metrics]
+    assert searched == [False] * 2 + [True] * 5
