@@ -48,12 +48,12 @@ SHORT = {
     "dhpo-entropy": {"surrogate.sequence.low": 0.12, "surrogate.sequence.high": 0.16},
     "evol-rl": {"reward.1.embedding": "characters"},
     "inpo": {"surrogate.tau": 0.3, "ratio.weights": (0.1, 0.9)},
-    **dict.fromkeys(("mcts-dpo", *STAGED), {"rollout.actions": 4, "rollout.depth": 2, "rollout.step_tokens": 1}),
+    **{name: {"rollout.actions": 4, "rollout.depth": 2, "rollout.step_tokens": 1} for name in ("mcts-dpo", *STAGED)},
 }
 VOTES = {"samples_per_task": 32, "tasks_per_step": 12, "temperature": 0.8, "lr": 1e-4}
 """A vote teaches only where it is right: from samples of which a third are, not a seventh, many votes, and in small steps. With 8
 votes at a temperature of 1 both collapse to one answer for all problems."""
-SIZED = {"ttrl": VOTES, "evol-rl": VOTES, **dict.fromkeys(("mcts-dpo", *STAGED), {"samples_per_task": 12})}
+SIZED = {"ttrl": VOTES, "evol-rl": VOTES, **{name: {"samples_per_task": 12} for name in ("mcts-dpo", *STAGED)}}
 GAIN = {"high-entropy": 0.05, "polychromic": 0.05, "poro": 0.04}
 """What the reward of samples must gain; 0.15 unless said. A fifth of the tokens of a three-token answer is little to learn from:
 high-entropy went from 0.11 to 0.21 here. Polychromic pays for different answers where one is right: 0.15 to 0.27. poro learns from
@@ -64,7 +64,11 @@ as many answers again with a document in the prompt, and went from 0.43 to 0.50.
 @pytest.mark.learns(seconds=3)
 @pytest.mark.parametrize(
     "method",
-    [name for name, method in catalogue().items() if name not in (*LANGUAGE_MODEL, *STAGED, *GIVEN) and method.learner == "policy-gradient"],
+    [
+        name
+        for name, method in catalogue().items()
+        if name not in (*LANGUAGE_MODEL, *STAGED, *GIVEN) and method.learner == "policy-gradient"
+    ],
 )
 def test_every_other_method_opens_a_combination_lock(method):
     """16 locks of three digits out of four: a guess is right once in 64 times. The weakest end near 0.2 and 0.4 (riskpo, adora,
