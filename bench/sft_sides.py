@@ -192,31 +192,37 @@ def make_trl(clock: Clock | None, given: SftWork, packed: bool) -> Any:
 
 
 def _trl_config(given: SftWork, packed: bool) -> Any:
-    """TRL's own defaults but for what makes it do the same work, and nothing that only costs time (logs, checkpoints)."""
     from trl import SFTConfig
 
     return SFTConfig(
-        output_dir="unused",
-        max_steps=10**6,
+        **trl_arguments(given),
         per_device_train_batch_size=given.rows // (PACKED if packed else 1),
-        gradient_accumulation_steps=1,
         packing=packed,
         max_length=given.tokens * (PACKED if packed else 1),
         completion_only_loss=True,
-        train_sampling_strategy="sequential",
-        learning_rate=LR,
-        lr_scheduler_type="constant",
-        adam_beta2=0.95,
-        max_grad_norm=1.0,
-        bf16=given.device == "cuda",
-        use_cpu=given.device == "cpu",
-        gradient_checkpointing=False,
-        report_to="none",
-        logging_strategy="no",
-        save_strategy="no",
-        disable_tqdm=True,
-        seed=given.seed,
     )
+
+
+def trl_arguments(given: SftWork, lr: float = LR) -> dict[str, Any]:
+    """TRL's own defaults but for what makes it do the same work, and nothing that only costs time (logs, checkpoints)."""
+    return {
+        "output_dir": "unused",
+        "max_steps": 10**6,
+        "gradient_accumulation_steps": 1,
+        "train_sampling_strategy": "sequential",
+        "learning_rate": lr,
+        "lr_scheduler_type": "constant",
+        "adam_beta2": 0.95,
+        "max_grad_norm": 1.0,
+        "bf16": given.device == "cuda",
+        "use_cpu": given.device == "cpu",
+        "gradient_checkpointing": False,
+        "report_to": "none",
+        "logging_strategy": "no",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "seed": given.seed,
+    }
 
 
 # -- before the clock ------------------------------------------------------------------------------------------------------

@@ -22,12 +22,12 @@ EXACT = ("prompts", "samples", "updates")
 """Counts of a GRPO step that the work fixes."""
 
 
-def run_ours(clock: Clock, given: TextWork, setting: Setting) -> None:
-    """Steps of `PolicyGradient` on the same model, prompts and reward."""
+def run_ours(clock: Clock, given: TextWork, setting: Setting, method: Any = None) -> None:
+    """Steps of `PolicyGradient` on the same model, prompts and reward; of GRPO, unless told otherwise."""
     from upslope.runtime.threads import use_threads
 
     use_threads(setting.threads)
-    learner, task = make_learner(given)
+    learner, task = make_learner(given, method)
     clock.ready()
     for step in itertools.count(1):
         metrics = learner.step(step)
@@ -39,7 +39,7 @@ def run_ours(clock: Clock, given: TextWork, setting: Setting) -> None:
         )
 
 
-def make_learner(given: TextWork) -> tuple[Any, AskedInOrder]:
+def make_learner(given: TextWork, method: Any = None) -> tuple[Any, AskedInOrder]:
     """A learner at its first step, and its task, which knows what was last scored."""
     from upslope.learners.policy_gradient import PolicyGradient
     from upslope.methods import find
@@ -61,7 +61,7 @@ def make_learner(given: TextWork) -> tuple[Any, AskedInOrder]:
         sampling=Sampling(max_tokens=given.max_tokens),
         seed=given.seed,
     )
-    return PolicyGradient(find("grpo").derive(regularize=None), policy, rollout, resolved), task
+    return PolicyGradient(method or find("grpo").derive(regularize=None), policy, rollout, resolved), task
 
 
 class InOrder(TextTask):

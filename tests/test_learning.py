@@ -25,7 +25,7 @@ LANGUAGE_MODEL = (
     *("reinforce", "rloo", "ppo", "grpo", "dr-grpo", "dapo", "gspo", "cispo", "gmpo", "high-entropy", "dhpo", "dhpo-entropy"),
     *("capo", "bupo", "vppo", "t-ppo", "polychromic", "tempsamp-r1", "tempsamp-r1-anchor", "rank-grpo", "minirl-r2"),
     *("hpt", "hpt-soft", "ahpo", "luffy", "srft", "ghpo", "scaf-grpo", "expo-explain", "poro", "ttrl", "evol-rl", "eva", "clpo"),
-    *("sppo", "inpo", "spo-minimax", "mcts-dpo"),
+    *("sppo", "inpo", "spo-minimax", "nash-md", "mcts-dpo"),
 )
 """Founding methods, and those whose parts read prompts, answers as text, layers, hidden states or reference answers, or sample in
 their own way."""

@@ -31,6 +31,7 @@ QUESTIONS = {
     "/api/rollouts": {"run": "a"}, "/api/rollout": {"run": "a", "step": 1}, "/api/episodes": {"run": "a"},
     "/api/episode": {"run": "a", "step": 1}, "/api/frames": {"run": "a", "step": 1}, "/api/method": {"run": "a"},
     "/api/settings": {"run": "a"}, "/api/problems": {"run": "a", "step": 1},
+    "/api/contests": {"run": "a", "step": 1},
 }  # fmt: skip
 """One for every route that can be asked."""
 
@@ -176,7 +177,7 @@ def test_a_plan_of_any_shape_is_answered_in_words(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("name", ["summary.json", "process.json", "episodes/step-000001.json", "rollouts.jsonl", "metrics.jsonl",
-                                  "problems.jsonl"])  # fmt: skip
+                                  "problems.jsonl", "verdicts.jsonl"])  # fmt: skip
 @pytest.mark.parametrize(
     "content",
     [
@@ -201,7 +202,17 @@ def test_a_file_of_any_content_is_answered_in_words(tmp_path: Path, name: str, c
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
 @pytest.mark.parametrize(
     "name",
-    ["run.toml", "summary.json", "process.json", "metrics.jsonl", "rollouts.jsonl", "problems.jsonl", "rollouts", "episodes"],
+    [
+        "run.toml",
+        "summary.json",
+        "process.json",
+        "metrics.jsonl",
+        "rollouts.jsonl",
+        "problems.jsonl",
+        "verdicts.jsonl",
+        "rollouts",
+        "episodes",
+    ],
 )
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path, name: str, kind: str):
     run = write_run(tmp_path / "a")

@@ -9,7 +9,7 @@ from typing import Any
 
 import board_runs
 import pytest
-from board_browser import NEEDS_CHROMIUM, Page, expect, picture
+from board_browser import CONTRAST, NEEDS_CHROMIUM, Page, expect, picture
 
 pytest_plugins = ["board_fixtures"]
 pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
@@ -22,37 +22,6 @@ VIEWS = [
 ]
 OPEN = ["tr.run", ".chart li", ".sample .token", ".episode-facts strong", ".settings dl"]
 BOTH_SCHEMES = pytest.mark.parametrize("page", ["light", "dark"], indirect=True)
-
-# Every text in sight: its colour over what lies behind it, layer by layer, as the contrast of WCAG 2.
-CONTRAST = """() => {
-  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-  const paint = (layers) => {
-    canvas.clearRect(0, 0, 1, 1);
-    for (const layer of layers) { canvas.fillStyle = layer; canvas.fillRect(0, 0, 1, 1); }
-    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
-  };
-  const light = (rgb) => {
-    const [r, g, b] = rgb.map((c) => c / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const found = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const element = walker.currentNode.parentElement;
-    const seen = element.checkVisibility({ opacityProperty: true }) && !element.closest(".unseen, script, option");
-    if (!seen || !walker.currentNode.data.trim()) continue;
-    const behind = [];
-    for (let each = element; each; each = each.parentElement) behind.unshift(getComputedStyle(each).backgroundColor);
-    const style = getComputedStyle(element);
-    const [over, under] = [paint([...behind, style.color]), paint(behind)].map(light);
-    const size = parseFloat(style.fontSize);
-    const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
-    const ratio = (Math.max(over, under) + 0.05) / (Math.min(over, under) + 0.05);
-    const text = walker.currentNode.data.trim().slice(0, 40);
-    found.push({ text, at: element.className || element.tagName, ratio, enough: large ? 3 : 4.5 });
-  }
-  return found;
-}"""
 
 
 # -- colours and names -----------------------------------------------------------------------------------------------------
@@ -135,14 +104,14 @@ def test_the_list_by_keyboard_alone(page: Page, address: str) -> None:
     page.goto(address + "#/?sort=method")
     expect(page.locator("tr.run")).to_have_count(7)
     order = []
-    for _ in range(13):
+    for _ in range(14):
         page.keyboard.press("Tab")
         order.append(page.evaluate(FOCUSED))
-    assert order[:11] == [
-        "Skip to the content", "upslope board: all runs", "Runs", "Curves", "Rollouts", "Method", "Problems",
-        "Keyboard shortcuts", "Switch between light and dark", "Filter runs", order[10],
+    assert order[:12] == [
+        "Skip to the content", "upslope board: all runs", "Runs", "Curves", "Rollouts", "Method", "Problems", "Preferences",
+        "Keyboard shortcuts", "Switch between light and dark", "Filter runs", order[11],
     ]  # fmt: skip
-    assert order[10].startswith("Group by") and order[11] == "Tick all listed runs"
+    assert order[11].startswith("Group by") and order[12] == "Tick all listed runs"
     page.keyboard.press("/")
     page.keyboard.type("seed:0 dhpo")
     page.keyboard.press("ArrowDown")

@@ -27,14 +27,15 @@ TEXT_METHODS = few_fast(name for name, method in catalogue().items() if method.l
 
 @pytest.mark.parametrize("method", TEXT_METHODS)
 def test_micro_batches_do_not_change_the_step(method, monkeypatch):
-    after = []
+    after, losses = [], []
     for budget in (100_000, 40):
         made = learner(method, dataclasses.replace(SIZES, updates_per_step=2))
         made.optimizer_step.optimizer = torch.optim.SGD([{**group, "lr": 0.0} for group in made.optimizer.param_groups], lr=0.0)
         monkeypatch.setattr(type(made.policy), "token_budget", lambda self, budget=budget: budget)
         start = weights(made)
-        made.step(1)
+        losses.append(made.step(1)["loss"])
         after.append(weights(made) - start)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3, abs=1e-6), "what is reported is the update's loss, not its slices' mean"
     assert after[0].abs().max() > 0
     torch.testing.assert_close(after[0], after[1], rtol=1e-3, atol=1e-7)
 

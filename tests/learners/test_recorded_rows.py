@@ -111,3 +111,59 @@ def test_older_rows_are_no_reason_to_look_for_dropped_ones():
     record, _ = rollout_record(traced(learned, everything.take_rows(slice(0, 4))), spell, 1)
     found = [sample["source"] for group in record["groups"] for sample in group["samples"]]
     assert record["rows"] == 8 and found == ["fresh"] * 4 + ["replayed"] * 4
+
+
+def test_rows_learned_from_are_recorded_before_those_of_their_group_that_were_dropped():
+    rows = step(groups=1, samples=20)
+    learned = rows.keep_rows(torch.isin(torch.arange(20), torch.tensor([3, 17])))
+    record, _ = rollout_record(traced(learned, rows), spell, 1)
+    (group,) = record["groups"]
+    assert group["size"] == 20 and len(group["samples"]) == SAMPLES
+    assert [sample["row"] for sample in group["samples"] if sample["kept"]] == [0, 1], "the winner and the loser of a contest"
+
+
+def test_sides_chances_and_what_was_noted_stand_with_the_rows_that_have_them():
+    rows = step(groups=2, samples=2)
+    side, rate = torch.tensor([1, -1, 1, -1]), torch.tensor([0.9, 0.1, 0.75, 0.25])
+    rows = rows.replace(reward=torch.zeros(4), components={}, label={"side": side}, signal={"win_rate": rate, "other": rate})
+    margin = torch.tensor([0.5, torch.nan, 0.25, torch.nan])
+    plain = traced(rows)
+    record, look = rollout_record(TracedStep(plain.sampled, plain.learned, plain.columns, {"margin": margin}), spell, 1)
+    samples = [sample for group in record["groups"] for sample in group["samples"]]
+    assert [sample["side"] for sample in samples] == [1, -1, 1, -1]
+    assert [sample["compared"] for sample in samples] == [{"win_rate": value} for value in (0.9, 0.1, 0.75, 0.25)]
+    assert [sample.get("noted") for sample in samples] == [{"margin": 0.5}, None, {"margin": 0.25}, None]
+    assert look["constant"] == [], "sides that were given earn nothing and differ all the same"
+    record, _ = rollout_record(traced(step()), spell, 1)
+    assert not {"side", "compared", "noted"} & set(record["groups"][0]["samples"][0]), "others have none"
+
+
+def test_what_the_policy_was_asked_as_a_judge_is_recorded():
+    rows, asked = step(groups=1, samples=2), step(groups=1, samples=20)
+    notes = [{"role": "judge", "asked": f"which? {number}", "response": "A"} for number in range(19)]
+    further = asked.replace(info=[{"role": "teacher", "asked": "x", "response": "y"}, *notes])
+    record, _ = rollout_record(traced(rows.replace(aside={"further": further})), spell, 1)
+    assert record["judged"] == [{"asked": f"which? {number}", "said": "A"} for number in range(module.JUDGED)]
+    assert "judged" not in rollout_record(traced(rows), spell, 1)[0]
+
+
+def test_the_trees_that_recorded_rows_stand_in_are_recorded_whole():
+    """Six trees of two groups each; only trees of recorded groups are there, with nodes of groups that are not."""
+    rows = step(groups=12, samples=2)
+    notes = [
+        {
+            "prompt": f"p{row // 4}",
+            "response": f"r{row}",
+            "search": {"tree": row // 4, "path": [row % 4], "visits": 1, "value": None},
+        }
+        for row in range(rows.rows)
+    ]
+    record, _ = rollout_record(traced(rows.replace(info=notes)), spell, 1)
+    recorded = {sample["search"]["tree"] for group in record["groups"] for sample in group["samples"]}
+    assert {tree["tree"] for tree in record["trees"]} == recorded and len(record["groups"]) == GROUPS
+    for tree in record["trees"]:
+        first = 4 * tree["tree"]
+        assert tree["prompt"] == f"p{tree['tree']}" and [node["text"] for node in tree["nodes"]] == [
+            f"r{first + n}" for n in range(4)
+        ]
+    assert "trees" not in rollout_record(traced(step()), spell, 1)[0]

@@ -243,3 +243,25 @@ def test_none_keeps_no_episode(tmp_path):
         "ppo", "gym:CartPole-v1", steps=1, envs=2, horizon=16, passes=1, eval_problems=1, record="none", out=tmp_path / "run"
     )
     assert run.folder.episode_steps() == []
+
+
+def test_given_pairs_are_recorded_with_side_margin_and_likelihood(tmp_path):
+    settings = {**TEXT, "record": "all", "steps": 2, "out": tmp_path / "pairs"}
+    run = up.train("dpo", "reverse:length=3", **settings)
+    for step, metrics in enumerate(run.metrics, 1):
+        rows = samples_of(run, step)
+        won, lost = ([row for row in rows if row["side"] == side] for side in (1, -1))
+        assert len(won) == len(lost) == 6 and {row["finish"] for row in won} == {"chosen"}
+        assert fmean(row["noted"]["margin"] for row in won) == pytest.approx(metrics["margin"], rel=1e-4, abs=1e-7)
+        assert fmean(row["noted"]["logp_chosen"] for row in won) == pytest.approx(metrics["logp_chosen"], rel=1e-4)
+        assert fmean(row["noted"]["logp_rejected"] for row in lost) == pytest.approx(metrics["logp_rejected"], rel=1e-4)
+    assert all(not line["constant"] for line in run.folder.read("rollouts.jsonl"))
+
+
+def test_compared_answers_are_recorded_with_their_chances_and_the_judges_questions(tmp_path):
+    judged = {"judge": "policy", "judge_failures": 1.0, "knobs": {"data": "Compared()"}}
+    run = trained(tmp_path, "grpo", **judged, steps=1, record="all", samples_per_task=3)
+    rows = samples_of(run, 1)
+    assert rows and all(set(row["compared"]) == {"win_rate", "win_rate_with_self", "beats_best", "beats_worst"} for row in rows)
+    told = run.folder.read_rollouts(1)["judged"]
+    assert len(told) == 8 and all(each["asked"].startswith("Here are a problem and two answers") for each in told)

@@ -249,6 +249,15 @@ def test_a_terminal_gets_a_live_table(tmp_path: Path, capsys: pytest.CaptureFixt
     assert told.rstrip().endswith("\x1b[?25h")  # the cursor is back
 
 
+def test_a_run_on_pairs_shows_margin_and_both_likelihoods(capsys: pytest.CaptureFixture[str]) -> None:
+    watcher = LiveTable(terminal=False)
+    watcher.steps = 2
+    watcher.stepped(1, {"margin": 0.5, "preferred": 0.75, "logp_chosen": -18.0, "logp_rejected": -19.0, "kl_start": 0.0})
+    watcher.stepped(2, {"margin": 1.5, "preferred": 0.25, "logp_chosen": -20.0, "logp_rejected": -22.0, "kl_start": 0.0})
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1] == "step 2/2  preferred 0.50  margin 1.00  logp chosen -19.00  rejected -20.50  KL 0.000"
+
+
 def test_a_view_survives_metrics_it_does_not_know_and_misses_none(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     watcher = LiveTable()
     watcher.steps = 1

@@ -255,7 +255,7 @@ REFUSED = {
     **dict.fromkeys(("sft", "otr", "fdiv-sft", "cap-cpt", "dpo", "ipo", "simpo", "kto", "mcts-dpo", "tp-llama", "itool"),
                     "samples text in its own way"),
     **dict.fromkeys(("hpt", "hpt-soft", "ahpo", "srft", "ghpo", "scaf-grpo", "expo-explain", "poro", "clpo", "eva",
-                     "sppo", "inpo", "spo-minimax"), "reads prompts or reference answers"),
+                     "sppo", "inpo", "spo-minimax", "nash-md"), "reads prompts or reference answers"),
 }  # fmt: skip
 """Methods that need a language model, and what they say of it."""
 ALL = [name for name, method in own_methods().items() if method.learner == "policy-gradient" and name not in ("ppo", "bpo")]

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from upslope import __version__
-from upslope.board import plan_view, problems, recordings, safe_files
+from upslope.board import contests, plan_view, problems, recordings, safe_files
 from upslope.board.access import Door, Guard
 from upslope.board.answers import answer, asset, failure
 from upslope.board.bands import bands
@@ -179,7 +179,7 @@ def check_axis(x: str) -> None:
 
 
 def _add_recordings(app: FastAPI, board: Board) -> None:
-    def of(run: str, step: int, read: Callable[[Path, tuple[str, ...], int], JsonDict]) -> JsonDict:
+    def of(run: str, step: Any, read: Callable[[Path, tuple[str, ...], Any], JsonDict]) -> JsonDict:
         glance = board.runs.find(run)
         try:
             return read(board.runs.root, glance.parts, step)
@@ -194,6 +194,10 @@ def _add_recordings(app: FastAPI, board: Board) -> None:
     @app.get("/api/rollout")
     def rollout(run: str, step: Step) -> Response:
         return answer(of(run, step, recordings.rollout))
+
+    @app.get("/api/contests")
+    def of_contests(run: str, step: PerhapsStep = None) -> Response:
+        return answer(of(run, step, contests.contests))
 
     @app.get("/api/problems")
     def of_problems(run: str, step: PerhapsStep = None) -> Response:

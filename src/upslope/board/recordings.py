@@ -40,7 +40,12 @@ def rollouts(root: Path, parts: tuple[str, ...]) -> JsonDict:
     except OSError:
         lines = []
     jumps = [found for line in lines if isinstance(found := _json_or_none(line), dict)]
-    return {"steps": _steps(root, (*parts, "rollouts"), r"step-(\d{6,12})\.json\.gz"), "jumps": jumps}
+    return {"steps": rollout_steps(root, parts), "jumps": jumps}
+
+
+def rollout_steps(root: Path, parts: tuple[str, ...]) -> list[int]:
+    """The steps of which rollouts were recorded."""
+    return _steps(root, (*parts, "rollouts"), r"step-(\d{6,12})\.json\.gz")
 
 
 def rollout(root: Path, parts: tuple[str, ...], step: int) -> JsonDict:

@@ -86,8 +86,14 @@ def component_metrics(rows: Trajectories) -> Metrics:
     return {f"reward_{name}": mean for name, mean in means.items() if mean == mean}
 
 
-def add_slice_metrics(sums: MetricSums, piece: Trajectories, losses: Tensor, notes: dict[str, Tensor], grad: Tensor | None) -> None:
-    """Adds what one slice showed: clipping, movement, and which decisions got a gradient (``grad``)."""
+def add_slice_metrics(
+    sums: MetricSums, piece: Trajectories, losses: Tensor, notes: dict[str, Tensor], grad: Tensor | None, slices: int = 1
+) -> None:
+    """Adds what one slice showed: clipping, movement, and which decisions got a gradient (``grad``).
+
+    Args:
+        slices: into how many the update is cut: their losses sum to the update's.
+    """
     on = piece.sampled > 0
     count = piece.sampled.sum()
     clipped = [notes[name] for name in ("clipped_high", "clipped_low") if name in notes]
@@ -108,4 +114,4 @@ def add_slice_metrics(sums: MetricSums, piece: Trajectories, losses: Tensor, not
     sums.add("kl_proximal", ((log.exp() - 1 - log) * on).sum(), count)
     assert piece.advantage is not None
     sums.add("advantage_positive", ((piece.advantage > 0) & on).sum(), count)
-    sums.add("loss", losses.sum(), 1.0)
+    sums.add("loss", losses.sum(), 1.0 / slices)

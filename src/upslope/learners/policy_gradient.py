@@ -66,7 +66,7 @@ class PolicyGradient:
         self.method, self.policy, self.rollout, self.settings = method, policy, rollout, settings
         self.phase = phase or Phase(steps=settings.steps or 1)
         self.references = References(method, policy, start, settings.seed)
-        self.views = PolicyViews(policy, self.references, bool(settings.watch_kl))
+        self.views = PolicyViews(policy, self.references, bool(settings.watch_kl), getattr(rollout, "reference_cache", None))
         self.states: dict[str, State] = {path: call(method, part, part.init) for path, part in _stateful(method)}
         self.optimizer_step = OptimizerStep(method, policy, self.views, settings, self.phase)
         self.last: Trajectories | None = None
@@ -108,7 +108,7 @@ class PolicyGradient:
         rows, trace, found = self._learn_from(method, rows, step, sampled)
         metrics = (component_metrics(rows) if rows.rows else {}) | metrics | found
         self.last = rows if rows.rows else None
-        self.traced = TracedStep(sampled, rows, trace.columns) if trace else None
+        self.traced = TracedStep(sampled, rows, trace.columns, trace.noted) if trace else None
         remembered = with_advantage(sampled, rows)
         for path, part in _stateful(method):
             learned = rows if isinstance(part, Data) else remembered

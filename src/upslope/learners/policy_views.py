@@ -10,6 +10,7 @@ from upslope.learners.updates.slicing import pack
 from upslope.objective import estimator
 from upslope.objective.regularize import kl_estimate
 from upslope.plain_data import JsonDict
+from upslope.rollout.reference_cache import ReferenceCache
 from upslope.types import Method, Metrics, Policy, Trajectories, View
 
 WATCHED_ROWS = 64
@@ -28,13 +29,16 @@ class PolicyViews:
 
     Args:
         watch_kl: measure the KL to the start even if the method does not need it.
+        cache: of the start, where rows are the same in every epoch.
     """
 
-    def __init__(self, policy: Policy, references: References, watch_kl: bool):
-        self.policy, self.references, self.watch_kl = policy, references, watch_kl
+    def __init__(self, policy: Policy, references: References, watch_kl: bool, cache: ReferenceCache | None = None):
+        self.policy, self.references, self.watch_kl, self.cache = policy, references, watch_kl, cache
 
     def evaluate(self, method: Method, policy: Policy, rows: Trajectories, needs: frozenset[str]) -> View:
         """Columns of one slice, with gradient where it is enabled."""
+        if rows.reference and not estimator.pulled_to_references(method):
+            rows = rows.replace(reference={})  # compared only: rounding does no harm, and what sampling computed may be used again
         return policy.evaluate(rows, needs, **self.options(method, needs))
 
     @staticmethod
@@ -91,7 +95,10 @@ class PolicyViews:
     def reference(self, method: Method, name: str, rows: Trajectories) -> View:
         """The columns of a reference."""
         policy, part = self.references.compared(method, name), reference_parts(method)[name]
-        return self.columns(method, policy, part.sees(rows), frozenset())
+        seen = part.sees(rows)
+        if self.cache is None or policy is not self.references.first or method.view is not None:
+            return self.columns(method, policy, seen, frozenset())
+        return View(self.cache.logp(seen, lambda missing: self.columns(method, policy, seen, frozenset(), missing).logp))
 
     def before_update(self, method: Method, rows: Trajectories, moved: bool = False) -> Trajectories:
         """The current policy's columns, without gradient, for parts that read them before the update is cut.

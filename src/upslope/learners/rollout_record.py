@@ -17,12 +17,19 @@ from upslope.types import Source, Trajectories
 FORMAT = 1
 GROUPS, SAMPLES, TOKENS = 4, 8, 20_000
 """What is recorded of a step unless all is: so many groups, samples of each, and tokens in all (but always one group)."""
+JUDGED = 8
+"""Questions to the policy as its own judge that are recorded of a step."""
+NODES = 400
+"""Nodes of a search tree that are recorded: of the trees that recorded groups stand in."""
 DIGITS = 6
 
 OF_GROUP = ("gate", "chosen", "made_from", "generation")
 """Notes of a row that hold for its whole group: what a gate said of it, why its problem was chosen, what that was made from."""
-OF_SAMPLE = ("asked", "turn", "role", "hint_level")
-"""Notes of a row sampled in a further turn: the prompt it was sampled in, the context it was learned in, its hint."""
+OF_SAMPLE = ("asked", "turn", "role", "hint_level", "search")
+"""Notes of a row sampled in a further turn: the prompt it was sampled in, the context it was learned in, its hint; and of one
+found by search its node: ``{"tree": 0, "path": [0, 2], "visits": 5, "value": 0.4}``."""
+COMPARED = ("win_rate", "win_rate_with_self", "beats_best", "beats_worst")
+"""Columns of ``signal`` in which a row carries its chances against the other answers of its group."""
 
 Spell = Callable[[Sequence[int]], list[str]]
 """The text of each token of a list."""
@@ -54,7 +61,7 @@ def rollout_record(traced: TracedStep, spell: Spell, step: int, everything: bool
     groups: dict[int, list[_Row]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
-    constant = [group for group, members in groups.items() if len(members) > 1 and len({row.reward for row in members}) == 1]
+    constant = [group for group, members in groups.items() if _constant(traced, members)]
     clipped = [row for row in rows if row.clipped > 0]
     extremes = {
         "most_clipped": max(clipped, key=lambda row: row.clipped, default=None),
@@ -69,14 +76,48 @@ def rollout_record(traced: TracedStep, spell: Spell, step: int, everything: bool
         "rows": len(rows),
         "tasks": len(groups),
         "recorded": "all" if everything else "some",
-        "groups": [_group(traced, members, group in constant, samples) for group, members in chosen.items()],
+        "groups": [_group(traced, members, len(groups[group]), group in constant, samples) for group, members in chosen.items()],
     }
+    if judged := _judged(traced):
+        record["judged"] = judged
+    if trees := _trees(traced, chosen):
+        record["trees"] = trees
     values = {"most_clipped": "clipped", "highest_advantage": "advantage", "longest": "length"}
     look: JsonDict = {"step": step}
     for name, best in extremes.items():
         there = best is not None and best.number in samples
         look[name] = {"row": best.number, "group": best.group, "value": _short(getattr(best, values[name]))} if there else None  # type: ignore[union-attr]
     return record, look | {"constant": [group for group in chosen if group in constant]}
+
+
+def _constant(traced: TracedStep, members: list[_Row]) -> bool:
+    """Whether the answers all earned the same. Given sides earn nothing, and are no group without differences for that."""
+    return "side" not in traced.learned.label and len(members) > 1 and len({row.reward for row in members}) == 1
+
+
+def _judged(traced: TracedStep) -> list[JsonDict]:
+    """What the policy was asked as its own judge, and what it said."""
+    further = traced.sampled.aside.get("further")
+    notes = [] if further is None else [note for note in further.info if note.get("role") == "judge"]
+    return [{"asked": note.get("asked", ""), "said": note.get("response", "")} for note in notes[:JUDGED]]
+
+
+def _trees(traced: TracedStep, chosen: dict[int, list[_Row]]) -> list[JsonDict]:
+    """The search trees that the recorded rows stand in: where each node is, what was said there, and what the search found."""
+    found: dict[tuple[str, Any], list[JsonDict]] = {}
+    for row in (row for members in chosen.values() for row in members):
+        info = (traced.learned if row.kept else traced.sampled).info
+        if row.place < len(info) and "search" in info[row.place]:
+            found.setdefault(_tree_key(info[row.place]), [])
+    for note in traced.sampled.info if found else ():
+        nodes = found.get(_tree_key(note)) if "search" in note else None
+        if nodes is not None and len(nodes) < NODES:
+            nodes.append({**note["search"], "text": note.get("response", "")})
+    return [{"prompt": prompt, "tree": tree, "nodes": nodes} for (prompt, tree), nodes in found.items()]
+
+
+def _tree_key(note: JsonDict) -> tuple[str, Any]:
+    return note.get("prompt", ""), note["search"].get("tree")
 
 
 def _some(groups: dict[int, list[_Row]], constant: list[int], extremes: list[_Row]) -> dict[int, list[_Row]]:
@@ -96,11 +137,13 @@ def _some(groups: dict[int, list[_Row]], constant: list[int], extremes: list[_Ro
 
 
 def _thinned(members: list[_Row], first: list[_Row]) -> list[_Row]:
-    """At most `SAMPLES` of a group: those asked for, and others evenly."""
+    """At most `SAMPLES` of a group: those asked for, where some were dropped those learned from, and others evenly."""
     if len(members) <= SAMPLES:
         return members
     evenly = [members[place * len(members) // SAMPLES] for place in range(SAMPLES)]
-    keep = list(dict.fromkeys([*(row for row in first if row in members), *evenly]))[:SAMPLES]
+    learned = [row for row in members if row.kept]
+    learned = learned if len(learned) < len(members) else []
+    keep = list(dict.fromkeys([*(row for row in first if row in members), *learned, *evenly]))[:SAMPLES]
     return sorted(keep)
 
 
@@ -146,6 +189,7 @@ def _samples(traced: TracedStep, spell: Spell, rows: list[_Row]) -> dict[int, Js
         lists = _lists(batch, traced.columns if kept else {}, index)
         source = batch.label["source"][index].tolist() if "source" in batch.label else [int(Source.FRESH)] * len(here)
         components = {name: values[index].tolist() for name, values in batch.components.items()}
+        further = _further(batch, traced.noted if kept else {}, index)
         for order, row in enumerate(here):
             own = {name: values[order] for name, values in lists.items()}
             pieces = spell(own["ids"])
@@ -160,9 +204,24 @@ def _samples(traced: TracedStep, spell: Spell, rows: list[_Row]) -> dict[int, Js
                 "source": Source(source[order]).name.lower(),
                 "response": note.get("response", "".join(pieces)),
                 **{name: note[name] for name in OF_SAMPLE if name in note},
+                **further[order],
                 "pieces": pieces,
                 **own,
             }
+    return found
+
+
+def _further(batch: Trajectories, noted: dict[str, Tensor], index: Tensor) -> list[JsonDict]:
+    """What each of these rows has besides, where it has it: the side it was given, its chances, what the surrogate noted of it."""
+    found: list[JsonDict] = [{} for _ in range(len(index))]
+    if "side" in batch.label:
+        for own, side in zip(found, batch.label["side"][index].tolist(), strict=True):
+            own["side"] = side
+    for key, columns in (("compared", {name: batch.signal[name] for name in COMPARED if name in batch.signal}), ("noted", noted)):
+        for name, column in columns.items():
+            for own, value in zip(found, column[index].tolist(), strict=True):
+                if math.isfinite(value):
+                    own.setdefault(key, {})[name] = _short(value)
     return found
 
 
@@ -202,7 +261,7 @@ def _short(value: float) -> float | None:
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
 
-def _group(traced: TracedStep, members: list[_Row], constant: bool, samples: dict[int, JsonDict]) -> JsonDict:
+def _group(traced: TracedStep, members: list[_Row], size: int, constant: bool, samples: dict[int, JsonDict]) -> JsonDict:
     first = members[0]
     batch = traced.learned if first.kept else traced.sampled
     note = batch.info[first.place] if first.place < len(batch.info) else {}
@@ -211,6 +270,7 @@ def _group(traced: TracedStep, members: list[_Row], constant: bool, samples: dic
         "prompt": note.get("prompt", ""),
         "answer": note.get("answer"),
         "constant": constant,
+        "size": size,
         **{name: note[name] for name in OF_GROUP if name in note},
         "samples": [samples[row.number] for row in members],
     }

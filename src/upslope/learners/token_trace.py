@@ -5,7 +5,7 @@ It changes nothing of what is learned. `rollout_record` makes plain data of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ class TokenTrace:
         self.rows = rows.replace(label={**rows.label, "row": torch.arange(rows.rows, device=rows.sampled.device)})
         """The rows, numbered: a slice says by that which ones it holds."""
         self.columns = {name: torch.full_like(rows.sampled, torch.nan) for name in UPDATE_COLUMNS}
+        self.noted: dict[str, Tensor] = {}
+        """What the surrogate noted of whole rows ``[N]``, such as the margin of a contest; NaN where it noted nothing."""
         if rows.advantage is not None:  # an update leaves rows out that have nothing to say; that is known of them
             self.columns["advantages"].copy_(rows.advantage)
 
@@ -40,6 +42,10 @@ class TokenTrace:
         }
         for name, column in found.items():
             self.columns[name][row] = torch.where(piece.sampled > 0, column.to(self.columns[name].dtype), torch.nan)
+        for name, note in notes.items():
+            if note.dim() == 1 and note.is_floating_point():
+                kept = self.noted.setdefault(name, torch.full_like(self.rows.sampled[:, 0], torch.nan))
+                kept[row] = note.detach().to(kept.dtype)
 
 
 @dataclass(frozen=True)
@@ -52,3 +58,5 @@ class TracedStep:
     """What passed the filters and what data parts added."""
     columns: dict[str, Tensor]
     """Of the update, a row for each row of `learned`."""
+    noted: dict[str, Tensor] = field(default_factory=dict)
+    """What the surrogate noted of whole rows ``[N]``, a value for each row of `learned`, NaN where there is none."""

@@ -160,6 +160,11 @@ def early_references(method: Method) -> frozenset[str]:
     return _reference_names(part for path, part in method.parts() if path.split(".")[0] not in SLICED)
 
 
+def pulled_to_references(method: Method) -> bool:
+    """Whether a regularizer compares with a reference: its gradient vanishes where the two policies are the same."""
+    return bool(_reference_names(part for path, part in method.parts() if path.split(".")[0] == "regularize"))
+
+
 def _reference_names(parts: Iterable[Part]) -> frozenset[str]:
     return frozenset(need.split(".")[1] for part in parts for need in part.all_needs() if need.startswith("reference."))
 

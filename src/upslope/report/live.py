@@ -55,6 +55,10 @@ def _two(value: float) -> str:
 
 SHOWN = (
     Shown("reward", "reward", "reward", _two),
+    Shown("preferred", "preferred", "preferred", _two),
+    Shown("margin", "margin", "margin", _two),
+    Shown("logp_chosen", "log-likelihood of the chosen", "logp chosen", _two),
+    Shown("logp_rejected", "log-likelihood of the rejected", "rejected", _two),
     Shown("episode_return", "return", "return", lambda value: f"{value:,.1f}"),
     Shown("q_value", "value", "value", lambda value: f"{value:,.1f}"),
     Shown("q_td_error", "TD error", "TD error", lambda value: f"{value:.3g}"),

@@ -17,6 +17,7 @@ from upslope.rewards.judging import Judge
 from upslope.rollout.choosing import Asked, Candidate, Choices, Decide, beside, category_id, offered, others
 from upslope.rollout.embeddings import EMBEDDINGS
 from upslope.rollout.engines.torch_engine import Speaker, TorchEngine
+from upslope.rollout.reference_cache import ReferenceCache
 from upslope.rollout.text_rows import (
     item_ends,
     item_numbers,
@@ -70,6 +71,7 @@ class TextRollout:
         self.embed: Callable[[Sequence[str]], Tensor] | None = None
         """Makes vectors of answers, where the method reads them."""
         self.judge: Judge | None = None
+        self.reference_cache: ReferenceCache | None = None
         """Who compares answers, where the run has somebody for it."""
 
     def collect(self, step: int) -> Trajectories:

@@ -19,6 +19,7 @@ from upslope.objective import estimator
 from upslope.plain_data import JsonDict, Knobs
 from upslope.rewards import load_reward
 from upslope.rewards.judging import VERDICTS, Judge
+from upslope.rollout.reference_cache import REFERENCES, ReferenceCache
 from upslope.runtime.checkpoint_files import CheckpointWriter
 from upslope.runtime.run_folder import PROBLEMS, RunFolder
 from upslope.runtime.seeding import numpy_generator, uniforms
@@ -170,9 +171,13 @@ class TextComponents(Components):
             rollout.judge = self.judge
 
     def keep_in(self, folder: RunFolder) -> None:
-        """A judge's verdicts, so that nothing is asked twice; those of the policy hold for one step only."""
+        """A judge's verdicts, so that nothing is asked twice; those of the policy hold for one step only. And what the start says
+        of rows that nobody samples."""
         if self.judge is not None and self.judge.ask is not None:
             self.judge.verdicts.keep_in(folder.path / VERDICTS)
+        plan = self.method.rollout
+        if plan is not None and not plan.samples and not self.stage_rollouts:  # a stage may begin at another policy
+            self.rollout.reference_cache = ReferenceCache(folder.path / REFERENCES)
 
     def settle_reward(self, given: tuple[str, ...]) -> tuple[str, ...]:
         """What is chosen, and what an audit finds, is said."""

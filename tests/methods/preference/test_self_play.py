@@ -1,4 +1,4 @@
-"""SPPO, INPO and SPO: identities, the exact iterates on rock, scissors, paper, and another library's loss."""
+"""SPPO, INPO, SPO and Nash-MD: identities, the exact iterates on rock, scissors, paper, and another library's loss."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from upslope.testing.batches import replace_view, with_needs
 from upslope.types import Batch, View
 
 sppo, inpo, spo, ipo, rloo, online = (find(name) for name in ("sppo", "inpo", "spo-minimax", "ipo", "rloo", "online-dpo"))
+nash, reinforce = find("nash-md"), find("reinforce")
 RPS = np.array([[0.5, 0.9, 0.1], [0.1, 0.5, 0.9], [0.9, 0.1, 0.5]])
 START = np.array([0.8, 0.1, 0.1])
 FIRST = torch.tensor([0, 0, 1, 1, 2, 2])
@@ -242,3 +243,47 @@ def test_a_group_of_one_wins_half():
     assert columns_of(np.array([[0.5]]))["win_rate"].tolist() == [0.5]
     view = replace_view(compared([1.0]), "current", logp=compared([1.0]).current.logp)
     assert not gradient(spo, view.replace(reward=torch.tensor([0.5], dtype=torch.float64))).logp.any()
+
+
+# -- Nash-MD ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.checks("identity", "nash-md")
+def test_nash_md_with_its_changes_off_is_reinforce(ragged_batch: Batch):
+    names = ("data", "filter", "advantage", "regularize")
+    plain = nash.derive(**{name: getattr(reinforce, name) for name in names})
+    assert_same(gradient(plain, ragged_batch), gradient(reinforce, ragged_batch), exact=True)
+
+
+@pytest.mark.checks("oracle", "nash-md", by="the formula, differentiated by hand")
+def test_the_gradient_of_nash_md_by_hand():
+    """One answer, chance 0.8 against its opponent, log-ratios 0.5 and -1.0 to the start and β = 0.1:
+    dL/dlogp = (-0.3 + 0.05, -0.3 - 0.1)."""
+    batch = Batch(
+        sampled=torch.ones(1, 2, dtype=torch.float64),
+        reward=torch.tensor([0.8], dtype=torch.float64),
+        group=torch.tensor([0]),
+        task=torch.tensor([0]),
+        behavior=View(torch.tensor([[-1.0, -2.0]], dtype=torch.float64)),
+        current=View(torch.tensor([[-1.0, -2.0]], dtype=torch.float64)),
+        reference={"start": View(torch.tensor([[-1.5, -1.0]], dtype=torch.float64))},
+    )
+    assert gradient(nash.derive(filter=None), batch).logp.tolist()[0] == pytest.approx([-0.25, -0.4])
+
+
+def nash_exact(share: float, beta: float, steps: int = 4000, lr: float = 0.3) -> np.ndarray:
+    """The policy's exploitability along the exact policy gradient of Nash-MD in the logits."""
+    start, logits, seen = np.log(START), np.log(START), []
+    for _ in range(steps):
+        policy = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+        mixed = np.exp((1 - share) * np.log(policy) + share * start)
+        value = RPS @ (mixed / mixed.sum()) - 0.5 - beta * (np.log(policy) - start)
+        logits = logits + lr * policy * (value - policy @ value)
+        seen.append((RPS @ policy).max() - 0.5)
+    return np.array(seen)
+
+
+def test_on_rock_scissors_paper_nash_md_settles_and_how_near_is_a_matter_of_its_mixture():
+    """The figures of the method's note."""
+    assert nash_exact(0.03, 0.03)[-500:].max() == pytest.approx(0.026, abs=0.002)
+    assert nash_exact(0.5, 0.1)[-500:].max() == pytest.approx(0.18, abs=0.005)

@@ -127,9 +127,10 @@ class RowUpdater:
     def _backward(self, begun: _Begun, trace: TokenTrace | None) -> None:
         """Backward passes, slice by slice. The objective sees detached columns; their gradients then go through the policy."""
         loss, batch, policy = begun.loss, begun.batch, self.views.policy
-        for index in pack(batch, begun.learning, policy.slice_tokens(batch), policy.token_budget(), loss.scope, policy.pads):
+        cut = pack(batch, begun.learning, policy.slice_tokens(batch), policy.token_budget(), loss.scope, policy.pads)
+        for index in cut:
             piece = batch if len(index) == batch.rows else batch.take_rows(index)
             view = self.views.evaluate(loss.method, policy, piece, loss.needs)
-            grads = column_grads(loss.method, piece, view.map(as_leaf), begun.sums, trace)
+            grads = column_grads(loss.method, piece, view.map(as_leaf), begun.sums, trace, len(cut))
             columns = view.columns()
             torch.autograd.backward([columns[name] for name in grads], list(grads.values()))

@@ -1,13 +1,17 @@
 """Self-play on preferences: the policy against its own samples, with and without an anchor."""
 
 from upslope.evolve.comparing import Compared
+from upslope.evolve.opponents import Opponents
 from upslope.methods.preference.dpo import ipo, online_dpo
-from upslope.methods.rlvr.reinforce import rloo
+from upslope.methods.rlvr.reinforce import reinforce, rloo
+from upslope.objective.advantage import RawReward
 from upslope.objective.advantage.win_rate import PreferredPair, WinRate
 from upslope.objective.aggregate import SequenceMeanTokenMean
 from upslope.objective.filter.contest import BestAndWorst
+from upslope.objective.filter.fresh import OnlyFresh
 from upslope.objective.ratio.references import AgainstReferences
 from upslope.objective.references import Snapshot
+from upslope.objective.regularize import ReferenceKL
 from upslope.objective.surrogate.preference import SquaredPreference, SquaredTarget
 from upslope.types import Paper
 
@@ -65,4 +69,21 @@ spo_minimax = rloo.derive(
     data=Compared(pays=True),
     notes="The text form: the group is what the paper's queue of recent episodes is in control. A step reports "
     "what the task pays as reward, and the win rate, 1/2 on average, as reward_verdict. A group of one has no signal.",
+)
+
+nash_md = reinforce.derive(
+    name="nash-md",
+    family="preference",
+    paper=Paper("Nash Learning from Human Feedback", arxiv="2312.00886", year=2023),
+    differs="an answer is rewarded for beating one drawn from the policy mixed with where the run began",
+    formula=r"L = mean of -(P(y ≻ y') - ½) log π(y) + β Σ_t sg(log π/π_start) log π(y_t),   y' ~ π^(1-a) π_start^a token by token",
+    use_when="preferences may go round, the last policy is what counts, and rejected answers should not be pushed down",
+    data=(Opponents(share=0.5), Compared(pays=True)),
+    filter=OnlyFresh(),
+    advantage=RawReward(baseline=0.5),
+    regularize=ReferenceKL(weight=0.1, estimator="k2", limit=float("inf")),
+    notes="data.0.share is a, regularize.weight is β. An opponent that leans on the start pulls the policy towards what beats the "
+    "start, so the last policy is near the Nash policy of the game with a KL term only where a is small: on rock, scissors, "
+    "paper from 0.8, 0.1, 0.1 exact gradients end with an exploitability of 0.18 at a = 0.5, β = 0.1 and of 0.026 at a = β = 0.03. "
+    "a = 0 is self-play, a = 1 play against the start. Each answer costs a second one, the opponent's, which nobody learns from.",
 )

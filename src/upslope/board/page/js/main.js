@@ -13,6 +13,7 @@ const VIEWS = {
   curves: { title: "Curves", load: () => import("./curves.js") },
   rollouts: { title: "Rollouts", load: () => import("./rollouts.js") },
   problems: { title: "Problems", load: () => import("./problems.js") },
+  preferences: { title: "Preferences", load: () => import("./preferences.js") },
   method: { title: "Method", load: () => import("./method.js") },
   start: { title: "New run", load: () => import("./start.js") },
 };
@@ -52,8 +53,10 @@ async function open() {
 function mark(view) {
   document.title = `${VIEWS[view]?.title ?? "Not found"} · upslope board`;
   for (const anchor of document.querySelectorAll("nav a")) {
-    if (anchor.dataset.view === view) anchor.setAttribute("aria-current", "page");
-    else anchor.removeAttribute("aria-current");
+    if (anchor.dataset.view === view) {
+      anchor.setAttribute("aria-current", "page");
+      anchor.scrollIntoView({ block: "nearest", inline: "nearest" }); // a phone has not room for all of them
+    } else anchor.removeAttribute("aria-current");
   }
 }
 

@@ -1,6 +1,6 @@
 // What metrics mean in a line, and which of them belong together. A key that is not here is shown by its name.
 
-const CRITICS = "critics";
+const [CRITICS, PREFERENCES] = ["critics", "preferences"];
 
 /** By key: the title of its chart, its meaning, its group. */
 const KNOWN = {
@@ -14,9 +14,18 @@ const KNOWN = {
   temperature_loss: ["Loss of the temperature", "", CRITICS],
   imitation: ["Imitation", "How far the policy is from the recorded actions.", CRITICS],
   updates_per_second: ["Updates a second", "Of learning alone, without the time in which the policy acts.", CRITICS],
+  margin: ["Margin", "By how much the winner's score is above the loser's.", PREFERENCES],
+  preferred: ["Preferred", "Share of contests in which the margin is on the right side.", PREFERENCES],
+  logp_chosen: ["Log-likelihood of the chosen", "Should not fall: the loss asks for a difference alone.", PREFERENCES],
+  logp_rejected: ["Log-likelihood of the rejected", "", PREFERENCES],
+  preference_gap: ["Preference gap", "Chance that the best answer of a group beats its worst, over one half.", PREFERENCES],
+  judge_pairs: ["Pairs that were judged", "", PREFERENCES],
+  judge_timeouts: ["Verdicts that did not come", "Of the pairs that were judged.", PREFERENCES],
+  judge_unreadable: ["Verdicts that cannot be read", "Of the pairs that were judged.", PREFERENCES],
+  judge_contradicts: ["Verdicts that change with the order", "Of the pairs that were judged.", PREFERENCES],
 };
 const MODEL = /_(loss|value|td_error|target|penalty)$/;
-const TITLES = { [CRITICS]: "Critics" };
+const TITLES = { [CRITICS]: "Critics", [PREFERENCES]: "Preferences" };
 
 export const titleOf = (key, otherwise) => KNOWN[key]?.[0] ?? otherwise;
 export const meaningOf = (key) => KNOWN[key]?.[1] ?? "";
@@ -27,7 +36,8 @@ export function grouped(keys) {
   const groupOf = (key) => KNOWN[key]?.[2] ?? (critics && MODEL.test(key) ? CRITICS : "");
   const found = new Map([["", []]]);
   for (const key of keys) {
-    const name = critics ? groupOf(key) : "";
+    const group = groupOf(key);
+    const name = group === CRITICS && !critics ? "" : group;
     if (!found.has(name)) found.set(name, []);
     found.get(name).push(key);
   }

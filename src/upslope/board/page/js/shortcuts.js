@@ -4,13 +4,13 @@ import { h, typing } from "./dom.js";
 import { go } from "./router.js";
 import { switchTheme } from "./theme.js";
 
-const VIEWS = { 1: "runs", 2: "curves", 3: "rollouts", 4: "method", 5: "problems" };
+const VIEWS = { 1: "runs", 2: "curves", 3: "rollouts", 4: "method", 5: "problems", 6: "preferences" };
 
 const LIST = [
   [
     "Everywhere",
     [
-      ["1 2 3 4 5", "runs, curves, rollouts, method, problems"],
+      ["1 2 3 4 5 6", "runs, curves, rollouts, method, problems, preferences"],
       ["t", "light or dark"],
       ["?", "this list"],
     ],
