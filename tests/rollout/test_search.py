@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -178,20 +178,20 @@ def test_depth_first_stops_at_a_right_answer():
 
 def test_only_problems_that_a_first_answer_gets_wrong_are_searched():
     made = searching(always=False, failed_only=True)
-    task, first = made.rollout.task, []
+    task, calls = made.rollout.task, []
 
     def score(problems, responses):
-        first.append(len(responses))
-        right = [len(first) == 1 and place % 2 == 0 for place in range(len(responses))]
+        calls.append(len(responses))
+        right = [len(calls) == 1 and place % 2 == 0 for place in range(len(responses))]
         return Scores([float(each) for each in right], right)
 
     task.score = score
     rows = searched(made, 4)
-    found = defaultdict(list)
-    for tree, path in places(rows):
-        found[tree].append(path)
-    assert [found[tree][0] for tree in range(4)] == [()] * 4, "the first answers come first"
-    assert [len(found[tree]) for tree in (0, 2)] == [1, 1] and min(len(found[tree]) for tree in (1, 3)) > 4
+    first, steps = rows.info[:4], Counter(rows.task[4:].tolist())
+    assert not any("search" in note for note in first) and all("search" in note for note in rows.info[4:])
+    assert [steps[task] for task in rows.task[[0, 2]].tolist()] == [0, 0], "what is solved is not searched"
+    assert min(steps[task] for task in rows.task[[1, 3]].tolist()) > 4
+    assert made.rollout.metrics()["constant_groups"] == 1.0, "all others are wrong"
     alone = [rows.group.tolist().count(int(group)) for group in rows.group[:4]]
     assert alone == [1] * 4, "nobody is compared with a first answer"
 

@@ -28,12 +28,16 @@ class SearchCounts:
     lengths: list[int] = field(default_factory=list)
     trees: int = 0
     contests: int = 0
+    undecided: int = 0
+    """Trees without a contest."""
 
     def metrics(self) -> Metrics:
-        """``reward`` and ``length`` are of finished answers, not of steps; ``contests`` is how many a tree had."""
+        """``reward`` and ``length`` are of finished answers, not of steps; ``contests`` is how many a tree had, and
+        ``constant_groups`` the share of trees that had none."""
         if not self.steps:
             return {}
         found = {"tokens": self.tokens, "samples": float(self.steps), "contests": self.contests / max(self.trees, 1)}
+        found |= {"constant_groups": self.undecided / max(self.trees, 1)}
         if self.reward:
             found |= {"reward": sum(self.reward) / len(self.reward), "finished_answers": float(len(self.reward))}
             found |= {"length": sum(self.lengths) / len(self.lengths), "longest": float(max(self.lengths))}
@@ -84,6 +88,7 @@ class SearchRecord:
         contests = [tree.contests(most) for tree in trees]
         self.counts.trees += len(trees)
         self.counts.contests += sum(map(len, contests))
+        self.counts.undecided += sum(not found for found in contests)
         nodes = [node for _, node in self.nodes]
         reward = self._column([node.mean if node.finished else self.reward.get(node, 0.0) for node in nodes], rows.reward)
         names = dict.fromkeys(name for parts in self.components.values() for name in parts)
@@ -113,8 +118,8 @@ class SearchRecord:
         tree, node = self.nodes[row]
         value = float(f"{node.quality:.4g}") if node.known else None
         told: JsonDict = {"tree": tree, "path": list(node.path), "visits": node.visits, "value": value}
-        earned = self.reward.get(node)
-        return {"search": told, "reward": earned} | ({} if node.ended else {"finish": "paused"})
+        place = {"search": told} if node.path else {}  # a first answer stands in no tree
+        return place | {"reward": self.reward.get(node)} | ({} if node.ended else {"finish": "paused"})
 
     @staticmethod
     def _column(values: Sequence[float], like: Tensor) -> Tensor:
