@@ -30,6 +30,7 @@ def collected_once() -> Iterator[None]:
     def by_the_first(self: TextRollout, step: int) -> Trajectories:
         if self.engine.policy is self.policy:  # type: ignore[attr-defined]
             self.engine.sync(self.policy.frozen_copy())
+            self.engine.follows = False  # type: ignore[attr-defined]  # evaluations are of the policy that learns
             self.sync = lambda: None  # type: ignore[method-assign]
         return collect(self, step)
 
