@@ -25,12 +25,14 @@ LANGUAGE_MODEL = (
     *("reinforce", "rloo", "ppo", "grpo", "dr-grpo", "dapo", "gspo", "cispo", "gmpo", "high-entropy", "dhpo", "dhpo-entropy"),
     *("capo", "bupo", "vppo", "t-ppo", "polychromic", "tempsamp-r1", "tempsamp-r1-anchor", "rank-grpo", "minirl-r2"),
     *("hpt", "hpt-soft", "ahpo", "luffy", "srft", "ghpo", "scaf-grpo", "expo-explain", "poro", "ttrl", "evol-rl", "eva", "clpo"),
-    *("sppo", "inpo", "spo-minimax", "nash-md"),
+    *("sppo", "inpo", "spo-minimax", "nash-md", "mcts-dpo"),
 )
 """Founding methods, and those whose parts read prompts, answers as text, layers, hidden states or reference answers, or sample in
 their own way."""
 NEARBY = ("otr", "fdiv-sft")
 """What these learn fades for tokens far from what the policy says, or said at first: they begin with one that knows a little."""
+STAGED = ("tp-llama", "itool")
+"""These imitate before they sample, in the same run."""
 GIVEN = tuple(name for name, method in catalogue().items() if method.rollout is not None and not method.rollout.samples)
 """These sample nothing: they learn from what others wrote."""
 JUDGED = tuple(name for name in GIVEN if catalogue()[name].rollout.needs_of_task & {"pairs", "labels"})
@@ -46,11 +48,12 @@ SHORT = {
     "dhpo-entropy": {"surrogate.sequence.low": 0.12, "surrogate.sequence.high": 0.16},
     "evol-rl": {"reward.1.embedding": "characters"},
     "inpo": {"surrogate.tau": 0.3, "ratio.weights": (0.1, 0.9)},
+    **{name: {"rollout.actions": 4, "rollout.depth": 2, "rollout.step_tokens": 1} for name in ("mcts-dpo", *STAGED)},
 }
 VOTES = {"samples_per_task": 32, "tasks_per_step": 12, "temperature": 0.8, "lr": 1e-4}
 """A vote teaches only where it is right: from samples of which a third are, not a seventh, many votes, and in small steps. With 8
 votes at a temperature of 1 both collapse to one answer for all problems."""
-SIZED = {"ttrl": VOTES, "evol-rl": VOTES}
+SIZED = {"ttrl": VOTES, "evol-rl": VOTES, **{name: {"samples_per_task": 12} for name in ("mcts-dpo", *STAGED)}}
 GAIN = {"high-entropy": 0.05, "polychromic": 0.05, "poro": 0.04}
 """What the reward of samples must gain; 0.15 unless said. A fifth of the tokens of a three-token answer is little to learn from:
 high-entropy went from 0.11 to 0.21 here. Polychromic pays for different answers where one is right: 0.15 to 0.27. poro learns from
@@ -61,7 +64,11 @@ as many answers again with a document in the prompt, and went from 0.43 to 0.50.
 @pytest.mark.learns(seconds=3)
 @pytest.mark.parametrize(
     "method",
-    [name for name, method in catalogue().items() if name not in (*LANGUAGE_MODEL, *GIVEN) and method.learner == "policy-gradient"],
+    [
+        name
+        for name, method in catalogue().items()
+        if name not in (*LANGUAGE_MODEL, *STAGED, *GIVEN) and method.learner == "policy-gradient"
+    ],
 )
 def test_every_other_method_opens_a_combination_lock(method):
     """16 locks of three digits out of four: a guess is right once in 64 times. The weakest end near 0.2 and 0.4 (riskpo, adora,
@@ -80,6 +87,17 @@ def test_methods_improve_a_tiny_language_model(method, tmp_path):
     reward = [record["reward"] for record in run.metrics]
     first, last = sum(reward[:5]) / 5, sum(reward[-5:]) / 5
     assert last > first + GAIN.get(method, 0.15), f"{method}: {first:.2f} -> {last:.2f}"
+
+
+@pytest.mark.slow
+@pytest.mark.learns(seconds=30)
+@pytest.mark.parametrize("method", STAGED)
+def test_methods_that_imitate_first_raise_the_accuracy_of_a_tiny_language_model(method, tmp_path):
+    """What search earns is no measure here: it ends with a success, or begins with a failure. Both went from 0.81 to 0.89 of 27
+    problems; the threshold was set after seeing that."""
+    run = up.train(method, **TEXT | SIZED[method], knobs=SHORT[method], out=tmp_path / "run")
+    assert run.summary["score_after"] > run.summary["score_before"] + 0.05, run.summary
+    assert run.metrics[-1]["contests"] > 0
 
 
 @pytest.mark.slow

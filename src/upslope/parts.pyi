@@ -38,6 +38,7 @@ from upslope.objective.advantage.polychromic import PolychromicAdvantage as Poly
 from upslope.objective.advantage.rank import RankBaseline as RankBaseline
 from upslope.objective.advantage.regularized import RegularizedReward as RegularizedReward
 from upslope.objective.advantage.remembered import MemoryBaseline as MemoryBaseline
+from upslope.objective.advantage.siblings import SiblingValues as SiblingValues
 from upslope.objective.advantage.signed import SignedReward as SignedReward
 from upslope.objective.advantage.success import SuccessRate as SuccessRate
 from upslope.objective.advantage.token_level import TokenLevelBaseline as TokenLevelBaseline
@@ -250,6 +251,7 @@ from upslope.rollout.given import FromDocuments as FromDocuments
 from upslope.rollout.pairs import FromLabels as FromLabels
 from upslope.rollout.pairs import FromPairs as FromPairs
 from upslope.rollout.sampled import Sampled as Sampled
+from upslope.rollout.search import Search as Search
 from upslope.rollout.vine import Vine as Vine
 from upslope.rollout.whole_episodes import Episodes as Episodes
 from upslope.rollout.windows import Windows as Windows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,14 +25,21 @@ class FromAnswers(RolloutPlan):
     """One row for each problem: its solution as it was written (``solution``, else ``answer``), with a stop token behind it.
 
     Nobody sampled these rows: ``behavior`` is NaN and ``label["source"]`` says DEMONSTRATED. They earn no reward.
+
+    Fields:
+        easiest: share of the problems that is learned from: the easiest, by the task's own difficulty. 1 is all; where the task
+            says no difficulty, as they come.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset()
     samples: ClassVar[bool] = False
     needs_of_task: ClassVar[frozenset[str]] = frozenset({"solutions"})
+    ranges: ClassVar = {"easiest": "(0, 1]"}
+
+    easiest: float = 1.0
 
     def build(self, task: Any, policy: Any, **sizes: Any) -> AnswerRollout:
-        return AnswerRollout(task, policy, **sizes)
+        return AnswerRollout(task, policy, easiest=self.easiest, **sizes)
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,18 @@ class AnswerRollout(TextRollout):
     """Solutions of drawn problems in place of sampled answers."""
 
     provides = FromAnswers.provides
+
+    def __init__(self, *arguments: Any, easiest: float = 1.0, **sizes: Any):
+        super().__init__(*arguments, **sizes)
+        self.easiest = easiest
+
+    def refill(self, step: int, attempt: int, tasks: int) -> Trajectories:
+        """Of so many more problems the easiest, those of unknown difficulty last."""
+        if self.easiest == 1:
+            return super().refill(step, attempt, tasks)
+        drawn = self.task.sample(math.ceil(tasks / self.easiest), "train", numpy_generator(self.seed, "tasks", step, attempt))
+        drawn.sort(key=lambda problem: math.inf if math.isnan(problem.difficulty) else problem.difficulty)
+        return self.answers(drawn[:tasks], step, attempt)
 
     def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
         """The solution of each of these problems."""

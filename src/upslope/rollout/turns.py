@@ -7,6 +7,7 @@ what the learner computes, ``proximal`` and ``current``, those of the second.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from upslope.rollout.text_rows import left_padded, sampled_ids, sampled_rows, wr
 from upslope.runtime.seeding import mix, stable_hash, uniforms
 from upslope.tasks.messages import readable
 from upslope.tasks.turns import NEW, POLICY, Turn, TurnNumbers, speaker_label
-from upslope.types import Source, Trajectories, decision_keys
+from upslope.types import Sampling, Source, Trajectories, decision_keys
 
 
 def sample_turns(rollout: TextRollout, turns: Sequence[Turn], numbers: TurnNumbers, by: Speaker | None = None) -> Trajectories:
@@ -31,12 +32,12 @@ def sample_turns(rollout: TextRollout, turns: Sequence[Turn], numbers: TurnNumbe
     """
     _check(turns)
     spoken = _spoken(rollout, turns, by)
-    policy, sampling, seed = rollout.policy, rollout.sampling, rollout.seed
+    policy, sampling, seed = rollout.policy, _until(rollout.sampling, turns), rollout.seed
     where = ("sample", numbers.step, numbers.path, numbers.calls)
     asked = policy.encode_all([turn.prompt for turn in turns])
     each = [turn for turn in turns for _ in range(turn.samples)]
     contexts = [ids + list(turn.begun) for ids, turn in zip(asked, turns, strict=True) for _ in range(turn.samples)]
-    room = [sampling.max_tokens - len(turn.begun) for turn in each]
+    room = [min(sampling.max_tokens - len(turn.begun), turn.limit or sampling.max_tokens) for turn in each]
     drawn = uniforms((len(each), sampling.max_tokens), seed, *where)
     written = rollout.engine.generate(contexts, 1, sampling, drawn, room, **spoken)
     rows = sampled_rows(policy, contexts, 1, written, sampling)
@@ -72,6 +73,16 @@ def _check(turns: Sequence[Turn]) -> None:
     for turn in turns:
         if turn.samples < 1:
             raise UserError(f"a further turn asks for {turn.samples} samples; at least 1. Leave it out where none is wanted.")
+
+
+def _until(sampling: Sampling, turns: Sequence[Turn]) -> Sampling:
+    """How these turns are sampled: as others are, and up to the text that ends them."""
+    ends = {turn.until for turn in turns}
+    if len(ends) > 1:
+        raise UserError(f"turns of one call end with one text, not with {' and '.join(map(repr, sorted(ends)))}; sample those "
+                        "that end with another in a call of their own.")  # fmt: skip
+    text = "".join(ends)
+    return replace(sampling, stop=(*sampling.stop, text)) if text else sampling
 
 
 def _spoken(rollout: TextRollout, turns: Sequence[Turn], by: Speaker | None) -> dict[str, Any]:

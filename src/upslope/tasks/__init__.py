@@ -34,6 +34,7 @@ from upslope.tasks.rps import RockScissorsPaper
 from upslope.tasks.rulebook import RulebookTask
 from upslope.tasks.table_files import Table, files_in
 from upslope.tasks.text import NoReward, Problem, Reward, Scores, Split, TextTask, UndecidedReward, WithReward, split_of
+from upslope.tasks.toolcall import ToolCall
 from upslope.tasks.worlds.names import WORLDS
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ __all__ = [
 
 FAMILY: dict[str, type[EmbeddedTask]] = {
     **SMALL,
-    **{task.kind: task for task in (Copy, Grounding, IntervalGrounding, Recommend, RockScissorsPaper, RulebookTask)},
+    **{task.kind: task for task in (Copy, Grounding, IntervalGrounding, Recommend, RockScissorsPaper, RulebookTask, ToolCall)},
 }
 """The tasks that are made on the spot, by name."""
 

@@ -60,6 +60,8 @@ class Turn:
             The part that asks names the references in its ``speakers``.
         begun: ids of the answer's beginning. Only what comes behind them is sampled and learned.
         scorer: what scores the answer in place of the task.
+        limit: the most tokens to sample; 0: as many as an answer has room for.
+        until: a text that ends it once it was said, as a stop token does: a step of an answer ends with its line.
     """
 
     prompt: Prompt
@@ -71,6 +73,8 @@ class Turn:
     by: str | Mixture = POLICY
     begun: tuple[int, ...] = ()
     scorer: Scorer | None = None
+    limit: int = 0
+    until: str = ""
 
 
 def speaker_label(by: str | Mixture) -> int:

@@ -134,6 +134,8 @@ def with_needs(batch: Batch, method: Method, seed: int = 0) -> Batch:
     shape, dtype = batch.sampled.shape, batch.sampled.dtype
     reference, label, segment = dict(batch.reference), dict(batch.label), dict(batch.segment)
     signal = {**_compared(batch), **batch.signal} if any(need.startswith("signal.") for need in method.needs()) else batch.signal
+    if "signal.value" in method.needs():  # a search's: worth what was earned, visited unequally
+        signal = {"value": batch.reward, "visits": torch.arange(shape[0]) % 4 + 1.0, **signal}
     descended = probes_descended(method)
     for need in sorted(method.needs()):
         owner, _, name = need.partition(".")

@@ -183,7 +183,8 @@ def seeds(method: Method, ground: Ground) -> None:
     """The same seed gives the same curve to the last bit, and another does not."""
     with _folder() as folder:
         for name, seed in (("one", 1), ("same", 1), ("other", 2)):
-            start(ground.plan(method, folder, steps=2, eval_every=0, seed=seed), out=folder / name)
+            steps = 1 + max(1, len(method.stages))
+            start(ground.plan(method, folder, steps=steps, eval_every=0, seed=seed), out=folder / name)
         assert_same_run(folder / "one", folder / "same")
         expect(result(folder / "one")[1] != result(folder / "other")[1], "another seed gives the same curve")
 

@@ -30,6 +30,7 @@ HOMES = (
     "upslope.rollout.pairs",
     "upslope.rollout.revisions",
     "upslope.rollout.sampled",
+    "upslope.rollout.search",
     "upslope.rollout.vine",
     "upslope.rollout.whole_episodes",
     "upslope.rollout.windows",
