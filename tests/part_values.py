@@ -16,6 +16,7 @@ from stored_values import KNOBS, stored_numbers, stored_refusals
 from torch import Tensor
 
 from upslope.errors import MethodError
+from upslope.evolve.opponents import Opponents
 from upslope.fields import hints
 from upslope.learners.curricula import Ordering
 from upslope.methods import catalogue
@@ -89,6 +90,8 @@ def numbers(method: Method) -> Numbers:
         assert rows.current is not None
         further = any(name not in rows.current.columns() for name, _ in method.heads)
         further |= bool({"label.category", "label.side"} & method.needs())
+        if any(isinstance(part, Opponents) for part in method.data):  # refuses rows of other steps
+            rows = rows.replace(label={name: column for name, column in rows.label.items() if name != "source"})
         if any(part.provides for part in method.data):  # those compare what answers say
             rows, further = rows.replace(info=[{"response": f"answer {row}"} for row in range(rows.rows)]), True
         if method.data and method.rollout is not None and not method.rollout.samples:  # what data parts see there nobody sampled

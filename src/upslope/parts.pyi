@@ -1,5 +1,6 @@
 # Written by docs/generate.py: run `make docs`.
 # ruff: noqa
+from upslope.evolve.challengers import Challengers as Challengers
 from upslope.evolve.comparing import Compared as Compared
 from upslope.evolve.evolving import Evolve as Evolve
 from upslope.evolve.guidance import Guidance as Guidance
@@ -33,6 +34,7 @@ from upslope.objective.advantage.entropy_signed import EntropySigned as EntropyS
 from upslope.objective.advantage.extended import ExtendedGAE as ExtendedGAE
 from upslope.objective.advantage.gae import GAE as GAE
 from upslope.objective.advantage.history import SmoothBaseline as SmoothBaseline
+from upslope.objective.advantage.information import InformationPair as InformationPair
 from upslope.objective.advantage.median import MedianTarget as MedianTarget
 from upslope.objective.advantage.polychromic import PolychromicAdvantage as PolychromicAdvantage
 from upslope.objective.advantage.rank import RankBaseline as RankBaseline
@@ -41,6 +43,11 @@ from upslope.objective.advantage.remembered import MemoryBaseline as MemoryBasel
 from upslope.objective.advantage.siblings import SiblingValues as SiblingValues
 from upslope.objective.advantage.signed import SignedReward as SignedReward
 from upslope.objective.advantage.success import SuccessRate as SuccessRate
+from upslope.objective.advantage.target import MomentTarget as MomentTarget
+from upslope.objective.advantage.target import PointwiseTarget as PointwiseTarget
+from upslope.objective.advantage.target import RewardTarget as RewardTarget
+from upslope.objective.advantage.target import Target as Target
+from upslope.objective.advantage.target import TargetDivergence as TargetDivergence
 from upslope.objective.advantage.token_level import TokenLevelBaseline as TokenLevelBaseline
 from upslope.objective.advantage.value_baseline import ValueBaseline as ValueBaseline
 from upslope.objective.advantage.virtual import VirtualSamples as VirtualSamples
@@ -93,6 +100,7 @@ from upslope.objective.curriculum.uncertainty import ByUncertainty as ByUncertai
 from upslope.objective.data.augment import Augmentation as Augmentation
 from upslope.objective.data.augment import NoAugmentation as NoAugmentation
 from upslope.objective.data.augment import RandomCrop as RandomCrop
+from upslope.objective.data.chosen import ChosenAside as ChosenAside
 from upslope.objective.data.demonstrations import Demonstrations as Demonstrations
 from upslope.objective.data.gates import GradualGate as GradualGate
 from upslope.objective.data.gates import HardGate as HardGate
@@ -129,6 +137,8 @@ from upslope.objective.models.neighbours import NearestNeighbour as NearestNeigh
 from upslope.objective.models.neighbours import NeighbourSearch as NeighbourSearch
 from upslope.objective.models.pessimistic import PessimisticValue as PessimisticValue
 from upslope.objective.models.prompt_value import PromptValue as PromptValue
+from upslope.objective.models.score import AnswerScore as AnswerScore
+from upslope.objective.models.score import PairScore as PairScore
 from upslope.objective.models.source import SourceDiscriminator as SourceDiscriminator
 from upslope.objective.models.success import SuccessClassifier as SuccessClassifier
 from upslope.objective.models.value import ValueFunction as ValueFunction
@@ -141,6 +151,7 @@ from upslope.objective.networks.encoders import SmallCNN as SmallCNN
 from upslope.objective.networks.mlp import MLPEnsemble as MLPEnsemble
 from upslope.objective.networks.scalar import Scalar as Scalar
 from upslope.objective.networks.vae import ActionVAE as ActionVAE
+from upslope.objective.ratio.answer import AnswerRatio as AnswerRatio
 from upslope.objective.ratio.granularity import ConstantMix as ConstantMix
 from upslope.objective.ratio.granularity import EntropyMix as EntropyMix
 from upslope.objective.ratio.granularity import Hybrid as Hybrid
@@ -149,6 +160,7 @@ from upslope.objective.ratio.granularity import SequenceRatio as SequenceRatio
 from upslope.objective.ratio.granularity import TokenRatio as TokenRatio
 from upslope.objective.ratio.on_policy import OnPolicy as OnPolicy
 from upslope.objective.ratio.references import AgainstReferences as AgainstReferences
+from upslope.objective.ratio.scores import HeadScore as HeadScore
 from upslope.objective.ratio.segment import SegmentRatio as SegmentRatio
 from upslope.objective.ratio.shifted import ShiftedRatio as ShiftedRatio
 from upslope.objective.references.blinded import Blinded as Blinded
@@ -185,6 +197,7 @@ from upslope.objective.shape.utility import RolloutUtility as RolloutUtility
 from upslope.objective.shape.whiten import Whiten as Whiten
 from upslope.objective.stages import Stage as Stage
 from upslope.objective.surrogate.balanced import BalancedClip as BalancedClip
+from upslope.objective.surrogate.boundary import BoundaryPreference as BoundaryPreference
 from upslope.objective.surrogate.bounded import BoundedRatio as BoundedRatio
 from upslope.objective.surrogate.clip import Bounds as Bounds
 from upslope.objective.surrogate.clip import BranchClip as BranchClip
@@ -218,6 +231,9 @@ from upslope.objective.surrogate.preference import SquaredTarget as SquaredTarge
 from upslope.objective.surrogate.preference import UnpairedSigmoid as UnpairedSigmoid
 from upslope.objective.surrogate.previous import PreviousClip as PreviousClip
 from upslope.objective.surrogate.probability import ProbabilityClip as ProbabilityClip
+from upslope.objective.surrogate.revision import RevisionPreference as RevisionPreference
+from upslope.objective.surrogate.scores import ScorePreference as ScorePreference
+from upslope.objective.surrogate.semi_policy import SemiPolicyPreference as SemiPolicyPreference
 from upslope.objective.surrogate.shifted import ShiftedClip as ShiftedClip
 from upslope.objective.surrogate.silent import NoSurrogate as NoSurrogate
 from upslope.objective.surrogate.supervised import LabelFromRatio as LabelFromRatio
@@ -245,11 +261,13 @@ from upslope.policies.views.routing import RoutingReplay as RoutingReplay
 from upslope.rollout.acting import EpsilonGreedy as EpsilonGreedy
 from upslope.rollout.acting import GaussianNoise as GaussianNoise
 from upslope.rollout.acting import UniformFirst as UniformFirst
+from upslope.rollout.both_orders import FromBothOrders as FromBothOrders
 from upslope.rollout.categories import FromCategories as FromCategories
 from upslope.rollout.given import FromAnswers as FromAnswers
 from upslope.rollout.given import FromDocuments as FromDocuments
 from upslope.rollout.pairs import FromLabels as FromLabels
 from upslope.rollout.pairs import FromPairs as FromPairs
+from upslope.rollout.revisions import FromRevisions as FromRevisions
 from upslope.rollout.sampled import Sampled as Sampled
 from upslope.rollout.search import Search as Search
 from upslope.rollout.vine import Vine as Vine

@@ -9,7 +9,16 @@ from upslope.cli import main
 from upslope.errors import UserError
 from upslope.policies import load_language_model
 from upslope.policies.tiny import character_tokenizer
-from upslope.policies.tokenization import PLAIN, PromptFormat, PromptLimit, cut_to, encoded, encoded_lengths, fitting, parse_template
+from upslope.policies.tokenization import (
+    PLAIN,
+    PromptFormat,
+    PromptLimit,
+    cut_to,
+    encoded,
+    encoded_lengths,
+    fitting,
+    parse_template,
+)
 from upslope.runtime.seeding import uniforms
 from upslope.types import Sampling
 
