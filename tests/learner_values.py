@@ -21,7 +21,7 @@ NOT_ON_TABLES = {
     *("bupo", "minirl-r2", "t-ppo", "vppo", "pcl", "evol-rl"),
     *("sft", "otr", "fdiv-sft", "cap-cpt", "ghpo", "scaf-grpo", "expo-explain", "poro", "eva", "clpo"),
     *("dpo", "ipo", "simpo", "kto", "sppo", "inpo", "spo-minimax", "nash-md"),
-    *("dynamicpo",),
+    *("dynamicpo", "bt-rm", "pair-rm", "opa-dpo", "seppo", "mcts-dpo", "tp-llama", "itool"),
 }
 """These look into a language model, at its prompts or at windows of its answers; or they need texts: solutions, documents, prompts
 with hints, problems made from others, pairs, answers that are compared."""

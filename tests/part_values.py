@@ -89,7 +89,7 @@ def numbers(method: Method) -> Numbers:
     for number, (rows, metrics) in enumerate(steps(), 1):
         assert rows.current is not None
         further = any(name not in rows.current.columns() for name, _ in method.heads)
-        further |= bool({"label.category", "label.side"} & method.needs())
+        further |= bool({"label.category", "label.side", "signal.value"} & method.needs())
         if any(isinstance(part, Opponents) for part in method.data):  # refuses rows of other steps
             rows = rows.replace(label={name: column for name, column in rows.label.items() if name != "source"})
         if any(part.provides for part in method.data):  # those compare what answers say
@@ -326,7 +326,7 @@ def refusals(kind: str) -> dict[str, str]:
     if not isinstance(part, CALLED) or path.startswith("terms."):
         return {}
     rows = steps()[0][0]
-    if "label.side" in method.needs() or any(each.provides for each in method.data):
+    if {"label.side", "signal.value"} & method.needs() or any(each.provides for each in method.data):
         rows = cast(Trajectories, with_needs(rows, method))
     states = {place: each.init() for place, each in estimator.stateful(method).items()}
     batch = estimator.annotate(method, estimator.bind(method, states, rows))
