@@ -67,8 +67,11 @@ CLAIM = Claim(
     ],
     seeds=5,
     curves={"right": "held-out pairs ranked right"},
-    chosen="""The length of 3 letters, 150 steps and the learning rate were tried once, on seed 100, where bt-rm ended at 0.895 and
-    pair-rm at 0.885 of held-out pairs; what ranking gains was not looked at before.""",
+    chosen="""A first bed began with a model warm-started on `reverse`, and was run for 4 steps on seed 0: dpo ended at 0.965 of
+    held-out pairs, bt-rm at 0.785, pair-rm at 0.85, and ranking gained -0.007 and 0.018. Such a model prefers right answers before
+    it has learned from any pair; the bed was changed to an untrained model for that, and the change favours the first statement. The
+    length of 3 letters, 150 steps and the learning rate were then tried once, on seed 100, where bt-rm ended at 0.895 and pair-rm at
+    0.885.""",
 )  # fmt: skip
 
 if __name__ == "__main__":
