@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from sft_sides import WORDS, SftWork, trl_arguments
+from sft_sides import WORDS, SftWork, free_gpu, trl_arguments
 from sides import Clock, Setting, set_threads
 from text_sides import LR, InOrder
 from text_work import ALPHABET, Sizes
@@ -172,6 +172,8 @@ def first_losses(given: PairWork, packed: bool = False) -> tuple[list[float], li
     learner, seen = make_learner(moving), []
     ours = [float(learner.step(step)["loss"]) for step in range(1, updates + 1)]
     make_trl(None, moving, packed, seen, updates).train()
+    del learner
+    free_gpu()
     return ours, seen
 
 

@@ -17,6 +17,9 @@ ROWS = {
     "grpo_long_prompt": "GRPO step, few-shot prompts",
     "grpo_early_stop": "GRPO step, early stops",
     "sft_short": "supervised fine-tuning, short rows",
+    "dpo_short": "DPO update, short pairs",
+    "dpo_long_prompt": "DPO update, long prompts",
+    "online_dpo": "online DPO step",
     "guided_step": "guidance beside GRPO, both ours, by sampled token",
     "ppo_cartpole": "PPO, CartPole",
     "ppo_halfcheetah": "PPO, HalfCheetah",
@@ -27,6 +30,7 @@ ROWS = {
     "gpu_sampling": "GPU: sampling, 135M",
     "gpu_grpo": "GPU: GRPO step, 135M",
     "gpu_sft": "GPU: supervised fine-tuning, 135M",
+    "gpu_dpo": "GPU: DPO update, 135M",
 }
 """Every row there is a script for, and what plots call it."""
 SCALING = {"scaling": "on the CPU", "scaling_cuda": "on the GPU"}

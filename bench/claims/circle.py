@@ -85,7 +85,7 @@ def second_half(metric: str) -> Measure:
     return lambda result: float(np.nanmean(result.curve(metric)[len(result.metrics) // 2 :]))
 
 
-NASH_DEFAULTS, ONE_EACH = "nash-md with its defaults", {"samples_per_task": 1}
+NASH_DEFAULTS, HALF = "nash-md with its defaults", {"tasks_per_step": 32}
 
 CLAIM = Claim(
     name="circle",
@@ -108,8 +108,8 @@ CLAIM = Claim(
         "sppo": Variant("sppo"),
         UNANCHORED: Variant("inpo", {"ratio.weights": (0.0, 1.0)}),
         "inpo": Variant("inpo", {"ratio.weights": (0.03, 0.97)}),
-        "nash-md": Variant("nash-md", {"data.0.share": 0.03, "regularize.weight": 0.03}, settings=ONE_EACH),
-        NASH_DEFAULTS: Variant("nash-md", settings=ONE_EACH),
+        "nash-md": Variant("nash-md", {"data.0.share": 0.03, "regularize.weight": 0.03}, settings=HALF),
+        NASH_DEFAULTS: Variant("nash-md", settings=HALF),
     },
     bed=CircleBed(),
     settings={"steps": 400, "tasks_per_step": 64, "samples_per_task": 2, "lr": 5e-4, "threads": 1},

@@ -45,6 +45,11 @@ class RankingBed:
         return float(found["best of 8"]["score"] - found["pass@1"]["score"])
 
 
+def gained(result: Result) -> float:
+    """What ranking gains; 0 for `dpo`, which ranks no answers here."""
+    return float(result.metrics[-1].get("gain", 0.0))
+
+
 CLAIM = Claim(
     name="reward-models",
     title="reward models: ranking pairs that were never seen",
@@ -52,13 +57,13 @@ CLAIM = Claim(
     model. What counts is the share of held-out pairs in which the right answer is ranked first. `dpo` ranks by the likelihood of
     the two answers, which is the reward model that its paper speaks of; `bt-rm` by a head on the same model, `pair-rm` by a head
     that reads both answers. Then each reward model ranks 8 answers to each of 200 problems, of a policy that was warm-started to
-    answer some of them.""",
+    answer some of them; for `dpo`, which ranks none, that gain is written as 0.""",
     variants={"dpo": Variant("dpo"), "bt-rm": Variant("bt-rm"), "pair-rm": Variant("pair-rm")},
     bed=RankingBed(),
     settings={
         "steps": 150, "tasks_per_step": 64, "lr": 2e-3, "warm_start": 0.0, "eval_problems": 200, "eval_every": 25, "threads": 1,
     },
-    measures={RIGHT: final("right", 1), GAIN: final("gain", 1)},
+    measures={RIGHT: final("right", 1), GAIN: gained},
     statements=[
         Statement("bt-rm", "ranks more held-out pairs right than", "dpo", RIGHT),
         Statement("pair-rm", "ranks more held-out pairs right than", "bt-rm", RIGHT),
@@ -69,9 +74,8 @@ CLAIM = Claim(
     curves={"right": "held-out pairs ranked right"},
     chosen="""A first bed began with a model warm-started on `reverse`, and was run for 4 steps on seed 0: dpo ended at 0.965 of
     held-out pairs, bt-rm at 0.785, pair-rm at 0.85, and ranking gained -0.007 and 0.018. Such a model prefers right answers before
-    it has learned from any pair; the bed was changed to an untrained model for that, and the change favours the first statement. The
-    length of 3 letters, 150 steps and the learning rate were then tried once, on seed 100, where bt-rm ended at 0.895 and pair-rm at
-    0.885.""",
+    it has learned from any pair; the bed was changed to an untrained model for that, and this favours the first statement. The
+    length of 3 letters, 150 steps and the learning rate were then tried once, on seed 100: 0.895 for bt-rm, 0.885 for pair-rm.""",
 )  # fmt: skip
 
 if __name__ == "__main__":
