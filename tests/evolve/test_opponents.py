@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import pytest
@@ -80,6 +81,13 @@ def test_the_ends_are_self_play_and_the_reference(share, keeps):
         assert torch.allclose(speaker.evaluate(rows).logp[on], rows.behavior.logp[on], atol=1e-5)
         other = (before if share else start).evaluate(rows).logp
     assert not torch.allclose(other[on], rows.behavior.logp[on], atol=1e-4)
+
+
+def test_one_sample_of_a_task_is_enough():
+    made = set_up(find("nash-md"), "reverse", "tiny:layers=1,width=32", dataclasses.replace(SIZES, samples_per_task=1))
+    made.rollout.task = Paid(made.task)
+    found = PolicyGradient(made.method, made.policy, made.rollout, made.settings, made.policy.frozen_copy()).step(1)
+    assert found["samples"] == 2 * SIZES.tasks_per_step and found["learning"] > 0
 
 
 def test_rows_of_other_steps_get_no_opponent():

@@ -31,6 +31,7 @@ class Opponents(Data):
     """
 
     text_only: ClassVar[bool] = True
+    provides: ClassVar[frozenset[str]] = frozenset({"group"})
     ranges: ClassVar = {"share": "[0, 1]"}
 
     reference: str = "start"

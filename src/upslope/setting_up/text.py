@@ -83,7 +83,8 @@ class TextComponents(Components):
         check_steps(method, settings.steps or 0)
         super().__init__(method, settings)
         samples = method.rollout is None or method.rollout.samples
-        if samples and settings.samples_per_task < 2 and "group" in method.needs():
+        groups = any("group" in part.provides for part in method.data)  # made of whatever was sampled
+        if samples and settings.samples_per_task < 2 and "group" in method.needs() and not groups:
             raise UserError(f"{method.name} compares the samples of a task, and --samples-per-task is 1; give at least 2.")
         check_given(task, {word: path for path, part in method.parts() for word in part.needs_of_task}, method.name)
         self.score_name = "accuracy" if task.choices is None else task.choices.score_name
