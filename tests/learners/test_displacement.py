@@ -26,11 +26,11 @@ FALLING = [-4.0] * 5 + [-5.5] * 5
 def test_a_clear_fall_is_told_with_metric_and_cures():
     told = DisplacementWatch(find("dpo")).remark(steps(FALLING))
     assert told.startswith("logp_chosen fell from -4.0 to -5.5 while the loss fell too: ")
-    cures = "an sft term on the chosen answers (docs/preferences.md), a larger surrogate.beta (it is 0.1), ipo or opa-dpo"
+    cures = "an sft term on the chosen answers (docs/preferences.md), a larger surrogate.beta (it is 0.1), opa-dpo or sppo"
     assert told.endswith(f"Try {cures}.")
     assert "\n" not in told
     other = DisplacementWatch(find("ipo")).remark(steps(FALLING))
-    assert other.endswith("Try an sft term on the chosen answers (docs/preferences.md) or opa-dpo.")
+    assert other.endswith("Try an sft term on the chosen answers (docs/preferences.md), opa-dpo or sppo.")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ LOOKED_AT = 5
 """Steps at the beginning, and up to now, that are compared: the pairs of a single step may be hard by chance."""
 NATS, SHARE = 1.0, 0.1
 """A fall is clear if it is larger than both: so many nats, and that share of where it began."""
-CURES = ("ipo", "opa-dpo")
-"""Methods on the same data: the first stops at a difference, the second begins where the chosen answers are likely."""
+CURES = ("opa-dpo", "sppo")
+"""Methods whose chosen answers ended likelier than DPO's in docs/claims/displacement.md; IPO's and SimPO's did not."""
 
 
 class DisplacementWatch:
