@@ -336,3 +336,26 @@ def test_conversations_bring_their_prompt(tmp_path):
     rows[1]["rejected"] = said("no", "another")
     with pytest.raises(TaskError, match=r"line 2.*different conversations"):
         load_task(lines(tmp_path / "pairs.jsonl", rows))
+
+
+@pytest.mark.slow
+@pytest.mark.checks("oracle", "dpo", by="TRL's DPOTrainer")
+def test_three_updates_are_those_of_trls_own_trainer(tmp_path, monkeypatch):
+    """Whole runs, with their data, references, losses, clipping and AdamW: the second and third loss depend on all of it."""
+    import sys
+
+    from places import ROOT
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    before = set(sys.modules)
+    from pair_sides import PairWork, first_losses
+
+    try:
+        ours, theirs = first_losses(PairWork(rows=8, prompt_tokens=6, tokens=14))
+    finally:
+        for name in {"pair_sides", "sft_sides", "text_sides", "text_work", "sides"} - before:
+            sys.modules.pop(name, None)
+    assert ours[0] == pytest.approx(0.6931472, abs=1e-6) and abs(ours[2] - ours[0]) > 1e-4
+    assert ours == pytest.approx(theirs, abs=1e-6)
