@@ -12,6 +12,7 @@ import torch
 
 import upslope as up
 from upslope.errors import TaskError, UserError
+from upslope.methods import find
 from upslope.policies.tiny import ALPHABET, character_tokenizer, tiny
 from upslope.policies.tokenization import PromptLimit, cut_to, encoded
 from upslope.rollout import prompt_lengths
@@ -207,3 +208,20 @@ def test_progress_is_told_and_without_a_listener_said_once(tmp_path, capsys, mon
 def test_control_refuses_the_setting():
     with pytest.raises(UserError, match="--long cut goes with text"):
         up.train("ppo", "gym:CartPole-v1", long="cut", steps=1)
+
+
+LONG = "b" * 600
+UNFIT = {"dpo": {"chosen": "b", "rejected": LONG}, "kto": {"completion": LONG, "label": True}, "sft": {"answer": LONG}}
+
+
+@pytest.mark.parametrize("method", UNFIT)
+def test_an_answer_to_learn_from_that_does_not_fit_is_refused_with_its_line(tmp_path, method):
+    long = UNFIT[method]
+    short = {key: "b" if key in ("completion", "answer") else value if key == "label" else key for key, value in long.items()}
+    lines = [{"prompt": f"a{number}", **(long if number == 2 else short)} for number in range(6)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = Settings(steps=1, tasks_per_step=2, warm_start=0.0, max_tokens=8)
+    with pytest.raises(TaskError, match=r"line 3: the prompt with its longest answer has 60[0-9] tokens, and .* positions"):
+        set_up(find(method), str(tmp_path / "data.jsonl"), "tiny:layers=1,width=32", settings)
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines if line != lines[2]))
+    set_up(find(method), str(tmp_path / "data.jsonl"), "tiny:layers=1,width=32", settings)

@@ -23,6 +23,8 @@ from upslope.types import Sampling
 AT_ONCE = 512
 """Prompts given to a tokenizer at once: enough for its threads, few enough to show how far it is."""
 SILENT_SECONDS = 2.0
+MARGIN = 64
+"""Tokens that a chat template may put around a prompt, about: a text so near to the limit is measured."""
 
 Progress = Callable[[int, int], None]
 
@@ -154,3 +156,33 @@ class _Saying:
 
 def _lines(count: int) -> str:
     return f"{count} line{'' if count == 1 else 's'}"
+
+
+def check_written(task: TextTask, tokenizer: Any, config: object, *, name: str, form: PromptFormat = PLAIN) -> None:
+    """Refuses a file in which an answer to learn from does not fit behind its prompt: what lies beyond would not be seen.
+
+    A token is a byte or more, so only texts with more bytes than the model has positions are looked at.
+
+    Args:
+        name: of the model, for the message.
+
+    Raises:
+        TaskError: with the first such line and what to do.
+    """
+    room = positions(config)
+    if room is None or not isinstance(task, DataTask):
+        return
+    for path, row in task.rows:
+        problem = row.problem
+        pair, wanted = problem.pair, problem.wanted
+        texts = (*pair[0], *pair[1]) if pair else (wanted[0],) if wanted else (problem.solution,)
+        longest = max(texts, key=len)
+        if len(problem.prompt.encode()) + len(longest.encode()) + MARGIN <= room:
+            continue
+        asked = prompt_lengths(tokenizer, [problem.model_input], form)[0]
+        length = asked + 1 + max(len(tokenizer(text, add_special_tokens=False).input_ids) for text in texts)
+        if length > room:
+            raise TaskError(
+                f"{path}, {row.place}: the prompt with its longest answer has {length} tokens, and {name!r} has {room} positions. "
+                "Shorten or leave out such lines, or take a model with more."
+            )

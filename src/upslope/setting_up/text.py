@@ -130,7 +130,7 @@ class TextComponents(Components):
         """The model, checked, on its device, with adapters and heads; and the task with the prompts that fit it."""
         from upslope.policies.tokenization import PromptFormat
         from upslope.rollout.parity_check import load_checked
-        from upslope.rollout.prompt_lengths import fit_prompts
+        from upslope.rollout.prompt_lengths import check_written, fit_prompts
 
         settings = self.settings
         self.policy = policy = load_checked(model, settings.seed).to(settings.device)
@@ -142,6 +142,8 @@ class TextComponents(Components):
             form=policy.prompt_format, progress=checking,
         )  # fmt: skip
         self.task, policy.prompt_limit, self.prompt_lengths = fitted.task, fitted.limit, fitted.lengths
+        if getattr(self.method.rollout, "needs_of_task", frozenset()) & {"pairs", "labels", "solutions"}:
+            check_written(fitted.task, policy.tokenizer, policy.model.config, name=policy.name, form=policy.prompt_format)
         if settings.train_problems:
             self.task = fix_problems(fitted.task, settings.train_problems, numpy_generator(settings.seed, "train problems"))
         if settings.lora:
