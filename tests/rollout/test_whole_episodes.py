@@ -252,11 +252,10 @@ REFUSED = {
     "t-ppo": "samples text in its own way", "tempsamp-r1": "GroundTruth", "tempsamp-r1-anchor": "GroundTruth",
     "safe": "2 outputs", "vppo": "reads prompts or reference answers", "pcl": "for methods without a critic",
     "ttrl": "label.answer", "evol-rl": "label.answer", "luffy": "GroundTruth",
-    **dict.fromkeys(("sft", "otr", "fdiv-sft", "cap-cpt", "dpo", "ipo", "simpo", "kto", "mcts-dpo", "tp-llama", "itool"),
-                    "samples text in its own way"),
+    **dict.fromkeys(("sft", "otr", "fdiv-sft", "cap-cpt", "dpo", "ipo", "simpo", "kto", "dynamicpo", "bt-rm", "pair-rm", "opa-dpo",
+                     "seppo", "mcts-dpo", "tp-llama", "itool"), "samples text in its own way"),
     **dict.fromkeys(("hpt", "hpt-soft", "ahpo", "srft", "ghpo", "scaf-grpo", "expo-explain", "poro", "clpo", "eva",
                      "sppo", "inpo", "spo-minimax", "nash-md"), "reads prompts or reference answers"),
-    "dynamicpo": "samples text in its own way",
 }  # fmt: skip
 """Methods that need a language model, and what they say of it."""
 ALL = [name for name, method in own_methods().items() if method.learner == "policy-gradient" and name not in ("ppo", "bpo")]
