@@ -101,7 +101,7 @@ class GradualGate(SuccessGate):
     def __post_init__(self) -> None:
         for name in ("own", "off_policy", "imitation"):
             table = getattr(self, name)
-            if not table or not all(weight >= 0 for weight in table):
+            if not (isinstance(table, tuple) and table and all(isinstance(each, (int, float)) and each >= 0 for each in table)):
                 raise MethodError(
                     f"GradualGate.{name} is {table}; it holds a weight of 0 or above for each number of right answers."
                 )
