@@ -101,6 +101,8 @@ def run_command(line: str) -> str:
         stored = "--data" in words or (control and catalogue_learner(words[2]) == "actor-critic")
         episodes = control and words[2] in catalogue() and find(words[2]).family == "rlvr"
         words += shlex.split(SMALL["stored" if stored else "episodes" if episodes else "control" if control else "text"])
+        if words[2] in catalogue() and len(find(words[2]).stages) > 1:  # a step for each, and one more
+            words += ["--steps", str(len(find(words[2]).stages) + 1)]
         words += ["--steps", "2", "--offline-steps", "1"] if "--offline-steps" in words else []
     if words[1:3] == ["data", "make"] and "--steps" not in words:
         words += ["--steps", "1000"]

@@ -18,8 +18,8 @@ from upslope.objective.advantage.regularized import RegularizedReward
 from upslope.objective.estimator import annotate
 from upslope.policies.reward_model import RewardModel
 from upslope.policies.reward_runs import RewardRun, is_reward_model, scoring_head
-from upslope.rewards import ModelReward, RewardError, load_reward
-from upslope.rewards.model_reward import reward_models, tells_no_right_answers
+from upslope.rewards import RewardError, load_reward
+from upslope.rewards.model_reward import ModelReward, reward_models, tells_no_right_answers
 from upslope.rollout.ranking import evaluate_ranking
 from upslope.tasks import load_task
 from upslope.types import View

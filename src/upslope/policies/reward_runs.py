@@ -13,10 +13,11 @@ from upslope.policies.loading import from_folder
 from upslope.policies.reward_model import RewardModel
 from upslope.policies.tokenization import PromptFormat
 from upslope.policies.trained import is_run, trained_weights
+from upslope.runtime.reward_text import MODEL_PREFIX
 from upslope.runtime.run_folder import RunFolder
 from upslope.types import Head
 
-PREFIX = "rm:"
+PREFIX = MODEL_PREFIX
 KINDS = {"model.AnswerScore": False, "model.PairScore": True}
 """The heads that make a run a reward model, as ``run.toml`` names them; whether they read pairs."""
 DIGITS = 12

@@ -16,16 +16,14 @@ from typing import Any
 
 from upslope.errors import did_you_mean
 from upslope.plugins import REWARDS, Plugin, missing, named, plugins
-from upslope.policies.reward_runs import PREFIX
 from upslope.rewards.builtin import Boxed, BuiltIn, Choice, Contains, ExactMatch, Format, Json, Length, Number, Regex, Repetition
 from upslope.rewards.errors import RewardError
 from upslope.rewards.given import GivenReward, combined, labels_of, read_rewards, texts_of
-from upslope.rewards.model_reward import ModelReward
 from upslope.rewards.spec import BUILT_IN, built_in
 from upslope.rewards.user import UserReward, load_user_reward
 from upslope.rewards.verifiers import MathVerify
 from upslope.rewards.weighted import RewardPart, WeightedRewards
-from upslope.runtime.reward_text import RewardText
+from upslope.runtime.reward_text import MODEL_PREFIX, RewardText
 from upslope.tasks.text import Reward
 
 __all__ = [
@@ -76,7 +74,9 @@ def _part(given: GivenReward) -> RewardPart:
 
 
 def _by_name(text: RewardText) -> Reward:
-    if text.name.startswith(PREFIX):
+    if text.name.startswith(MODEL_PREFIX):
+        from upslope.rewards.model_reward import ModelReward  # loads torch
+
         return ModelReward(text.name)
     if (ours := built_in(text.name)) is not None:
         return ours
@@ -89,7 +89,7 @@ def _by_name(text: RewardText) -> Reward:
         return _of_package(plugin)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", text.name):
         raise missing(text.name.partition("/")[0], REWARDS, f"{text.name!r} is a reward of a package")
-    known = [*BUILT_IN, f"{PREFIX}RUN", *(each.name for each in plugins(REWARDS))]
+    known = [*BUILT_IN, f"{MODEL_PREFIX}RUN", *(each.name for each in plugins(REWARDS))]
     told = f"no reward named {text.name!r}.{did_you_mean(text.name.partition(':')[0], known)} Rewards are {', '.join(known)}"
     raise RewardError(f"{told}, or a function of yours as my.py:score.")
 
@@ -97,7 +97,7 @@ def _by_name(text: RewardText) -> Reward:
 def plugin_of(spec: str) -> Plugin | None:
     """The entry point of the installed package whose reward a text names; nothing if it names one of ours, a file's, or none."""
     text = RewardText.parse(spec)
-    ours = text.name.partition(":")[0] in BUILT_IN or text.name.startswith(PREFIX)
+    ours = text.name.partition(":")[0] in BUILT_IN or text.name.startswith(MODEL_PREFIX)
     return named(REWARDS, text.name) if text.name and not ours and ".py" not in text.name else None
 
 

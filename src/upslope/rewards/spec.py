@@ -8,10 +8,10 @@ from typing import Any
 
 from upslope.errors import did_you_mean
 from upslope.fields import hints, problem, shown
-from upslope.policies.reward_runs import PREFIX, RewardRun
 from upslope.rewards.builtin import Boxed, BuiltIn, Choice, Contains, ExactMatch, Format, Json, Length, Number, Regex, Repetition
 from upslope.rewards.errors import RewardError
 from upslope.rewards.verifiers import MathVerify
+from upslope.runtime.reward_text import MODEL_PREFIX
 
 BUILT_IN: dict[str, Any] = {
     kind.name: kind for kind in (ExactMatch, Contains, Number, Boxed, Choice, MathVerify, Json, Regex, Format, Length, Repetition)
@@ -45,7 +45,9 @@ def built_in(text: str) -> BuiltIn | MathVerify | None:
 def from_anywhere(name: str) -> str:
     """A reward's name as it is right from every folder: the file of a JSON schema by its absolute path, a reward model by its run
     and the digest of its weights."""
-    if name.startswith(PREFIX):
+    if name.startswith(MODEL_PREFIX):
+        from upslope.policies.reward_runs import RewardRun  # loads torch
+
         return RewardRun.parse(name).kept()
     kind, _, file = name.partition(":schema=")
     return f"{kind}:schema={Path(file).expanduser().absolute()}" if kind == Json.name and file else name

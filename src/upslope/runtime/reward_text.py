@@ -10,6 +10,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+MODEL_PREFIX = "rm:"
+"""Begins the name of a reward model that a run trained."""
+
 _WEIGHED = re.compile(
     r"(?P<name>.*)\*\s*(?P<weight>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?:\s+as\s+(?P<label>[\w.-]+))?\s*", re.S
 )
