@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from sft_sides import WORDS, SftWork, free_gpu, trl_arguments
+from sft_sides import WORDS, SftWork, free_gpu, learner_of, trl_arguments
 from sides import Clock, Setting, set_threads
-from text_sides import LR, InOrder
+from text_sides import LR
 from text_work import ALPHABET, Sizes
 
 from upslope.tasks.text import Problem
@@ -85,20 +85,10 @@ def run_ours(clock: Clock, given: PairWork, setting: Setting) -> None:
 
 def make_learner(given: PairWork) -> Any:
     """A learner at its first step."""
-    from upslope.learners.policy_gradient import PolicyGradient
     from upslope.methods import find
     from upslope.rollout.pairs import PairRollout
-    from upslope.runtime.settings import Settings
-    from upslope.types import Sampling
 
-    policy = given.policy()
-    settings = Settings(
-        steps=10**6, lr=given.lr, schedule="constant", warmup=0, tasks_per_step=given.rows, warm_start=0.0, max_tokens=given.tokens,
-        watch_kl=False, device=given.device,
-    ).resolved("text", given.model, max_tokens=given.tokens)  # fmt: skip
-    task, sampling = InOrder(given.problems(policy), given.tokens), Sampling(max_tokens=given.tokens)
-    rollout = PairRollout(task, policy, tasks=given.rows, samples=2, sampling=sampling, seed=given.seed)
-    return PolicyGradient(find("dpo").with_knobs({"surrogate.beta": BETA}), policy, rollout, settings)
+    return learner_of(given, find("dpo").with_knobs({"surrogate.beta": BETA}), PairRollout, samples=2, lr=given.lr)
 
 
 # -- the other side --------------------------------------------------------------------------------------------------------
@@ -108,10 +98,10 @@ def run_trl(clock: Clock, given: PairWork, setting: Setting) -> None:
     """Steps of TRL's trainer, from the end of one to the end of the next. Its ids are made before, as it makes them itself."""
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # it would ask the network
     set_threads(setting)
-    make_trl(clock, given, setting.options.get("packed", False)).train()
+    make_trl(clock, given).train()
 
 
-def make_trl(clock: Clock | None, given: PairWork, packed: bool, seen: list[float] | None = None, steps: int = 10**6) -> Any:
+def make_trl(clock: Clock | None, given: PairWork, seen: list[float] | None = None, steps: int = 10**6) -> Any:
     """A trainer that goes on until the clock ends it, or for some steps, with the loss of each."""
     from datasets import Dataset
     from transformers import TrainerCallback
@@ -153,25 +143,23 @@ def make_trl(clock: Clock | None, given: PairWork, packed: bool, seen: list[floa
             per_device_train_batch_size=given.rows,
             max_length=given.tokens,
             beta=BETA,
-            padding_free=packed,
         ),
         train_dataset=Dataset.from_list(given.triples(policy)),
         callbacks=[Ticking()],
     )
-    trainer.args.train_sampling_strategy = "sequential"
     return trainer
 
 
 # -- before the clock ------------------------------------------------------------------------------------------------------
 
 
-def first_losses(given: PairWork, packed: bool = False) -> tuple[list[float], list[float]]:
+def first_losses(given: PairWork) -> tuple[list[float], list[float]]:
     """The losses of the two sides over the first updates, at a learning rate with which they move."""
     lr, updates = LEARNED
     moving = replace(given, lr=lr)
     learner, seen = make_learner(moving), []
     ours = [float(learner.step(step)["loss"]) for step in range(1, updates + 1)]
-    make_trl(None, moving, packed, seen, updates).train()
+    make_trl(None, moving, seen, updates).train()
     del learner
     free_gpu()
     return ours, seen

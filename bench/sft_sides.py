@@ -122,20 +122,26 @@ def run_ours(clock: Clock, given: SftWork, setting: Setting) -> None:
 
 def make_learner(given: SftWork) -> Any:
     """A learner at its first step."""
-    from upslope.learners.policy_gradient import PolicyGradient
     from upslope.methods import find
     from upslope.rollout.given import AnswerRollout
+
+    return learner_of(given, find("sft"), AnswerRollout)
+
+
+def learner_of(given: SftWork, method: Any, rollout_of: Any, samples: int = 1, lr: float = LR) -> Any:
+    """A learner of rows that nobody samples, at its first step."""
+    from upslope.learners.policy_gradient import PolicyGradient
     from upslope.runtime.settings import Settings
     from upslope.types import Sampling
 
     policy = given.policy()
     settings = Settings(
-        steps=10**6, lr=LR, schedule="constant", warmup=0, tasks_per_step=given.rows, warm_start=0.0, max_tokens=given.tokens,
+        steps=10**6, lr=lr, schedule="constant", warmup=0, tasks_per_step=given.rows, warm_start=0.0, max_tokens=given.tokens,
         watch_kl=False, device=given.device,
     ).resolved("text", given.model, max_tokens=given.tokens)  # fmt: skip
     task, sampling = InOrder(given.problems(policy), given.tokens), Sampling(max_tokens=given.tokens)
-    rollout = AnswerRollout(task, policy, tasks=given.rows, samples=1, sampling=sampling, seed=given.seed)
-    return PolicyGradient(find("sft"), policy, rollout, settings)
+    rollout = rollout_of(task, policy, tasks=given.rows, samples=samples, sampling=sampling, seed=given.seed)
+    return PolicyGradient(method, policy, rollout, settings)
 
 
 # -- the other side --------------------------------------------------------------------------------------------------------
