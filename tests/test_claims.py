@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rollout_calls import collect
 
 from upslope.errors import UserError
 from upslope.types import Ended
@@ -75,7 +76,7 @@ def test_closed_forms_equal_the_sum_over_all_answers(name):
 @pytest.mark.parametrize("name", [name for name in BEDS if name != "flipped"])
 def test_samples_agree_with_the_exact_reward_entropy_and_length(name):
     policy = TablePolicy(BEDS[name], 0)
-    rows = TableRollout(policy, BEDS[name].contexts, 4000, 0).collect(1)
+    rows = collect(TableRollout(policy, BEDS[name].contexts, 4000, 0), 1)
     error = rows.reward.std() / len(rows.reward) ** 0.5
     assert abs(float(rows.reward.mean()) - policy.told()["J"]) / float(error) < 4
     entropy = float((rows.behavior.entropy * rows.sampled).sum() / rows.sampled.sum())
@@ -122,7 +123,7 @@ def test_rewards_without_a_closed_form_are_enumerated_or_refused():
 
 def test_rows_say_how_they_ended_and_what_they_answered():
     bed = TableBed(Lock(free=(1,)), contexts=2, vocabulary=3, positions=3, stop=True, items=3)
-    rows = TableRollout(TablePolicy(bed, 0), 2, 50, 0).collect(1)
+    rows = collect(TableRollout(TablePolicy(bed, 0), 2, 50, 0), 1)
     last = rows.lengths().long() - 1
     ends = rows.ended.gather(1, last.unsqueeze(1)).squeeze(1)
     stopped = rows.action.gather(1, last.unsqueeze(1)).squeeze(1) == 0
@@ -154,7 +155,7 @@ def test_values_and_references_work_on_a_table():
     run = train_table("ppo", TableBed(Lock(partial=True), contexts=4, vocabulary=4, positions=2), steps=40, watch_kl=True)
     assert run.policy.heads["value"].abs().max() > 0.05 and run.curve("kl_start")[-1] > 0
     assert run.curve("J")[-1] > run.before["J"] + 0.2
-    taught = run.learner.rollout.teacher(run.learner.rollout.collect(1))
+    taught = run.learner.rollout.teacher(collect(run.learner.rollout, 1))
     assert taught.reward.eq(1).all() and taught.behavior.logp.isnan().all()
 
 

@@ -10,7 +10,7 @@ What it pays for is in `table_rewards`, the bed and its policy in `table_policy`
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +25,11 @@ from upslope.errors import UserError
 from upslope.learners.base import needs_start
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.rollout.choosing import Candidate, Choices, category_id, offered
+from upslope.rollout.local import LocalRollout
 from upslope.runtime.seeding import generator, mix, numpy_generator, uniforms
 from upslope.runtime.settings import Settings, check_names
 from upslope.runtime.threads import use_threads
-from upslope.types import UNCUT, Ended, Method, Metrics, Offer, Order, Source, Trajectories, View
+from upslope.types import UNCUT, Choosing, Ended, Method, Metrics, RolloutRequest, Source, Trajectories, View
 
 __all__ = ["Corrupted", "Exact", "Flipped", "GoodArms", "Lock", "Noisy", "Reward", "TableBed", "TablePolicy", "TableRollout",
            "TableRun", "Wrapped", "train_table"]  # fmt: skip
@@ -44,7 +45,7 @@ class TableInputs:
         return TableInputs(pick(self.context))
 
 
-class TableRollout:
+class TableRollout(LocalRollout):
     """Groups of answers in contexts drawn by counter: the same seed and step give the same contexts and the same noise."""
 
     domain = "text"
@@ -58,21 +59,21 @@ class TableRollout:
         """What the last ``lag + 1`` steps began with, newest last."""
         self.choices = Choices()
 
-    def collect(self, step: int) -> Trajectories:
-        return self.refill(step, 0, self.tasks)
-
-    def refill(self, step: int, attempt: int, tasks: int) -> Trajectories:
-        """Other contexts in place of some that were dropped; every context once before any is asked twice."""
+    def rows_of(self, request: RolloutRequest) -> Trajectories:
+        """Contexts as they come, every one once before any is asked twice; or those that a curriculum chooses."""
+        step, attempt, tasks = request.step, request.attempt, self.tasks if request.tasks is None else request.tasks
+        if request.choosing is not None:
+            return self._chosen(step, attempt, tasks, request.choosing)
         random = numpy_generator(self.seed, "tasks", step, attempt)
         rounds = -(-tasks // self.bed.contexts)
         order = np.concatenate([random.permutation(self.bed.contexts) for _ in range(rounds)])
         return self.answers(torch.from_numpy(order[:tasks]), step, attempt)
 
-    def choose(self, step: int, attempt: int, tasks: int, candidates: int, decide: Callable[[Offer], Order]) -> Trajectories:
-        """The contexts that ``decide`` orders, of an offer of ``candidates`` times as many as are wanted. A value of ``known`` is a
+    def _chosen(self, step: int, attempt: int, tasks: int, choosing: Choosing) -> Trajectories:
+        """The contexts that are ordered, of an offer of ``candidates`` times as many as are wanted. A value of ``known`` is a
         category."""
         random = numpy_generator(self.seed, "tasks", step, attempt)
-        found = torch.from_numpy(random.permutation(self.bed.contexts)[: tasks * candidates])
+        found = torch.from_numpy(random.permutation(self.bed.contexts)[: tasks * choosing.candidates])
         told = [Candidate(context, self.category(context), context % self.levels) for context in found.tolist()]
         offer = dataclasses.replace(
             offered(told, torch.from_numpy(random.random(len(found))), tasks, self.samples),
@@ -81,7 +82,7 @@ class TableRollout:
             seed=mix(self.seed, "choose", step, attempt),
             value=lambda head: self.policy.heads[head].detach()[found, 0, 0],
         )
-        order = decide(offer)
+        order = choosing.decide(offer)
         return self.answers(found[order.chosen], step, attempt, self.choices.add(offer, order).each)
 
     @property

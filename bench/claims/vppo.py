@@ -19,8 +19,11 @@ def where_it_depends(run: Any) -> dict[str, float]:
 
     from upslope.objective.functional.dependence import dependence
     from upslope.objective.references import Blinded
+    from upslope.types import RolloutRequest
 
-    rows = run.components.rollout.collect(10_000)
+    rollout = run.components.rollout
+    rollout.assign(RolloutRequest(10_000))
+    rows = rollout.take(10_000)
     with torch.no_grad():
         blind = run.policy.evaluate(Blinded(share=1.0, keep_first=2).sees(rows))
         rows = rows.replace(proximal=run.policy.evaluate(rows), reference={"blind": blind})

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 import torch
 from fast_methods import few_fast
+from rollout_calls import collect
 from small_learner import SIZES, learner, weights
 
 from upslope.errors import MethodError, UserError
@@ -132,7 +133,7 @@ def test_controllers_and_baselines_remember():
 
 
 def test_every_decision_is_in_exactly_one_share():
-    batch = learner("grpo").rollout.collect(1)
+    batch = collect(learner("grpo").rollout, 1)
     decisions = [share.rows() for share in share_decisions(batch, 7, generator(0))]
     for shares in (share_groups(batch, 3, generator(0)), decisions):
         assert sum(int(share.sampled.sum()) for share in shares) == int(batch.sampled.sum())
@@ -141,7 +142,7 @@ def test_every_decision_is_in_exactly_one_share():
 
 
 def test_slices_hold_whole_groups_where_the_method_asks_for_it():
-    batch = learner("grpo").rollout.collect(1)
+    batch = collect(learner("grpo").rollout, 1)
     cost = batch.lengths().long() + 5
     for scope, padded in product(("sequence", "group"), (True, False)):
         slices = pack(batch, torch.arange(batch.rows), cost, 30, scope, padded)

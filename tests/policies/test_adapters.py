@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import upslope as up
-from upslope.runtime.settings import default_lr
+from upslope.runtime.default_lr import default_lr
 
 torch.set_num_threads(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from rollout_calls import collect
 
 import upslope as up
 from upslope.cli import main
@@ -119,7 +120,7 @@ def test_a_run_on_messages_samples_evaluates_and_answers_alike(chat_model, tmp_p
     run = up.train("grpo", talks(), out=tmp_path / "run", record="all", **settings)
     recorded = run.folder.read_rollouts(1)
     assert recorded["groups"][0]["prompt"].startswith("system: brief\n\nuser: ")
-    rows = run.components.rollout.collect(2)
+    rows = collect(run.components.rollout, 2)
     inputs = zip(rows.inputs.prompt, rows.inputs.prompt_mask, strict=True)
     texts = [run.policy.tokenizer.decode(ids[mask.bool()]) for ids, mask in inputs]
     assert all(text.startswith("s:brief;u:") and text.endswith("=;a:-") for text in texts)

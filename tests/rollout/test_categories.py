@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from rollout_calls import collect
 from small_models import policy_of
 
 from upslope.errors import MethodError, UserError
@@ -31,7 +32,7 @@ class Unequal:
 
 def seen(plan: FromCategories, steps: int = 6, tasks: int = 8) -> Counter:
     rollout = plan.build(Unequal(), policy_of("llama"), tasks=tasks, samples=4, sampling=Sampling(max_tokens=8), seed=0)
-    return Counter(note["response"][0] for step in range(1, steps + 1) for note in rollout.collect(step).info)
+    return Counter(note["response"][0] for step in range(1, steps + 1) for note in collect(rollout, step).info)
 
 
 def test_without_weights_all_categories_are_seen_equally_often():
@@ -54,7 +55,7 @@ def test_shares_that_are_no_whole_rows_are_rounded_by_chance():
 def test_a_step_draws_the_same_again():
     def rows():
         plan = FromCategories().build(Unequal(), policy_of("llama"), tasks=5, samples=1, sampling=Sampling(max_tokens=8), seed=3)
-        return [note["response"] for note in plan.collect(4).info]
+        return [note["response"] for note in collect(plan, 4).info]
 
     assert rows() == rows()
 

@@ -8,6 +8,7 @@ import json
 import pytest
 import torch
 from choice_environments import Dials, Switches, Traps
+from rollout_calls import collect
 
 import upslope as up
 from upslope.policies.control.mlp import MLPPolicy
@@ -39,7 +40,7 @@ def test_several_choices_are_one_action_as_the_environment_takes_it(env, options
     task = GymTask(FromFactory(env), **options)  # the environment checks what it is given
     assert (task.continuous, task.action_size, task.components) == (False, sum(task.components), task.components)
     policy = policy_for(task)
-    rows = rollout(task, policy, horizon=30).collect(0)
+    rows = collect(rollout(task, policy, horizon=30), 0)
     count = len(task.components)
     assert rows.action.shape == (2, 30, count) and rows.behavior.logp.shape == (2, 30)
     assert all(set(rows.action[..., k].flatten().tolist()) == set(range(task.components[k])) for k in range(count))
@@ -55,7 +56,7 @@ def test_what_is_masked_is_never_done(told, plain):
     task = GymTask(FromFactory(Traps), told=told)
     policy = policy_for(task)
     policy.plain = plain
-    rows = rollout(task, policy, horizon=40).collect(0)
+    rows = collect(rollout(task, policy, horizon=40), 0)
     played = evaluate_control(task, policy, None, episodes=4, seed=1, greedy=False)
     if told == "none":
         assert (rows.ended == Ended.TERMINATED).any() and rows.inputs.action_mask is None and min(played) < 0
@@ -99,7 +100,7 @@ def test_policies_that_remember_keep_to_masks_too(env, options):
     task = GymTask(FromFactory(env), **options)
     policy = Recurrent(memory=8).build(task, 3)
     policy.add_value_head(4)
-    rows = rollout(task, policy, horizon=30).collect(0)
+    rows = collect(rollout(task, policy, horizon=30), 0)
     assert not (rows.ended == Ended.TERMINATED).any() and rows.inputs.action_mask.shape == (2, 30, task.action_size)
     again = policy.evaluate(rows, frozenset({"entropy"}))
     torch.testing.assert_close(again.logp, rows.behavior.logp)

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from rollout_calls import choose, collect
 
 from upslope.errors import UserError
 from upslope.policies import load_language_model
@@ -28,8 +29,8 @@ def rollout(samples: int = 3, tokens: int = 6, spec: str = "reverse:length=3") -
 
 def test_taking_everything_as_offered_is_what_nobody_chose():
     plain, chosen = rollout(), rollout()
-    one = plain.collect(3)
-    two = chosen.choose(3, 0, 4, 1, lambda offer: Order(torch.arange(len(offer))))
+    one = collect(plain, 3)
+    two = choose(chosen, 3, 0, 4, 1, lambda offer: Order(torch.arange(len(offer))))
     assert len(one.task.unique()) == 4, "the case must hold no problem twice"
     for name in ("task", "group", "action", "reward", "sampled", "temperature"):
         assert torch.equal(getattr(one, name), getattr(two, name))
@@ -43,7 +44,7 @@ def test_groups_have_the_sizes_that_were_ordered():
         seen.append(offer)
         return Order(torch.tensor([5, 0, 2]), torch.tensor([4, 1, 2]), why={"weight": torch.tensor([0.5, 0.25, 0.125])})
 
-    rows = made.choose(3, 0, 4, 2, decide)
+    rows = choose(made, 3, 0, 4, 2, decide)
     (offer,) = seen
     assert (len(offer), offer.wanted, offer.samples, offer.max_tokens, offer.attempt) == (8, 4, 3, 6, 0)
     assert rows.group.tolist() == [0, 0, 0, 0, 1, 2, 2]
@@ -65,13 +66,13 @@ def test_groups_have_the_sizes_that_were_ordered():
 
 def test_an_order_may_limit_tokens_and_set_the_temperature():
     free, made = rollout(), rollout()
-    whole = free.choose(3, 0, 4, 1, lambda offer: Order(torch.arange(len(offer))))
-    cut = made.choose(3, 0, 4, 1, lambda offer: Order(torch.arange(len(offer)), limit=2, temperature=0.5))
+    whole = choose(free, 3, 0, 4, 1, lambda offer: Order(torch.arange(len(offer))))
+    cut = choose(made, 3, 0, 4, 1, lambda offer: Order(torch.arange(len(offer)), limit=2, temperature=0.5))
     assert cut.horizon == 2 and cut.sampled.shape[1] == 2 and made.metrics()["token_limit"] == 2
     assert set(cut.temperature.unique().tolist()) == {0.5}
-    again = rollout().choose(3, 0, 4, 1, lambda offer: Order(torch.arange(len(offer)), limit=2))
+    again = choose(rollout(), 3, 0, 4, 1, lambda offer: Order(torch.arange(len(offer)), limit=2))
     assert torch.equal(again.action, whole.action[:, :2] * (again.sampled > 0) + again.action * (again.sampled == 0))
-    large = rollout().choose(3, 0, 4, 1, lambda offer: Order(torch.arange(len(offer)), limit=60))
+    large = choose(rollout(), 3, 0, 4, 1, lambda offer: Order(torch.arange(len(offer)), limit=60))
     assert torch.equal(large.action, whole.action) and large.horizon == 6, "a limit beyond the run's changes nothing"
 
 
@@ -84,7 +85,7 @@ def test_heads_are_read_at_the_end_of_each_prompt():
         found["value"] = offer.value("value")
         return Order(torch.arange(len(offer)))
 
-    rows = made.choose(1, 0, 4, 1, decide)
+    rows = choose(made, 1, 0, 4, 1, decide)
     assert found["value"].shape == (4,) and not found["value"].requires_grad
     with torch.no_grad():
         written = made.policy.evaluate(rows, frozenset({"value"})).value[:, 0]
@@ -104,7 +105,7 @@ def test_categories_and_difficulties_are_offered_labelled_and_told():
         seen.append(offer)
         return Order(torch.tensor([0, 1, 2, 4]))
 
-    rows = made.choose(1, 0, 4, 2, decide)
+    rows = choose(made, 1, 0, 4, 2, decide)
     (offer,) = seen
     assert offer.difficulty.tolist() == [1, 2.5] * 4
     assert offer.category[:2].tolist() == [category_id("two letters"), category_id("three")]
@@ -139,10 +140,10 @@ def test_vines_take_the_problems_but_not_other_sizes():
     policy = load_language_model(MODEL, 0)
     sizes = {"tasks": 2, "samples": 3, "sampling": Sampling(6), "seed": 1}
     made = Vine(points=2).build(load_task("reverse:length=3"), policy, **sizes)
-    rows = made.choose(1, 0, 2, 2, lambda offer: Order(torch.tensor([1, 3])))
+    rows = choose(made, 1, 0, 2, 2, lambda offer: Order(torch.tensor([1, 3])))
     assert len(rows.task.unique()) == 2
     with pytest.raises(UserError, match="vines branch alike"):
-        made.choose(1, 0, 2, 2, lambda offer: Order(torch.tensor([1, 3]), torch.tensor([2, 4])))
+        choose(made, 1, 0, 2, 2, lambda offer: Order(torch.tensor([1, 3]), torch.tensor([2, 4])))
 
 
 def test_kept_problems_stand_behind_the_tasks_own_and_none_is_made_before_it_is_chosen():
@@ -162,17 +163,17 @@ def test_kept_problems_stand_behind_the_tasks_own_and_none_is_made_before_it_is_
         seen.append(offer)
         return Order(torch.tensor([4, 0]))
 
-    rows = made.choose(3, 0, 4, 1, decide, kept)
+    rows = choose(made, 3, 0, 4, 1, decide, kept)
     (offer,) = seen
     assert offer.kept == 2 and len(offer) == 6, "one of them is the task's own in this step"
     assert offer.task.tolist() == [*(each.id for each in own), problems[0].id, problems[1].id]
     assert offer.difficulty[4] == 2 and offer.names[int(offer.category[4])] == "short"
     assert asked == [0] and rows.info[0]["prompt"] == "rxy=" and rows.task[0] == problems[0].id
-    again = made.choose(3, 1, 4, 1, decide, kept)
+    again = choose(made, 3, 1, 4, 1, decide, kept)
     assert seen[1].kept == len(seen[1]) - 4 <= 2 and problems[0].id not in seen[1].task.tolist(), "not twice in a step"
     assert again.rows == 6
-    plain = rollout().choose(3, 0, 4, 1, lambda offer: Order(torch.arange(4)), kept)
-    assert torch.equal(plain.action, rollout().collect(3).action), "what is kept changes nothing of the task's own"
+    plain = choose(rollout(), 3, 0, 4, 1, lambda offer: Order(torch.arange(4)), kept)
+    assert torch.equal(plain.action, collect(rollout(), 3).action), "what is kept changes nothing of the task's own"
 
 
 def test_prompts_that_fit_are_told_from_those_that_would_be_cut():

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from rollout_calls import collect
 
 from upslope.errors import MethodError, TaskError, UserError
 from upslope.policies.control.mlp import MLPPolicy
@@ -90,7 +91,7 @@ def assert_same(one, other):
 def test_a_truncation_bootstraps_from_the_final_observation_and_a_pause_from_the_next():
     task = clock_task(max_episode_steps=3)
     policy = policy_for(task)
-    rows = rollout(task, policy).collect(0)
+    rows = collect(rollout(task, policy), 0)
 
     assert rows.ended.tolist() == [[0, 0, Ended.TRUNCATED, 0, 0, Ended.TRUNCATED, 0, Ended.PAUSED]] * 2
     assert rows.step_reward.tolist() == [[11, 12, 13, 11, 12, 13, 11, 12]] * 2
@@ -109,7 +110,7 @@ def test_a_truncation_bootstraps_from_the_final_observation_and_a_pause_from_the
 
 def test_a_termination_has_nothing_behind_it_even_when_the_limit_strikes_too():
     task = clock_task(ends_after=4, max_episode_steps=4)
-    rows = rollout(task, policy_for(task)).collect(0)
+    rows = collect(rollout(task, policy_for(task)), 0)
     assert rows.ended.tolist() == [[0, 0, 0, Ended.TERMINATED, 0, 0, 0, Ended.TERMINATED]] * 2
     assert not rows.bootstrap.any()
 
@@ -117,7 +118,7 @@ def test_a_termination_has_nothing_behind_it_even_when_the_limit_strikes_too():
 def test_a_truncation_in_the_last_column_is_not_a_pause():
     task = clock_task(max_episode_steps=8)
     policy = policy_for(task)
-    rows = rollout(task, policy).collect(0)
+    rows = collect(rollout(task, policy), 0)
     assert rows.ended[:, -1].tolist() == [Ended.TRUNCATED] * 2
     final = torch.stack([torch.full((2,), 8.0), rows.inputs.observation[:, -1, 1]], -1)
     torch.testing.assert_close(rows.bootstrap[:, -1], policy.value(final).detach())
@@ -126,7 +127,7 @@ def test_a_truncation_in_the_last_column_is_not_a_pause():
 def test_without_a_critic_there_is_no_value_and_nothing_to_bootstrap():
     task = clock_task(max_episode_steps=3)
     policy = policy_for(task, value=False)
-    rows = rollout(task, policy).collect(0)
+    rows = collect(rollout(task, policy), 0)
     assert rows.behavior.value is None and not rows.bootstrap.any() and (rows.ended == Ended.TRUNCATED).any()
     with pytest.raises(MethodError, match="add_value_head"):
         policy.value(torch.zeros(1, 2))
@@ -135,9 +136,9 @@ def test_without_a_critic_there_is_no_value_and_nothing_to_bootstrap():
 def test_finished_episodes_are_told_once_with_raw_returns_across_rollouts():
     task = clock_task(max_episode_steps=3)
     sampler = rollout(task, policy_for(task), rewards=True, horizon=4, envs=1)
-    sampler.collect(0)
+    collect(sampler, 0)
     assert sampler.finished() == [(36.0, 3)]
-    sampler.collect(1)  # the second episode began in the first rollout
+    collect(sampler, 1)  # the second episode began in the first rollout
     assert sampler.finished() == [(36.0, 3)] and sampler.finished() == [] and sampler.env_steps == 8
 
 
@@ -148,22 +149,22 @@ def test_finished_episodes_are_told_once_with_raw_returns_across_rollouts():
 def test_the_same_seed_gives_the_same_rollouts_and_a_restart_forgets_what_ran_before(env):
     task = GymTask(env)
     one, other = (rollout(task, policy_for(task), horizon=40) for _ in range(2))
-    assert_same(one.collect(0), other.collect(0))
-    one.collect(1), one.collect(2)
+    assert_same(collect(one, 0), collect(other, 0))
+    collect(one, 1), collect(one, 2)
     one.restart(3), other.restart(3)
-    assert_same(one.collect(3), other.collect(3))
-    different = rollout(task, policy_for(task), horizon=40, seed=6).collect(3)
+    assert_same(collect(one, 3), collect(other, 3))
+    different = collect(rollout(task, policy_for(task), horizon=40, seed=6), 3)
     other.restart(3)
-    assert not torch.equal(other.collect(3).inputs.observation, different.inputs.observation)
+    assert not torch.equal(collect(other, 3).inputs.observation, different.inputs.observation)
 
 
 def test_a_loaded_state_goes_on_exactly_where_it_was_saved():
     task = GymTask("Pendulum-v1")
     one, other = (rollout(task, policy_for(task), observations=True, rewards=True, horizon=30) for _ in range(2))
-    one.collect(0)
+    collect(one, 0)
     other.load_state(one.state())
     one.restart(1), other.restart(1)
-    assert_same(one.collect(1), other.collect(1))
+    assert_same(collect(one, 1), collect(other, 1))
     assert other.env_steps == 120 and len(other.state()) == 7
     saved = other.state()
     assert all(torch.equal(torch.as_tensor(value), torch.as_tensor(saved[key])) for key, value in one.state().items())
@@ -174,7 +175,7 @@ def test_a_loaded_state_goes_on_exactly_where_it_was_saved():
 def test_a_rollout_leaves_the_global_generators_alone():
     before, numpy_before = torch.random.get_rng_state(), np.random.get_state()[1].copy()
     task = GymTask("CartPole-v1")
-    rollout(task, policy_for(task)).collect(0)
+    collect(rollout(task, policy_for(task)), 0)
     assert torch.equal(before, torch.random.get_rng_state()) and np.array_equal(numpy_before, np.random.get_state()[1])
 
 
@@ -189,7 +190,7 @@ def test_evaluate_finds_again_what_was_recorded_while_acting(env, activation):
         policy.log_std.data.fill_(-0.7)
     for layer in (policy.actor[-1], policy.critic[-1]):
         layer.weight.data.mul_(30)  # away from uniform, where all would be equal
-    rows = rollout(task, policy, horizon=50, observations=True).collect(0)
+    rows = collect(rollout(task, policy, horizon=50, observations=True), 0)
     view = policy.evaluate(rows, frozenset({"entropy", "value"}))
     for name, column in view.columns().items():
         torch.testing.assert_close(column.detach(), getattr(rows.behavior, name), atol=1e-5, rtol=1e-5)
@@ -205,9 +206,9 @@ def test_evaluate_finds_again_what_was_recorded_while_acting(env, activation):
 
 def test_the_policy_sees_observations_scaled_by_all_it_has_acted_on():
     task = GymTask("Pendulum-v1")
-    raw = rollout(task, policy_for(task), horizon=20).collect(0)
+    raw = collect(rollout(task, policy_for(task), horizon=20), 0)
     sampler = rollout(task, policy_for(task), horizon=20, observations=True)
-    seen = sampler.collect(0).inputs.observation
+    seen = collect(sampler, 0).inputs.observation
     first = raw.inputs.observation[:, 0].double().numpy()
     np.testing.assert_allclose(seen[:, 0], (first - first.mean(0)) / np.sqrt(first.var(0) + 1e-8), atol=1e-4)
     assert sampler.observations.moments.count == 40
@@ -238,7 +239,7 @@ def test_evaluation_uses_the_saved_observation_statistics_and_does_not_move_them
     policy = policy_for(task)
     policy.actor[-1].weight.data.mul_(100)
     sampler = rollout(task, policy, observations=True)
-    sampler.collect(0)
+    collect(sampler, 0)
     state = sampler.state()
     with_statistics = evaluate_control(task, policy, state, episodes=2, seed=0)
     assert with_statistics == evaluate_control(task, policy, state, episodes=2, seed=0)
@@ -252,7 +253,7 @@ def test_evaluation_uses_the_saved_observation_statistics_and_does_not_move_them
 def test_actions_are_clipped_for_the_environment_and_kept_as_drawn_for_learning():
     task = clock_task(action=box(-0.1, 0.2))
     sampler = rollout(task, policy_for(task), envs=1, horizon=40)
-    action = sampler.collect(0).action[0]
+    action = collect(sampler, 0).action[0]
     taken = torch.from_numpy(np.stack(sampler._envs._envs[0].unwrapped.taken))
     assert action.shape == (40, 2) and action.abs().max() > 0.5
     assert torch.equal(taken, action.clamp(-0.1, 0.2)) and taken.max() == np.float32(0.2)
@@ -262,7 +263,7 @@ def test_discrete_spaces_that_do_not_start_at_zero():
     task = clock_task(observation=gymnasium.spaces.Discrete(3, start=5), action=gymnasium.spaces.Discrete(2, start=-1))
     assert (task.observation_size, task.action_size, task.continuous) == (3, 2, False)
     sampler = rollout(task, policy_for(task), envs=1, horizon=9)
-    rows = sampler.collect(0)
+    rows = collect(sampler, 0)
     assert rows.inputs.observation[0, :4].tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]]
     assert [a + 1 for a in sampler._envs._envs[0].unwrapped.taken] == rows.action[0].tolist()
     assert set(rows.action[0].tolist()) == {0, 1}
@@ -287,7 +288,7 @@ def test_spaces_that_cannot_be_used_are_refused_by_name(spaces):
 def test_a_component_with_one_choice_is_always_taken():
     task = clock_task(action=gymnasium.spaces.MultiDiscrete([1, 2], start=[4, 0]), max_episode_steps=3)
     sampler = rollout(task, policy_for(task), envs=1)
-    rows = sampler.collect(0)
+    rows = collect(sampler, 0)
     assert not rows.action[..., 0].any() and rows.action[..., 1].any()
     assert {tuple(taken) for taken in sampler._envs._envs[0].unwrapped.taken} == {(4, 0), (4, 1)}
     torch.testing.assert_close(rows.behavior.logp, torch.full((1, 8), 0.5).log(), atol=0.05, rtol=0)
@@ -305,7 +306,7 @@ def test_a_diverged_simulation_is_told_and_not_learned_from():
     sampler.restart(0)
     sampler._envs._envs[0].unwrapped.drawn = float("nan")
     with pytest.raises(TaskError, match="not a finite number"):
-        sampler.collect(0)
+        collect(sampler, 0)
 
 
 @pytest.mark.oracle("stable-baselines3")

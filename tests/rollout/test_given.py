@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rollout_calls import collect
 from small_models import policy_of
 
 import upslope as up
@@ -34,7 +35,7 @@ class Given:
 
 def test_a_row_is_the_solution_or_else_the_answer_with_a_stop_token():
     policy = policy_of("llama")
-    rows = AnswerRollout(Given(Problem("ab", "c", {"solution": "dcc"}), Problem("a", "d")), policy, **SIZES).collect(1)
+    rows = collect(AnswerRollout(Given(Problem("ab", "c", {"solution": "dcc"}), Problem("a", "d")), policy, **SIZES), 1)
     assert policy.decode_all([[i for i, on in zip(ids, mask, strict=True) if on][:-1] for ids, mask in
                               zip(rows.action.tolist(), rows.sampled.tolist(), strict=True)]) == ["dcc", "d"]  # fmt: skip
     last = rows.action.gather(1, rows.lengths().long().unsqueeze(1) - 1).squeeze(1)
@@ -46,9 +47,9 @@ def test_a_row_is_the_solution_or_else_the_answer_with_a_stop_token():
 
 def test_a_problem_without_a_solution_is_refused_with_its_prompt():
     with pytest.raises(UserError, match="'abc' has none"):
-        AnswerRollout(Given(Problem("abc")), policy_of("llama"), **SIZES).collect(1)
+        collect(AnswerRollout(Given(Problem("abc")), policy_of("llama"), **SIZES), 1)
     with pytest.raises(UserError, match="'abc' comes with none"):
-        DocumentRollout(Given(Problem("abc")), policy_of("llama"), window=8, **SIZES).collect(1)
+        collect(DocumentRollout(Given(Problem("abc")), policy_of("llama"), window=8, **SIZES), 1)
 
 
 def test_windows_hold_every_token_of_a_document_once():
@@ -71,11 +72,11 @@ def test_without_a_token_for_a_beginning_each_learned_token_still_comes_once():
 def test_documents_are_drawn_window_by_window_and_the_same_for_one_seed():
     policy = policy_of("llama")
     task = Given(Problem("a", info={"documents": ["abcdefghij", "jjj"]}), Problem("b", info={"documents": ["kkk"]}))
-    first, again = (DocumentRollout(task, policy, window=5, **SIZES).collect(4) for _ in range(2))
+    first, again = (collect(DocumentRollout(task, policy, window=5, **SIZES), 4) for _ in range(2))
     assert torch.equal(first.action, again.action) and (first.label["source"] == Source.DEMONSTRATED).all()
     assert first.inputs.prompt.shape[1] == 1 and int(first.lengths().max()) <= 4
     assert first.info[1]["response"] == "kkk"
-    seen = {DocumentRollout(task, policy, window=5, **SIZES).collect(step).info[0]["response"] for step in range(40)}
+    seen = {collect(DocumentRollout(task, policy, window=5, **SIZES), step).info[0]["response"] for step in range(40)}
     assert seen == {"abcd", "efgh", "ij", "jjj"}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rollout_calls import answered
 
 import upslope as up
 from upslope.errors import TaskError, UserError
@@ -102,7 +103,7 @@ def test_cut_reads_the_end_and_the_reward_is_given_all(tmp_path):
     assert ids[0] == made.policy.tokenizer.bos_token_id, "what the tokenizer puts before a prompt stays"
     assert made.policy.frozen_copy().encode(long) == ids
     every = [problem for some in made.task.division.problems.values() for problem in some]
-    rows = made.rollout.answers([problem for problem in every if problem.prompt == long], 1, 0)
+    rows = answered(made.rollout, [problem for problem in every if problem.prompt == long], 1, 0)
     assert rows.info[0]["prompt"] == long and int(rows.inputs.prompt_mask[0].sum()) == LIMIT
     assert "2 lines with prompts of over 500 tokens: only their ends are read" in made.task.remarks[-1]
 

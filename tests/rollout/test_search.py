@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from rollout_calls import answered
 from small_learner import SIZES, learner, weights
 
 from upslope.errors import MethodError, UserError
 from upslope.methods import find
-from upslope.rollout.choosing import Asked
 from upslope.rollout.search import Search
 from upslope.rollout.self_evaluation import chance_of_right
 from upslope.tasks.text import Problem, Scores
 from upslope.tasks.turns import Turn, TurnNumbers
-from upslope.types import Ended, Sampling
+from upslope.types import Ended
 
 SEARCH = replace(SIZES, samples_per_task=8, max_tokens=6)
 
@@ -30,7 +30,7 @@ def searching(always: bool = True, **knobs):
 
 def searched(made, count: int = 3, step: int = 1):
     problems = made.rollout.task.sample(count, "train", np.random.default_rng(0))
-    return made.rollout.answers(problems, step, 0)
+    return answered(made.rollout, problems, step, 0)
 
 
 def places(rows) -> list[tuple]:
@@ -140,11 +140,11 @@ def test_an_answer_that_comes_up_again_counts_again():
 def test_a_tree_ends_with_the_answers_asked_for_and_a_curriculum_may_ask_for_more_of_some():
     made = searching(exploration=50.0)
     problems = made.rollout.task.sample(2, "train", np.random.default_rng(0))
-    rows = made.rollout.answers(problems, 1, 0, Asked([2, 8], made.rollout.sampling))
+    rows = answered(made.rollout, problems, 1, 0, [2, 8])
     ended = [note["search"]["tree"] for note in rows.info if note["finish"] != "paused"]
     assert 2 <= ended.count(0) <= 3 and ended.count(1) >= 7
     with pytest.raises(UserError, match="rollout=Search"):
-        made.rollout.answers(problems, 1, 0, Asked([4, 4], Sampling(max_tokens=3)))
+        answered(made.rollout, problems, 1, 0, [4, 4], limit=3)
 
 
 def test_steps_end_with_the_separator_or_their_share_of_tokens_and_the_last_with_the_answer(rows):

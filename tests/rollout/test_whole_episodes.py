@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from rollout_calls import choose, collect
 
 import upslope as up
 from upslope.errors import Remark, UserError
@@ -73,7 +74,7 @@ def same(first, second) -> None:
 
 
 def test_a_row_is_an_episode_from_its_beginning_to_its_end():
-    rows = rollout("gym:Countdown-v0", tasks=4).collect(1)
+    rows = collect(rollout("gym:Countdown-v0", tasks=4), 1)
     assert rows.sampled.shape == (16, 3) and rows.horizon == 3
     for row in range(16):
         length, seed = int(rows.lengths()[row]), rows.info[row]["seed"]
@@ -87,47 +88,47 @@ def test_a_row_is_an_episode_from_its_beginning_to_its_end():
 
 
 def test_a_group_begins_alike_and_acts_differently():
-    rows = rollout("gym:Pendulum-v1:max_episode_steps=5,levels.gravity=[8,12]", tasks=3, samples=4).collect(1)
+    rows = collect(rollout("gym:Pendulum-v1:max_episode_steps=5,levels.gravity=[8,12]", tasks=3, samples=4), 1)
     first = rows.inputs.observation[:, 0].reshape(3, 4, -1)
     assert (first == first[:, :1]).all() and len({tuple(each[0].tolist()) for each in first}) == 3
     assert rows.group.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     assert len(set(rows.task.tolist())) == 3 and (rows.task.reshape(3, 4) == rows.task.reshape(3, 4)[:, :1]).all()
     assert len({note["level"]["gravity"] for note in rows.info}) == 3 and len(set(rows.reward.tolist())) == 12
-    one = rollout("gym:Pendulum-v1:max_episode_steps=5", tasks=3).collect(1)
+    one = collect(rollout("gym:Pendulum-v1:max_episode_steps=5", tasks=3), 1)
     assert len(set(one.task.tolist())) == 1 and len({note["seed"] for note in one.info}) == 3
 
 
 def test_levels_that_are_seeds_begin_with_them():
-    rows = rollout("gym:CartPole-v1:levels.seed=[0,1],max_episode_steps=5", tasks=8, samples=2).collect(3)
+    rows = collect(rollout("gym:CartPole-v1:levels.seed=[0,1],max_episode_steps=5", tasks=8, samples=2), 3)
     assert {note["seed"] for note in rows.info} == {0, 1} and len(set(rows.task.tolist())) == 2
 
 
 def test_neither_environments_side_by_side_nor_processes_nor_earlier_steps_change_the_episodes():
     whole = rollout(SHORT)
-    whole.collect(1)
-    wanted = whole.collect(2)
+    collect(whole, 1)
+    wanted = collect(whole, 2)
     for made in (rollout(SHORT, envs=5), rollout(SHORT, envs=4, workers=2)):
-        same(made.collect(2), wanted)
+        same(collect(made, 2), wanted)
         made.close()
-    other = rollout(SHORT, seed=1).collect(2)
+    other = collect(rollout(SHORT, seed=1), 2)
     assert other.info != wanted.info
 
 
 def test_statistics_of_observations_are_those_of_the_steps_before():
     made = rollout("gym:Pendulum-v1:max_episode_steps=8", normalise_observations=True)
-    first = made.collect(1)
-    plain = rollout("gym:Pendulum-v1:max_episode_steps=8").collect(1)
+    first = collect(made, 1)
+    plain = collect(rollout("gym:Pendulum-v1:max_episode_steps=8"), 1)
     assert torch.equal(first.inputs.observation, plain.inputs.observation)  # nothing had been seen
     seen = plain.inputs.observation[plain.sampled > 0].numpy()
     assert made.observations.moments.mean == pytest.approx(seen.mean(0)) and made.observations.moments.count == len(seen)
     fresh = rollout("gym:Pendulum-v1:max_episode_steps=8", normalise_observations=True)
     fresh.load_state(made.state())
-    same(fresh.collect(2), made.collect(2))
+    same(collect(fresh, 2), collect(made, 2))
 
 
 def test_what_is_sampled_again_is_other_and_joins_what_was_there():
     made = rollout("gym:Countdown-v0", tasks=2, samples=3)
-    first, more = made.collect(1), made.refill(1, 1, 1)
+    first, more = collect(made, 1), collect(made, 1, 1, 1)
     both = made.join([first, more])
     assert both.rows == 9 and both.sampled.shape[1] == max(first.sampled.shape[1], more.sampled.shape[1])
     assert both.group.unique().numel() == 3 and len(both.info) == 9
@@ -138,10 +139,10 @@ def test_what_is_sampled_again_is_other_and_joins_what_was_there():
 def test_a_curriculum_chooses_among_levels():
     made = rollout("gym:CartPole-v1:levels.length=0.5/1/2,max_episode_steps=5", tasks=2)
     loved = Level((Change("length", 2.0, False),)).task_id(made.task.name)
-    rows = made.choose(1, 0, 2, 20, lambda offer: draw_by_weight(offer, (offer.task == loved).double()))
+    rows = choose(made, 1, 0, 2, 20, lambda offer: draw_by_weight(offer, (offer.task == loved).double()))
     assert set(rows.task.tolist()) == {loved} and {note["level"]["length"] for note in rows.info} == {2.0}
     assert len({note["seed"] for note in rows.info}) == 2
-    one = rollout(SHORT, tasks=3).choose(1, 0, 3, 2, lambda offer: draw_by_weight(offer, torch.ones(len(offer))))
+    one = choose(rollout(SHORT, tasks=3), 1, 0, 3, 2, lambda offer: draw_by_weight(offer, torch.ones(len(offer))))
     assert one.group.unique().numel() == 3  # without levels all beginnings are of one task
 
 
@@ -152,7 +153,7 @@ def test_the_policy_looks_again_at_what_it_saw(network, spec: str):
     task = load_task(spec)
     policy = network.build(task, 3)
     made = EpisodeRollout(task, policy, tasks=2, samples=3, seed=0, envs=4)
-    rows = made.join([made.collect(1), made.refill(1, 1, 1)])
+    rows = made.join([collect(made, 1), collect(made, 1, 1, 1)])
     with torch.no_grad():
         found = policy.evaluate(rows).logp
     torch.testing.assert_close(found * rows.sampled, rows.behavior.logp * rows.sampled, rtol=0, atol=1e-5)
@@ -167,7 +168,7 @@ def test_forbidden_and_several_choices_are_in_the_rows_too(name: str):
     """What a mask forbids is never taken; what was recorded is what the policy thinks of it again, behind a refill too."""
     spec = f"{choice_environments.__file__}:{name}"
     own, shorter = rollout(spec, tasks=2, samples=3), rollout("gym:ShortTraps-v0" if name == "Traps" else spec, tasks=2, samples=3)
-    rows = own.join([own.collect(1), shorter.refill(1, 1, 2)])
+    rows = own.join([collect(own, 1), collect(shorter, 1, 1, 2)])
     assert rows.rows == 12 and (name == "Dials" or not rows.sampled.all()), "episodes of both lengths"
     if name == "Traps":
         mask = rows.inputs.action_mask
@@ -185,7 +186,7 @@ def test_forbidden_and_several_choices_are_in_the_rows_too(name: str):
 def test_two_levels_of_two_episodes_by_hand():
     """Returns 10 and 30, and 4 and 4: the first group's mean is 20 and its spread sqrt(200), the second has no signal."""
     made = rollout("gym:Countdown-v0", tasks=2, samples=2)
-    rows = made.collect(1).replace(reward=torch.tensor([10.0, 30.0, 4.0, 4.0]))
+    rows = collect(made, 1).replace(reward=torch.tensor([10.0, 30.0, 4.0, 4.0]))
     advantage = estimator.annotate(find("grpo"), estimator.bind(find("grpo"), {}, rows)).advantage
     value = 10 / (200**0.5 + 1e-6)
     wanted = torch.tensor([-value, value, 0.0, 0.0]).unsqueeze(1) * rows.sampled
@@ -317,6 +318,6 @@ def test_the_task_itself_is_left_as_it_is():
     task = GymTask("CartPole-v1", max_episode_steps=8)
     made = EpisodeRollout(task, MLPPolicy.for_task(task), tasks=2, samples=2, seed=0, envs=3)
     assert made.resumes_anywhere and len(made._envs) == 3 and made.metrics() == {"env_steps": 0.0}
-    rows = made.collect(1)
+    rows = collect(made, 1)
     found = made.metrics()
     assert found["env_steps"] == found["samples"] == float(rows.sampled.sum()) and found["episode_return"] == rows.reward.mean()

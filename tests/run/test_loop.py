@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 import upslope as up
 from upslope.errors import Remark, UserError
 from upslope.run import Run, Watcher
-from upslope.runtime.settings import Settings, remarks_on
+from upslope.runtime.settings import Settings
+from upslope.runtime.settings_remarks import remarks_on
 
 SMALL = {
     "task": "reverse:length=2", "model": "tiny:layers=1,width=16", "tasks_per_step": 2, "samples_per_task": 4, "warm_start": 0.0,

@@ -5,8 +5,9 @@ import pytest
 import upslope as up
 from upslope.errors import TaskError, UserError
 from upslope.learners.policy_gradient import PolicyGradient
-from upslope.runtime.settings import ONLY_FOR, Settings, check_domain, check_names, remarks_on
+from upslope.runtime.settings import ONLY_FOR, Settings, check_domain, check_names
 from upslope.runtime.settings_flags import field_docs
+from upslope.runtime.settings_remarks import remarks_on
 from upslope.setting_up import set_up
 from upslope.tasks import load_task
 

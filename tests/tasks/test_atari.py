@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from rollout_calls import collect
 
 from upslope.errors import MissingExtra, TaskError
 from upslope.methods import find
@@ -101,7 +102,7 @@ def test_a_missing_opencv_names_the_extra(monkeypatch: pytest.MonkeyPatch):
 
 def test_ppo_looks_at_the_frames_through_convolutions():
     made = set_up(find("ppo"), "gym:ALE/Pong-v5", "tiny", Settings(steps=1, envs=1, horizon=2))
-    rows = made.rollout.collect(1)
+    rows = collect(made.rollout, 1)
     assert rows.inputs.observation.dtype == torch.uint8 and rows.inputs.observation.shape[:2] == (1, 2)
     torch.testing.assert_close(made.policy.evaluate(rows).logp, rows.behavior.logp, rtol=1e-4, atol=1e-5)
     made.rollout.close()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fragile_environment import Fragile
+from rollout_calls import collect
 
 from upslope.errors import TaskError
 from upslope.policies.control.mlp import MLPPolicy
@@ -31,7 +32,7 @@ def collected(task: GymTask, workers: int, envs: int = 3):
     sampler = EnvRollout(task, policy, envs=envs, horizon=30, seed=5, gamma=0.9, normalise_observations=True,
                          normalise_rewards=True, workers=workers)  # fmt: skip
     try:
-        rows = [sampler.collect(step) for step in range(2)]
+        rows = [collect(sampler, step) for step in range(2)]
     finally:
         sampler.close()
     return rows, sampler.finished()

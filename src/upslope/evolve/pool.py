@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from upslope.errors import Remark
 from upslope.objective.base import Curriculum, Memory, State
 from upslope.rollout.text import candidate
 from upslope.runtime.seeding import stable_hash
+from upslope.tasks.problem_text import problem_of, text_of
 from upslope.tasks.text import Problem
 from upslope.types import Batch, KeptProblems, Metrics, Offer, Order
 
@@ -169,17 +169,6 @@ def race(weight: Tensor, uniform: Tensor, count: int | None = None) -> Tensor:
 
 
 # -- problems as text ----------------------------------------------------------------------------------------------------------
-
-
-def text_of(problem: Problem) -> str:
-    """A problem as text, from which `problem_of` makes the same again: Python's way to write plain data."""
-    return repr((problem.prompt, problem.answer, dict(problem.info), list(problem.messages), sorted(problem.unread)))
-
-
-def problem_of(text: str) -> Problem:
-    """The problem that `text_of` wrote."""
-    prompt, answer, info, messages, unread = ast.literal_eval(text)
-    return Problem(prompt, answer, info, tuple(messages), frozenset(unread))
 
 
 def can_be_kept(problem: Problem) -> bool:

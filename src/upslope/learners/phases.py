@@ -26,6 +26,11 @@ class Phase:
     lr_scale: float = 1.0
     optimizer: torch.optim.Optimizer | None = None
 
+    @property
+    def last(self) -> int:
+        """Its last step."""
+        return self.first + self.steps - 1
+
     def progress(self, step: int) -> float:
         """The share of its steps that are done before this one."""
         return (step - self.first) / max(self.steps, 1)

@@ -31,11 +31,13 @@ from upslope.objective.base import Controller, Data, LossTerm, State
 from upslope.runtime.seeding import generator, mix
 from upslope.runtime.settings import Settings
 from upslope.types import (
+    Choosing,
     DecisionPolicy,
     Method,
     Metrics,
     Policy,
     Rollout,
+    RolloutRequest,
     Source,
     TaskRollout,
     Trajectories,
@@ -48,7 +50,7 @@ POLICY_COLUMNS = frozenset(
     {
         *("proximal.logp", "proximal.entropy", "proximal.value"),
         *("current.logp", "current.entropy", "current.value"),
-        *("reference.start.logp", "behavior.entropy", "key"),
+        *("reference.start.logp", "behavior.logp", "behavior.entropy", "key"),
     }
 )
 """Columns that every run has: entropies and values on request, the policy as the run began, keys to draw random numbers from."""
@@ -203,9 +205,12 @@ class PolicyGradient:
         everything: list[Trajectories] = []
         kept: list[Trajectories] = []
         wanted = missing = self.settings.tasks_per_step or 0
+        self._assign_ahead(method, step)
         for attempt in range(rounds):
-            batch = self._sampled(method, step, attempt, missing)
-            batch = self._with_keys_and_rewards(method, batch.replace(progress=progress), step, attempt)
+            if attempt:
+                self.rollout.assign(self._request(method, step, attempt, missing, step))
+            batch = self.rollout.take(step, attempt).replace(progress=progress, now=step - 1)
+            batch = self._with_keys_and_rewards(method, batch, step, attempt)
             everything.append(batch)
             kept.append(batch.keep_rows(estimator.kept(method, batch, late=False)))
             missing = wanted - sum(piece.group_index()[1] for piece in kept if piece.rows)
@@ -214,14 +219,22 @@ class PolicyGradient:
         full = [piece for piece in kept if piece.rows] or kept[:1]
         return self._joined(everything), self._joined(full)
 
-    def _sampled(self, method: Method, step: int, attempt: int, tasks: int) -> Trajectories:
-        curriculum = method.curriculum
-        if curriculum is None:
-            return self.tasks.refill(step, attempt, tasks) if attempt else self.rollout.collect(step)
-        progress = (step - 1) / max(self.settings.steps or 1, 1)
-        decide, kept = Ordering(method, self.states, progress), kept_problems(method, self.states)
-        further = {} if kept is None else {"kept": kept}  # only rollouts of text can ask what a memory has kept
-        return self.tasks.choose(step, attempt, tasks, curriculum.candidates, decide, **further)
+    def _assign_ahead(self, method: Method, step: int) -> None:
+        """Has the rows of this step, and of as many more of its phase as may be under way, sampled with the policy as it is now."""
+        tasks = self.settings.tasks_per_step or 0
+        for ahead in range(step, max(step, min(step + self.settings.max_staleness, self.phase.last)) + 1):
+            if not self.rollout.assigned(ahead):
+                self.rollout.assign(self._request(method, ahead, 0, tasks, step))
+
+    def _request(self, method: Method, step: int, attempt: int, tasks: int, now: int) -> RolloutRequest:
+        """What is asked of the rollout for a step, decided in the step that is ``now``."""
+        curriculum, choosing = method.curriculum, None
+        if curriculum is not None:
+            progress = (step - 1) / max(self.settings.steps or 1, 1)
+            decide, kept = Ordering(method, self.states, progress), kept_problems(method, self.states)
+            choosing = Choosing(curriculum.candidates, decide, kept)
+        wanted = tasks if attempt or choosing is not None else None
+        return RolloutRequest(step, attempt, wanted, version=now - 1, choosing=choosing)
 
     def _with_keys_and_rewards(self, method: Method, batch: Trajectories, step: int, attempt: int) -> Trajectories:
         """A sampled batch with what parts may ask of it from the start: keys to draw from, states, the method's own rewards."""
@@ -310,12 +323,12 @@ class PolicyGradient:
 def _check_tasks(method: Method, rollout: Rollout) -> None:
     """Refuses what only a rollout over many tasks can do (`TaskRollout`), where there is one environment."""
     asks = {
-        "a filter that samples other tasks in place of what it drops": (any(part.refill for part in method.filter), "refill"),
-        "a curriculum, which chooses among tasks": (method.curriculum is not None, "choose"),
-        "data parts, which join rows of several sources": (bool(method.data), "join"),
+        "a filter that samples other tasks in place of what it drops": any(part.refill for part in method.filter),
+        "a curriculum, which chooses among tasks": method.curriculum is not None,
+        "data parts, which join rows of several sources": bool(method.data),
     }
-    for what, (asked, ability) in asks.items():
-        if asked and not hasattr(rollout, ability):
+    for what, asked in asks.items():
+        if asked and not hasattr(rollout, "join"):
             raise MethodError(
                 f"{method.name} has {what}; an environment is one task, and its rollouts are not joined. Whole episodes are: "
                 "--set rollout=Episodes."

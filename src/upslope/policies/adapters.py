@@ -35,7 +35,7 @@ def add_adapters(model: Any, rank: int, seed: int) -> None:
 
 def lora_config(rank: int, names: list[str]) -> Any:
     """peft's settings of adapters on the modules of these names. Twice the rank as alpha scales them by 2 at any rank: the default
-    learning rate falls with the rank in exchange (`upslope.runtime.settings.LORA_STEP`)."""
+    learning rate falls with the rank in exchange (`upslope.runtime.default_lr.LORA_STEP`)."""
     from peft import LoraConfig
 
     return LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names)

@@ -11,12 +11,10 @@ import torch
 from upslope.objective.base import RolloutPlan
 from upslope.policies.reward_model import check_room
 from upslope.policies.written_rows import two_answer_rows
-from upslope.rollout.choosing import Asked
 from upslope.rollout.given import given
 from upslope.rollout.pairs import CHOSEN, FINISH, REJECTED, contests
-from upslope.rollout.text import ATTEMPT, TextRollout
-from upslope.tasks.text import Problem
-from upslope.types import Trajectories
+from upslope.rollout.text import TextRollout
+from upslope.types import Assignment, Trajectories
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,9 @@ class BothOrdersRollout(TextRollout):
 
     provides = FromBothOrders.provides
 
-    def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
-        """Two rows for each pair of these problems."""
-        self.asked |= {problem.id: problem for problem in problems}
-        sides = contests(self.task, problems)
+    def fulfil(self, assignment: Assignment) -> Trajectories:
+        """Two rows for each pair of its problems."""
+        sides = contests(self.task, self.problems_of(assignment))
         pairs = [
             (one, other)
             for _, group in itertools.groupby(sides, key=lambda each: each.group)
@@ -54,9 +51,9 @@ class BothOrdersRollout(TextRollout):
         texts = [(first.text, second.text) for first, second in orders]
         rows = two_answer_rows(self.policy, [first.prompt for first, _ in orders], texts)
         check_room(self.policy, rows)
-        rows, order = given(rows, attempt), torch.arange(len(orders), device=rows.sampled.device) % 2
+        rows, order = given(rows, assignment.first_group), torch.arange(len(orders), device=rows.sampled.device) % 2
         return rows.replace(
-            group=torch.arange(len(orders), device=order.device) // 2 + attempt * ATTEMPT,
+            group=torch.arange(len(orders), device=order.device) // 2 + assignment.first_group,
             task=torch.tensor([first.problem.id for first, _ in orders], dtype=torch.int64, device=order.device),
             label={**rows.label, "side": torch.where(order == 0, CHOSEN, REJECTED), "order": order},
             info=[

@@ -11,9 +11,6 @@ import numpy as np
 
 from upslope.errors import MethodError, UserError
 from upslope.rollout.given import DocumentRollout, FromDocuments
-from upslope.runtime.seeding import numpy_generator
-from upslope.tasks.text import Problem
-from upslope.types import Trajectories
 
 CANDIDATES = 8
 """Problems drawn for each row of a step, so that rare categories are among them."""
@@ -66,13 +63,13 @@ class CategoryRollout(DocumentRollout):
         super().__init__(*arguments, **sizes)
         self.mixture = mixture
 
-    def refill(self, step: int, attempt: int, tasks: int) -> Trajectories:
-        rng = numpy_generator(self.seed, "tasks", step, attempt)
-        found = defaultdict[str, list[Problem]](list)
-        for problem in self.task.sample(tasks * CANDIDATES, "train", rng):
+    def _numbers(self, step: int, attempt: int, tasks: int) -> tuple[int, list[int]]:
+        drawn, rng = self._drawn(step, attempt, tasks * CANDIDATES)
+        found = defaultdict[str, list[int]](list)
+        for number, problem in enumerate(drawn):
             if problem.documents:
-                found[problem.category].append(problem)
-        return self.answers(mixed(found, self._shares(list(found)), tasks, rng), step, attempt)
+                found[problem.category].append(number)
+        return len(drawn), mixed(found, self._shares(list(found)), tasks, rng)
 
     def _shares(self, categories: list[str]) -> np.ndarray:
         weights = np.array([self.mixture.get(category, 1.0) for category in categories])
@@ -81,7 +78,7 @@ class CategoryRollout(DocumentRollout):
         return weights / weights.sum()
 
 
-def mixed(found: dict[str, list[Problem]], shares: np.ndarray, count: int, rng: np.random.Generator) -> list[Problem]:
+def mixed(found: dict[str, list[int]], shares: np.ndarray, count: int, rng: np.random.Generator) -> list[int]:
     """``count`` problems: of each category its share, rounded by chance, drawn with replacement."""
     names = list(found)
     # One random number places all rows at equal distances: every category gets its share up to one row.

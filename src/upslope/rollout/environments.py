@@ -20,11 +20,12 @@ from upslope.policies.control.mlp import Actor, ControlInputs, MLPPolicy
 from upslope.policies.control.network import forbid
 from upslope.policies.control.torch_policy import TorchPolicy
 from upslope.rollout.level_draws import LevelDraws
+from upslope.rollout.local import LocalRollout
 from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser
 from upslope.runtime.seeding import generator, mix
 from upslope.tasks.gym import MOST_WATCHED, GymTask, Stepped
 from upslope.tasks.levels import Level
-from upslope.types import Ended, Metrics, Trajectories, View
+from upslope.types import Ended, Metrics, RolloutRequest, Trajectories, View
 
 
 class EpisodeStats(NamedTuple):
@@ -34,7 +35,7 @@ class EpisodeStats(NamedTuple):
     length: int
 
 
-class EnvRollout:
+class EnvRollout(LocalRollout):
     """Samples a control policy in several environments at once.
 
     The inner state of an environment cannot be saved in general. `restart` therefore begins fresh episodes from a counter, and is
@@ -90,8 +91,9 @@ class EnvRollout:
         if self.rewards is not None:
             self.rewards.restart()
 
-    def collect(self, step: int) -> Trajectories:
+    def rows_of(self, request: RolloutRequest) -> Trajectories:
         """Act for ``horizon`` steps in every environment, going on where the last rollout stopped."""
+        step = request.step
         if self._raw is None:
             self.restart(step)
         finished_before, self._played = len(self._finished), []

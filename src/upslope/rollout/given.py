@@ -12,12 +12,11 @@ import torch
 from upslope.errors import UserError
 from upslope.objective.base import RolloutPlan
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.choosing import Asked
-from upslope.rollout.text import ATTEMPT, TextRollout
+from upslope.rollout.text import TextRollout
 from upslope.rollout.text_rows import token_rows, written_rows
 from upslope.runtime.seeding import numpy_generator
 from upslope.tasks.text import Problem
-from upslope.types import Source, Trajectories, View
+from upslope.types import Assignment, Source, Trajectories, View
 
 
 @dataclass(frozen=True)
@@ -73,17 +72,17 @@ class AnswerRollout(TextRollout):
         super().__init__(*arguments, **sizes)
         self.easiest = easiest
 
-    def refill(self, step: int, attempt: int, tasks: int) -> Trajectories:
+    def _numbers(self, step: int, attempt: int, tasks: int) -> tuple[int, list[int]]:
         """Of so many more problems the easiest, those of unknown difficulty last."""
+        drawn, _ = self._drawn(step, attempt, math.ceil(tasks / self.easiest))
         if self.easiest == 1:
-            return super().refill(step, attempt, tasks)
-        drawn = self.task.sample(math.ceil(tasks / self.easiest), "train", numpy_generator(self.seed, "tasks", step, attempt))
-        drawn.sort(key=lambda problem: math.inf if math.isnan(problem.difficulty) else problem.difficulty)
-        return self.answers(drawn[:tasks], step, attempt)
+            return len(drawn), list(range(len(drawn)))
+        hard = [math.inf if math.isnan(problem.difficulty) else problem.difficulty for problem in drawn]
+        return len(drawn), sorted(range(len(drawn)), key=hard.__getitem__)[:tasks]
 
-    def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
-        """The solution of each of these problems."""
-        self.asked |= {problem.id: problem for problem in problems}
+    def fulfil(self, assignment: Assignment) -> Trajectories:
+        """The solution of each of its problems."""
+        problems = self.problems_of(assignment)
         if missing := [problem.prompt for problem in problems if not problem.solution]:
             raise UserError(f"this method learns from solutions, and the problem {missing[0]!r} has none. Give it an answer.")
         rows = written_rows(self.policy, [problem.model_input for problem in problems], [problem.solution for problem in problems])
@@ -92,7 +91,7 @@ class AnswerRollout(TextRollout):
             for problem in problems
         ]
         task = torch.tensor([problem.id for problem in problems], dtype=torch.int64, device=rows.sampled.device)
-        return given(rows, attempt).replace(task=task, info=notes)
+        return given(rows, assignment.first_group).replace(task=task, info=notes)
 
 
 class DocumentRollout(TextRollout):
@@ -104,20 +103,22 @@ class DocumentRollout(TextRollout):
         super().__init__(*arguments, **sizes)
         self.window = min(window, getattr(self.policy.model.config, "max_position_embeddings", window))
 
-    def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
-        """A window of a document of each of these problems, drawn at random."""
-        self.asked |= {problem.id: problem for problem in problems}
-        rng = numpy_generator(self.seed, "documents", step, attempt)
-        chosen = [self._document(problem, rng.random()) for problem in problems]
+    def fulfil(self, assignment: Assignment) -> Trajectories:
+        """A window of a document of each of its problems, drawn at random."""
+        problems = self.problems_of(assignment)
+        rng = numpy_generator(self.seed, "documents", assignment.step, assignment.attempt)
+        own = slice(assignment.first, assignment.first + len(problems))
+        which, where = rng.random(assignment.problems)[own], rng.random(assignment.problems)[own]
+        chosen = [self._document(problem, number) for problem, number in zip(problems, which, strict=True)]
         pieces = windows(self.policy, chosen, self.window)
-        drawn = [some[int(number * len(some))] for some, number in zip(pieces, rng.random(len(pieces)), strict=True)]
+        drawn = [some[int(number * len(some))] for some, number in zip(pieces, where, strict=True)]
         rows = token_rows(self.policy, [ids[:1] for ids in drawn], [ids[1:] for ids in drawn])
         notes = [
             {"prompt": "", "answer": "", "response": text, "finish": "given"}
             for text in self.policy.decode_all([ids[1:] for ids in drawn])
         ]
         task = torch.tensor([problem.id for problem in problems], dtype=torch.int64, device=rows.sampled.device)
-        return given(rows, attempt).replace(task=task, info=notes)
+        return given(rows, assignment.first_group).replace(task=task, info=notes)
 
     def _document(self, problem: Problem, number: float) -> str:
         if not problem.documents:
@@ -125,12 +126,12 @@ class DocumentRollout(TextRollout):
         return problem.documents[int(number * len(problem.documents))]
 
 
-def given(rows: Trajectories, attempt: int) -> Trajectories:
+def given(rows: Trajectories, first_group: int) -> Trajectories:
     """Rows as they were written: each a group of its own, without reward and without anybody's log-probabilities."""
     source = torch.full_like(rows.group, int(Source.DEMONSTRATED))
     return rows.replace(
         reward=torch.zeros_like(rows.reward),
-        group=torch.arange(rows.rows, device=rows.group.device) + attempt * ATTEMPT,
+        group=torch.arange(rows.rows, device=rows.group.device) + first_group,
         behavior=View(torch.full_like(rows.sampled, torch.nan)),
         label={"source": source},
     )

@@ -12,12 +12,11 @@ from upslope.errors import UserError
 from upslope.objective.base import RolloutPlan
 from upslope.plain_data import Prompt
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.choosing import Asked
 from upslope.rollout.given import given
-from upslope.rollout.text import ATTEMPT, TextRollout
+from upslope.rollout.text import TextRollout
 from upslope.rollout.text_rows import written_rows
 from upslope.tasks.text import Problem, TextTask
-from upslope.types import Trajectories
+from upslope.types import Assignment, Trajectories
 
 CHOSEN, REJECTED, NEITHER = 1, -1, 0
 """What ``label["side"]`` says of a row."""
@@ -74,10 +73,9 @@ class PairRollout(TextRollout):
 
     provides = FromPairs.provides
 
-    def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
-        """The two sides of each of these problems."""
-        self.asked |= {problem.id: problem for problem in problems}
-        return judged_rows(self.policy, contests(self.task, problems), attempt)
+    def fulfil(self, assignment: Assignment) -> Trajectories:
+        """The two sides of each of its problems."""
+        return judged_rows(self.policy, contests(self.task, self.problems_of(assignment)), assignment.first_group)
 
 
 class LabelRollout(TextRollout):
@@ -89,11 +87,10 @@ class LabelRollout(TextRollout):
         super().__init__(*arguments, **sizes)
         self.mismatched = mismatched
 
-    def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
-        """The labelled answers of these problems, and each answer under the prompt of the next."""
-        self.asked |= {problem.id: problem for problem in problems}
+    def fulfil(self, assignment: Assignment) -> Trajectories:
+        """The labelled answers of its problems, and each answer under the prompt of the next."""
         single: list[JudgedAnswer] = []
-        for problem in problems:
+        for problem in self.problems_of(assignment):
             if problem.wanted is not None:
                 text, wanted = problem.wanted
                 single.append(JudgedAnswer(problem, problem.model_input, text, CHOSEN if wanted else REJECTED, len(single)))
@@ -101,7 +98,7 @@ class LabelRollout(TextRollout):
                 single += [each._replace(group=len(single) + place) for place, each in enumerate(contests(self.task, [problem]))]
         if self.mismatched and any(each.prompt != single[0].prompt for each in single):
             single += _under_other_prompts(single)
-        return judged_rows(self.policy, single, attempt)
+        return judged_rows(self.policy, single, assignment.first_group)
 
 
 def _under_other_prompts(answers: Sequence[JudgedAnswer]) -> list[JudgedAnswer]:
@@ -127,12 +124,12 @@ def contests(task: TextTask, problems: Sequence[Problem]) -> list[JudgedAnswer]:
     return found
 
 
-def judged_rows(policy: LanguageModel, answers: Sequence[JudgedAnswer], attempt: int = 0) -> Trajectories:
+def judged_rows(policy: LanguageModel, answers: Sequence[JudgedAnswer], first_group: int = 0) -> Trajectories:
     """These answers as rows, each with its side and its contest."""
-    rows = given(written_rows(policy, [each.prompt for each in answers], [each.text for each in answers]), attempt)
+    rows = given(written_rows(policy, [each.prompt for each in answers], [each.text for each in answers]), first_group)
     device = rows.sampled.device
     return rows.replace(
-        group=torch.tensor([each.group for each in answers], device=device) + attempt * ATTEMPT,
+        group=torch.tensor([each.group for each in answers], device=device) + first_group,
         task=torch.tensor([each.problem.id for each in answers], dtype=torch.int64, device=device),
         label={**rows.label, "side": torch.tensor([each.side for each in answers], device=device)},
         info=[

@@ -15,15 +15,14 @@ from upslope.errors import UserError
 from upslope.objective.base import RolloutPlan
 from upslope.objective.functional.versions import GENERATED, REVISED, REVISED_HIDDEN, TRUTH, TRUTH_HIDDEN
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.choosing import Asked
 from upslope.rollout.given import given
 from upslope.rollout.pairs import CHOSEN, REJECTED
-from upslope.rollout.text import ATTEMPT, TextRollout
+from upslope.rollout.text import TextRollout
 from upslope.rollout.text_rows import token_rows
 from upslope.runtime.seeding import numpy_generator
 from upslope.tasks.revisions import CORRECT, RevisedPiece, Revision
 from upslope.tasks.text import Problem
-from upslope.types import Trajectories
+from upslope.types import Assignment, Trajectories
 
 FINISH = {TRUTH: "true", REVISED: "revised", GENERATED: "generated", TRUTH_HIDDEN: "true, evidence hidden",
           REVISED_HIDDEN: "revised, evidence hidden"}  # fmt: skip
@@ -83,12 +82,13 @@ class RevisionRollout(TextRollout):
         super().__init__(*arguments, **sizes)
         self.plan = plan
 
-    def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
-        """The versions of the answer to each of these problems."""
-        self.asked |= {problem.id: problem for problem in problems}
+    def fulfil(self, assignment: Assignment) -> Trajectories:
+        """The versions of the answer to each of its problems."""
+        problems = self.problems_of(assignment)
         found = [each for group, problem in enumerate(problems) for each in self._versions(problem, group)]
-        rows = version_rows(self.policy, found, attempt)
-        return self._with_hidden(rows, found, numpy_generator(self.seed, "hidden", step, attempt))
+        rows = version_rows(self.policy, found, assignment.first_group)
+        share = (assignment.share,) if assignment.share else ()
+        return self._with_hidden(rows, found, numpy_generator(self.seed, "hidden", assignment.step, assignment.attempt, *share))
 
     def _versions(self, problem: Problem, group: int) -> list[Version]:
         revision = self.task.revision(problem)
@@ -133,7 +133,7 @@ def _evidence(policy: LanguageModel, prompt: Tensor, shown: Tensor, evidence: st
     return places[1:-1] if len(places) > 2 else places
 
 
-def version_rows(policy: LanguageModel, versions: Sequence[Version], attempt: int = 0) -> Trajectories:
+def version_rows(policy: LanguageModel, versions: Sequence[Version], first_group: int = 0) -> Trajectories:
     """These versions as rows, each token with the severity of its piece; the stop token has that of the last."""
     stop = min(policy.stop_ids)
     answers, severity, perceptual = [], [], []
@@ -148,7 +148,7 @@ def version_rows(policy: LanguageModel, versions: Sequence[Version], attempt: in
         marks.append(marks[-1] if marks else (CORRECT, 0))
         severity.append([mark for mark, _ in marks])
         perceptual.append([mark for _, mark in marks])
-    rows = given(token_rows(policy, policy.encode_all([each.problem.model_input for each in versions]), answers), attempt)
+    rows = given(token_rows(policy, policy.encode_all([each.problem.model_input for each in versions]), answers), first_group)
     device, width = rows.sampled.device, rows.sampled.shape[1]
 
     def column(marks: list[list[int]], blank: int) -> Tensor:
@@ -156,7 +156,7 @@ def version_rows(policy: LanguageModel, versions: Sequence[Version], attempt: in
 
     side = [CHOSEN if each.version in (TRUTH, REVISED) else REJECTED for each in versions]
     return rows.replace(
-        group=torch.tensor([each.group for each in versions], device=device) + attempt * ATTEMPT,
+        group=torch.tensor([each.group for each in versions], device=device) + first_group,
         task=torch.tensor([each.problem.id for each in versions], dtype=torch.int64, device=device),
         label={
             **rows.label,

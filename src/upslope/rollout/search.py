@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from upslope.errors import MethodError, UserError
 from upslope.objective.base import RolloutPlan
-from upslope.rollout.choosing import Asked
-from upslope.rollout.search_rows import SearchRecord
+from upslope.plain_data import JsonDict
+from upslope.rollout.pool import Fulfilled
+from upslope.rollout.search_rows import SearchCounts, SearchRecord
 from upslope.rollout.search_tree import Backup, Node, SearchRule, SearchTree, Select, step_prior
 from upslope.rollout.self_evaluation import chance_of_right
 from upslope.rollout.text import TextRollout
 from upslope.tasks.text import Problem, Scores
 from upslope.tasks.turns import Turn, TurnNumbers
-from upslope.types import Metrics, Trajectories
+from upslope.types import Assignment, Metrics, Trajectories
 
 ROOT_SHARE = 4
 """How many times as many answers are searched for from the beginning as from each later step (MCTS-DPO)."""
@@ -105,23 +107,34 @@ class SearchRollout(TextRollout):
         super().__init__(*arguments, **sizes)
         self.plan = plan
         self.record = SearchRecord()
+        """Of the search under way, ..."""
+        self.counts = SearchCounts()
+        """... and what those took whose rows were taken since the last `metrics`."""
 
-    def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
+    def fulfilled(self, assignment: Assignment) -> Fulfilled:
+        found = super().fulfilled(assignment)
+        return replace(found, told=dataclasses.asdict(self.record.counts))
+
+    def heard(self, told: JsonDict) -> None:
+        self.counts = self.counts.with_those_of(SearchCounts(**told))
+
+    def fulfil(self, assignment: Assignment) -> Trajectories:
         """Every step that was written, in the order in which they were."""
-        if asked is not None and asked.sampling != self.sampling:
+        problems = self.problems_of(assignment)
+        if self.sampling_of(assignment) != self.sampling:
             raise UserError("a search writes all its answers alike, and this curriculum wants another token limit or another "
                             "temperature; take the curriculum or rollout=Search away.")  # fmt: skip
-        self.asked |= {problem.id: problem for problem in problems}
-        self.record = SearchRecord(self.record.counts)
+        self.record = SearchRecord()
         trees = [SearchTree(self.plan.rule) for _ in problems]
-        numbers = TurnNumbers(step, f"rollout.{attempt}")
-        each = [self.samples] * len(problems) if asked is None else asked.each
+        share = f".{assignment.share}" if assignment.share else ""
+        numbers = TurnNumbers(assignment.step, f"rollout.{assignment.attempt}{share}")
+        each = assignment.samples
         live = self._failed(problems, trees, numbers) if self.plan.failed_only else list(range(len(problems)))
         for visit in range(1, self.plan.visits + 1):
             live = self._visit(problems, trees, [tree for tree in live if self._goes_on(trees[tree], each[tree])], numbers)
             for tree in live if self._decides(visit) else ():
                 trees[tree].commit()
-        return self.record.rows(trees, attempt, self.plan.contests)
+        return self.record.rows(trees, assignment.first_group, self.plan.contests)
 
     def _goes_on(self, tree: SearchTree, answers: int) -> bool:
         """Whether there is something to visit that was written, or may be."""
@@ -209,7 +222,7 @@ class SearchRollout(TextRollout):
 
     def metrics(self) -> Metrics:
         """Of what was sampled since the last call, and of the answers that were finished in it."""
-        counts, self.record = self.record.counts, SearchRecord()
+        counts, self.counts = self.counts, SearchCounts()
         return super().metrics() | counts.metrics()
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
 
 from upslope.plain_data import JsonDict
 from upslope.rollout.search_tree import Node, SearchTree
-from upslope.rollout.text import ATTEMPT
 from upslope.rollout.text_rows import join_text
 from upslope.tasks.text import Scores
 from upslope.types import Ended, Metrics, Trajectories
@@ -30,6 +29,10 @@ class SearchCounts:
     contests: int = 0
     undecided: int = 0
     """Trees without a contest."""
+
+    def with_those_of(self, other: SearchCounts) -> SearchCounts:
+        """Of both searches together."""
+        return SearchCounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def metrics(self) -> Metrics:
         """``reward`` and ``length`` are of finished answers, not of steps; ``contests`` is how many a tree had, and
@@ -82,7 +85,7 @@ class SearchRecord:
         self.counts.reward += [self.reward[leaf] for leaf in leaves]
         self.counts.lengths += [len(leaf.answer()) for leaf in leaves]
 
-    def rows(self, trees: Sequence[SearchTree], attempt: int, most: int) -> Trajectories:
+    def rows(self, trees: Sequence[SearchTree], first_group: int, most: int) -> Trajectories:
         """Every step as a row of its trees' contests, ``most`` of each tree (0: all)."""
         rows = join_text(self.pieces)
         contests = [tree.contests(most) for tree in trees]
@@ -97,7 +100,7 @@ class SearchRecord:
         return rows.replace(
             reward=reward,
             components={"task": reward} | {name: self._column(values, reward) for name, values in parts.items()},
-            group=torch.tensor(self._groups(contests), device=rows.group.device) + attempt * ATTEMPT,
+            group=torch.tensor(self._groups(contests), device=rows.group.device) + first_group,
             label=label,
             signal={
                 "value": self._column([node.quality if node.known else math.nan for node in nodes], reward),

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from upslope.errors import UserError
 from upslope.objective.base import State
-from upslope.plain_data import Prompt
+from upslope.plain_data import JsonDict, Prompt
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.tokenization import encoded
 from upslope.rewards.judging import Judge
-from upslope.rollout.choosing import Asked, Candidate, Choices, Decide, beside, category_id, offered, others
+from upslope.rollout.choosing import Candidate, Choices, beside, category_id, offered, others
 from upslope.rollout.embeddings import EMBEDDINGS
 from upslope.rollout.engines.torch_engine import Speaker, TorchEngine
+from upslope.rollout.pool import Fulfilled, Here
 from upslope.rollout.reference_cache import ReferenceCache
 from upslope.rollout.text_rows import (
     item_ends,
@@ -29,28 +32,33 @@ from upslope.rollout.text_rows import (
     sampled_rows,
     teacher_rows,
 )
+from upslope.rollout.under_way import UnderWay
 from upslope.runtime.seeding import mix, numpy_generator, stable_hash, uniforms
+from upslope.tasks.problem_text import problem_of, text_of
 from upslope.tasks.text import Problem, TextTask
 from upslope.tasks.turns import Scorer, Turn, TurnNumbers
 from upslope.types import (
     NO_ANSWER,
+    Assignment,
+    Choosing,
     Engine,
-    KeptProblems,
     Metrics,
+    RolloutRequest,
     Sampling,
     Source,
     Trajectories,
     View,
 )
 
-ATTEMPT = 1_000_000
-"""Group numbers of a step's further attempts begin at multiples of this."""
+DRAWS = 16
+"""Draws of problems that are remembered, so that what was just decided here need not be drawn again."""
 
 
 class TextRollout:
     """Samples a group of answers to each of a number of training problems.
 
-    Which problems and which tokens depend only on the seed, the step, the attempt and the row.
+    What is sampled is decided here, beside the learner, and may be sampled anywhere: `fulfil` is a function of an assignment and of
+    the policy's weights. Which problems and which tokens come depends only on the seed, the step, the attempt and the row.
     """
 
     domain = "text"
@@ -65,6 +73,12 @@ class TextRollout:
     ):  # fmt: skip
         self.task, self.policy, self.tasks, self.samples, self.sampling, self.seed = task, policy, tasks, samples, sampling, seed
         self.engine: Engine = engine or TorchEngine(policy)
+        self.under_way = UnderWay(Here(self.fulfilled))
+        """What was assigned and not taken yet."""
+        self.stage = ""
+        """Of a method in stages, which one this is the rollout of."""
+        self.reuse = True
+        """Whether the policy may learn from what sampling has computed."""
         self.asked: dict[int, Problem] = {}
         """The problems of the step, by task."""
         self.choices = Choices()
@@ -73,58 +87,127 @@ class TextRollout:
         self.judge: Judge | None = None
         self.reference_cache: ReferenceCache | None = None
         """Who compares answers, where the run has somebody for it."""
+        self._draws: OrderedDict[tuple[int, int, int], list[Problem]] = OrderedDict()
 
-    def collect(self, step: int) -> Trajectories:
-        """The rows of a step, problem by problem."""
-        self.asked = {}
-        return self.refill(step, 0, self.tasks)
+    # -- decided beside the learner ------------------------------------------------------------------------------------
 
-    def refill(self, step: int, attempt: int, tasks: int) -> Trajectories:
-        """Rows of ``tasks`` other problems, in place of some that were dropped."""
-        problems = self.task.sample(tasks, "train", numpy_generator(self.seed, "tasks", step, attempt))
-        return self.answers(problems, step, attempt)
+    def assign(self, request: RolloutRequest) -> list[Assignment]:
+        """Decides what the rows of a step will be of, and has them sampled; `take` gives them."""
+        return self.under_way.assign(self._decided(request), self.policy)
 
-    def choose(
-        self, step: int, attempt: int, tasks: int, candidates: int, decide: Decide, kept: KeptProblems | None = None
-    ) -> Trajectories:
-        """Rows of the problems that ``decide`` orders, of an offer of ``candidates`` times as many as the ``tasks`` wanted, and of
-        those ``kept``."""
-        self.asked = {} if attempt == 0 else self.asked
+    def _decided(self, request: RolloutRequest) -> Assignment:
+        """What a request asks for, as one assignment."""
+        step, attempt = request.step, request.attempt
+        whole = Assignment(step, attempt, version=request.version, stage=self.stage)
+        tasks = self.tasks if request.tasks is None else request.tasks
+        if request.choosing is not None:
+            return self._chosen(whole, tasks, request.choosing)
+        drawn, numbers = self._numbers(step, attempt, tasks)
+        return replace(whole, drawn=drawn, numbers=tuple(numbers), samples=(self.samples,) * len(numbers))
+
+    def _numbers(self, step: int, attempt: int, tasks: int) -> tuple[int, list[int]]:
+        """How many problems are drawn for so many tasks, and which of them are taken."""
+        self._drawn(step, attempt, tasks)
+        return tasks, list(range(tasks))
+
+    def _drawn(self, step: int, attempt: int, count: int) -> tuple[list[Problem], np.random.Generator]:
+        """The problems drawn for an attempt, and the generator as it is behind them."""
         rng = numpy_generator(self.seed, "tasks", step, attempt)
-        found = self.task.sample(tasks * candidates, "train", rng)
-        distinct = list({problem.id: problem for problem in found}.values())
+        found = self._draws[step, attempt, count] = self.task.sample(count, "train", rng)
+        while len(self._draws) > DRAWS:
+            self._draws.popitem(last=False)
+        return found, rng
+
+    def _chosen(self, whole: Assignment, tasks: int, choosing: Choosing) -> Assignment:
+        """What a curriculum orders of an offer of ``candidates`` times as many tasks as are wanted, and of those kept."""
+        step, attempt = whole.step, whole.attempt
+        found, rng = self._drawn(step, attempt, tasks * choosing.candidates)
+        number = {problem.id: place for place, problem in enumerate(found)}
+        distinct = [found[place] for place in number.values()]
         offer = replace(
             offered([candidate(problem) for problem in distinct], torch.from_numpy(rng.random(len(distinct))), tasks, self.samples),
             attempt=attempt,
             max_tokens=self.sampling.max_tokens,
             seed=mix(self.seed, "choose", step, attempt),
         )
-        further = others(kept, {*offer.task.tolist(), *self.asked})
+        further = others(choosing.kept, {*offer.task.tolist(), *(self.asked if attempt else ())})
         if further is not None:
             offer = beside(offer, further, torch.from_numpy(rng.random(len(further))))
 
         def problem(place: int) -> Problem:
             return distinct[place] if place < len(distinct) or further is None else further.problem(place - len(distinct))
 
-        order = decide(replace(offer, value=lambda head: self.prompt_values([problem(place) for place in range(len(offer))], head)))
-        asked = replace(self.choices.add(offer, order), sampling=self.sampling).limited(order)
-        return self.answers([problem(place) for place in order.chosen.tolist()], step, attempt, asked)
+        order = choosing.decide(
+            replace(offer, value=lambda head: self.prompt_values([problem(place) for place in range(len(offer))], head))
+        )
+        asked, places = self.choices.add(offer, order), order.chosen.tolist()
+        kept = [place for place in places if place >= len(distinct)]
+        drawn = [*number.values()]
+        return replace(
+            whole,
+            drawn=len(found),
+            numbers=tuple(drawn[place] if place < len(distinct) else -1 - kept.index(place) for place in places),
+            made=tuple(text_of(problem(place)) for place in kept),
+            samples=tuple(asked.each),
+            notes=tuple(asked.notes or ()),
+            limit=min(order.limit or self.sampling.max_tokens, self.sampling.max_tokens),
+            temperature=order.temperature or self.sampling.temperature,
+        )
 
-    def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
-        """A group of sampled and scored answers to each of these problems."""
-        self.asked |= {problem.id: problem for problem in problems}
-        asked = asked or Asked([self.samples] * len(problems))
-        each, sampling = asked.each, asked.sampling or self.sampling
+    def assigned(self, step: int, attempt: int = 0) -> bool:
+        """Whether the rows of a step are under way already."""
+        return bool(self.under_way.assigned(step, attempt))
+
+    def take(self, step: int, attempt: int = 0) -> Trajectories:
+        """The rows of a step, problem by problem, once all are there."""
+        self.asked = {} if attempt == 0 else self.asked
+        assignments, done = self.under_way.take(step, attempt)
+        for each, found in zip(assignments, done, strict=True):
+            self.asked |= {problem.id: problem for problem in self.problems_of(each)}
+            self.heard(found.told)
+        rows = [self.under_way.dated(each, found) for each, found in zip(assignments, done, strict=True)]
+        return rows[0] if len(rows) == 1 else self.join(rows)
+
+    def heard(self, told: JsonDict) -> None:
+        """What was told beside the rows of an assignment: nothing, of plain answers."""
+
+    # -- done anywhere -------------------------------------------------------------------------------------------------
+
+    def fulfilled(self, assignment: Assignment) -> Fulfilled:
+        """The rows of an assignment, and what there is to tell of them."""
+        return Fulfilled(self.fulfil(assignment), version=assignment.version)
+
+    def problems_of(self, assignment: Assignment) -> list[Problem]:
+        """The problems that an assignment is about: a function of it alone."""
+        place = assignment.step, assignment.attempt, assignment.drawn
+        found = self._draws.get(place)
+        if found is None and assignment.drawn:
+            found, _ = self._drawn(*place)
+        made = [problem_of(text) for text in assignment.made]
+        return [(found or [])[number] if number >= 0 else made[-1 - number] for number in assignment.numbers]
+
+    def sampling_of(self, assignment: Assignment) -> Sampling:
+        """How its answers are written: as the run's are, unless it says otherwise."""
+        most, heat = assignment.limit or self.sampling.max_tokens, assignment.temperature or self.sampling.temperature
+        if (most, heat) == (self.sampling.max_tokens, self.sampling.temperature):
+            return self.sampling
+        return replace(self.sampling, max_tokens=most, temperature=heat)
+
+    def fulfil(self, assignment: Assignment) -> Trajectories:
+        """A group of sampled and scored answers to each of its problems."""
+        problems, each, sampling = self.problems_of(assignment), list(assignment.samples), self.sampling_of(assignment)
         prompts = self.policy.encode_all([problem.model_input for problem in problems])
-        numbers = uniforms((sum(each), self.sampling.max_tokens), self.seed, "tokens", step, attempt)[:, : sampling.max_tokens]
-        completions = self.engine.generate(prompts, each, sampling, numbers, keep=True)
+        where = (self.seed, "tokens", assignment.step, assignment.attempt)
+        numbers = uniforms((assignment.rows, self.sampling.max_tokens), *where)[:, : sampling.max_tokens]
+        numbers = numbers[assignment.first_row : assignment.first_row + sum(each)]
+        completions = self.engine.generate(prompts, each, sampling, numbers, keep=self.reuse)
         repeated = [problem for problem, own in zip(problems, each, strict=True) for _ in range(own)]
-        group = torch.arange(len(problems)).repeat_interleave(torch.tensor(each)) + attempt * ATTEMPT
+        group = torch.arange(len(problems)).repeat_interleave(torch.tensor(each)) + assignment.first_group
         rows = sampled_rows(self.policy, prompts, each, completions, sampling).replace(group=group)
-        if self.policy.kept is not None:
+        if self.reuse and self.policy.kept is not None:
             rows = rows.replace(inputs=replace(rows.inputs, kept=self.policy.kept.numbers))
         rows = self.scored(rows, repeated, sampled_ids(completions), completions.finish)
-        for note, why in zip(rows.info, asked.per_answer, strict=True):
+        for note, why in zip(rows.info, assignment.row_notes, strict=True):
             note |= {"chosen": why} if why else {}
         return rows
 
@@ -232,7 +315,7 @@ class TextRollout:
     def metrics(self) -> Metrics:
         """What the engine has to say of itself, if it does, and what was chosen, if somebody chose."""
         told = getattr(self.engine, "metrics", None)
-        return (told() if told is not None else {}) | self.choices.metrics()
+        return (told() if told is not None else {}) | self.choices.metrics() | self.under_way.pool.metrics()
 
     def sync(self) -> None:
         self.engine.sync(self.policy)
@@ -241,10 +324,11 @@ class TextRollout:
         """Nothing goes on from step to step."""
 
     def state(self) -> State:
-        return {}
+        """Rows that were sampled ahead of their step."""
+        return self.under_way.state()
 
     def load_state(self, state: State) -> None:
-        """Nothing was kept."""
+        self.under_way.load_state(state, self.policy.device)
 
 
 def candidate(problem: Problem) -> Candidate:

@@ -114,6 +114,10 @@ def teacher_rows(policy: LanguageModel, problems: Sequence[Problem]) -> Trajecto
     )
 
 
+def _of_now(batch: Trajectories, batches: list[Trajectories]) -> Tensor:
+    return torch.full_like(batch.sampled, max(each.now for each in batches), dtype=torch.int64)
+
+
 def join_text(batches: list[Trajectories]) -> Trajectories:
     """Several batches as one: answers padded on the right, prompts on the left. Columns that not all of them have are left out."""
     width = max(batch.sampled.shape[1] for batch in batches)
@@ -138,6 +142,8 @@ def join_text(batches: list[Trajectories]) -> Trajectories:
         columns = [pick(batch) for batch in batches]
         return torch.cat([F.pad(column, (prompt - column.shape[1], 0)) for column in columns])
 
+    if any(batch.version is not None for batch in batches):  # whoever says nothing of it was drawn with the weights of now
+        batches = [batch if batch.version is not None else batch.replace(version=_of_now(batch, batches)) for batch in batches]
     kept = ("inputs", "state", "embedding")
     columns = {f.name: joined([getattr(b, f.name) for b in batches]) for f in fields(Trajectories) if f.name not in kept}
     inputs = TextInputs(left(lambda b: b.inputs.prompt), left(lambda b: b.inputs.prompt_mask))

@@ -9,12 +9,10 @@ import torch
 
 from upslope.errors import MethodError, UserError
 from upslope.objective.base import RolloutPlan
-from upslope.rollout.choosing import Asked
-from upslope.rollout.text import ATTEMPT, TextRollout
+from upslope.rollout.text import TextRollout
 from upslope.rollout.text_rows import join_text, sampled_ids, sampled_rows
 from upslope.runtime.seeding import uniforms
-from upslope.tasks.text import Problem
-from upslope.types import Trajectories
+from upslope.types import Assignment, Trajectories
 
 
 @dataclass(frozen=True)
@@ -48,30 +46,32 @@ class VineRollout(TextRollout):
         super().__init__(*arguments, **sizes)
         self.points = points
 
-    def answers(self, problems: list[Problem], step: int, attempt: int, asked: Asked | None = None) -> Trajectories:
+    def fulfil(self, assignment: Assignment) -> Trajectories:
         """The first answers, then the branches, problem by problem and point by point."""
-        if asked is not None and (set(asked.each) != {self.samples} or asked.sampling != self.sampling):
+        problems, first_group = self.problems_of(assignment), assignment.first_group
+        if set(assignment.samples) != {self.samples} or self.sampling_of(assignment) != self.sampling:
             raise UserError(
                 "vines branch alike from every problem, and this curriculum wants other numbers of answers, another token limit or "
                 "another temperature; take the curriculum or rollout=Vine away."
             )
-        self.asked |= {problem.id: problem for problem in problems}
-        limit, count = self.sampling.max_tokens, len(problems)
+        limit, count, branches_each = self.sampling.max_tokens, len(problems), self.points * self.samples
+        where = assignment.step, assignment.attempt
         prompts = self.policy.encode_all([problem.model_input for problem in problems])
-        numbers = uniforms((count, limit), self.seed, "tokens", step, attempt)
+        numbers = uniforms((assignment.problems, limit), self.seed, "tokens", *where)[assignment.first :][:count]
         stems = self.engine.generate(prompts, 1, self.sampling, numbers)
         written = sampled_ids(stems)
-        rows = sampled_rows(self.policy, prompts, 1, stems, self.sampling).replace(group=torch.arange(count) + attempt * ATTEMPT)
+        rows = sampled_rows(self.policy, prompts, 1, stems, self.sampling).replace(group=torch.arange(count) + first_group)
         first = self.scored(rows, problems, written, stems.finish)
 
         states = [
             (number, ids[: point * len(ids) // self.points]) for number, ids in enumerate(written) for point in range(self.points)
         ]
         contexts = [prompts[number] + begun for number, begun in states]
-        numbers = uniforms((len(states) * self.samples, limit), self.seed, "branches", step, attempt)
+        numbers = uniforms((assignment.problems * branches_each, limit), self.seed, "branches", *where)
+        numbers = numbers[assignment.first * branches_each :][: count * branches_each]
         limits = [limit - len(begun) for _, begun in states]
         branches = self.engine.generate(contexts, self.samples, self.sampling, numbers, limits)
-        group = (torch.arange(len(states)) + count).repeat_interleave(self.samples) + attempt * ATTEMPT
+        group = (torch.arange(len(states)) + count).repeat_interleave(self.samples) + first_group
         rows = sampled_rows(self.policy, contexts, self.samples, branches, self.sampling).replace(group=group)
         owners = [state for state in states for _ in range(self.samples)]
         answers = [begun + ids for (_, begun), ids in zip(owners, sampled_ids(branches), strict=True)]

@@ -19,14 +19,14 @@ from upslope.plain_data import JsonDict
 from upslope.policies.control.mlp import Actor, ControlInputs, MLPPolicy
 from upslope.policies.control.network import forbid
 from upslope.policies.control.torch_policy import TorchPolicy
-from upslope.rollout.choosing import Asked, Candidate, Choices, Decide, category_id, offered
+from upslope.rollout.choosing import Asked, Candidate, Choices, category_id, offered
 from upslope.rollout.environments import action_noise
+from upslope.rollout.local import LocalRollout
 from upslope.rollout.normalise import ObservationNormaliser, Stored
-from upslope.rollout.text import ATTEMPT
 from upslope.runtime.seeding import generator, mix, numpy_generator
 from upslope.tasks.gym import MOST_WATCHED, GymTask
 from upslope.tasks.levels import Level
-from upslope.types import Ended, Metrics, Trajectories, View
+from upslope.types import ATTEMPT, Choosing, Ended, Metrics, RolloutRequest, Trajectories, View
 
 BLOCK = 64
 """Steps of all episodes whose noise is drawn at once."""
@@ -62,7 +62,7 @@ class Beginning(NamedTuple):
         return " ".join(f"{name}={value}" for name, value in values.items())
 
 
-class EpisodeRollout:
+class EpisodeRollout(LocalRollout):
     """Plays groups of whole episodes. Where there is no time limit, an episode is cut after `MOST_WATCHED` steps.
 
     Args:
@@ -91,24 +91,24 @@ class EpisodeRollout:
 
     # -- what is played --------------------------------------------------------------------------------------------------
 
-    def collect(self, step: int) -> Trajectories:
+    def rows_of(self, request: RolloutRequest) -> Trajectories:
         """The rows of a step, group by group."""
-        return self.refill(step, 0, self.tasks)
+        tasks = self.tasks if request.tasks is None else request.tasks
+        if request.choosing is not None:
+            return self._chosen(request.step, request.attempt, tasks, request.choosing)
+        beginnings = [self._beginning(request.step, request.attempt, number) for number in range(tasks)]
+        return self.episodes(beginnings, request.step, request.attempt)
 
-    def refill(self, step: int, attempt: int, tasks: int) -> Trajectories:
-        """Rows of so many other beginnings, in place of some that were dropped."""
-        return self.episodes([self._beginning(step, attempt, number) for number in range(tasks)], step, attempt)
-
-    def choose(self, step: int, attempt: int, tasks: int, candidates: int, decide: Decide) -> Trajectories:
-        """Rows of the beginnings that ``decide`` orders, of an offer of ``candidates`` times as many as the ``tasks`` wanted. A
+    def _chosen(self, step: int, attempt: int, tasks: int, choosing: Choosing) -> Trajectories:
+        """Rows of the beginnings that a curriculum orders, of an offer of ``candidates`` times as many as the ``tasks`` wanted. A
         level is a category of its own."""
-        found = [self._beginning(step, attempt, number) for number in range(tasks * candidates)]
+        found = [self._beginning(step, attempt, number) for number in range(tasks * choosing.candidates)]
         distinct = list(dict.fromkeys(found))  # a level may come several times, with other seeds
         uniform = torch.from_numpy(numpy_generator(self.seed, "choose", step, attempt).random(len(distinct)))
         told = [Candidate(beginning.task, beginning.category) for beginning in distinct]
         seed = mix(self.seed, "choose", step, attempt)
         offer = replace(offered(told, uniform, tasks, self.samples), attempt=attempt, seed=seed)
-        order = decide(offer)
+        order = choosing.decide(offer)
         asked = self.choices.add(offer, order)
         return self.episodes([distinct[place] for place in order.chosen.tolist()], step, attempt, asked)
 

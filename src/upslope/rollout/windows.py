@@ -6,8 +6,9 @@ Between steps an answer is kept as its tokens with what was recorded of them; ca
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from upslope.rollout.text import TextRollout
 from upslope.rollout.text_rows import join_text, row_notes, sampled_rows
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.tasks.text import Problem, Scores
-from upslope.types import Completions, Finish, Metrics, Trajectories
+from upslope.types import Assignment, Completions, Finish, Metrics, RolloutRequest, Trajectories
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,12 @@ class LiveAnswer:
     finish: Finish = "paused"
     begun: int = 0
     """Tokens that were there before this window."""
+    version: list[int] = field(default_factory=list)
+    """Of the weights that drew each token."""
+
+    def __post_init__(self) -> None:
+        if len(self.version) < len(self.tokens):  # of a run from before versions were kept
+            self.version = [0] * (len(self.tokens) - len(self.version)) + self.version
 
 
 class WindowRollout(TextRollout):
@@ -80,7 +87,10 @@ class WindowRollout(TextRollout):
     def __init__(self, *arguments: Any, window: int, **sizes: Any):
         super().__init__(*arguments, **sizes)
         self.window = window
-        self.live: list[LiveAnswer | None] = [None] * (self.tasks * self.samples)
+        self.crews = 1
+        """Sets of live answers, taken up in turn."""
+        self.live: dict[int, list[LiveAnswer | None]] = defaultdict(lambda: [None] * (self.tasks * self.samples))
+        """Of each set, the answers that go on, by place."""
         self.told: Metrics = {}
         self.draw = lru_cache(maxsize=256)(self._draw)
 
@@ -92,31 +102,68 @@ class WindowRollout(TextRollout):
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
-    def collect(self, step: int) -> Trajectories:
+    def _decided(self, request: RolloutRequest) -> Assignment:
         """A window of every live answer, new ones begun where one had ended."""
-        answers = self._filled(step)
-        problems = [self._problem(live) for live in answers]
-        self.asked = {problem.id: problem for problem in problems}
+        if request.attempt:
+            raise UserError("answers written window by window cannot be replaced within a step; take the filter's refill away.")
+        if request.choosing is not None:
+            raise UserError("answers written window by window take their problems as they come; take the curriculum away.")
+        live = self._filled(self.live[self._crew(request.step)], request.step)
+        return Assignment(
+            request.step, version=request.version, stage=self.stage, numbers=tuple(range(len(live))), samples=(1,) * len(live),
+            begun=tuple(dataclasses.asdict(each) for each in live),
+        )  # fmt: skip
+
+    def _crew(self, step: int) -> int:
+        """Which of the live answers a step extends: while a step's windows are under way the next ones cannot follow them, so that
+        a run which samples ahead keeps as many sets of live answers as there are steps under way."""
+        return step % self.crews
+
+    def problems_of(self, assignment: Assignment) -> list[Problem]:
+        return [self._problem(LiveAnswer(**live)) for live in assignment.begun]
+
+    def fulfil(self, assignment: Assignment) -> Trajectories:
+        """A window more of each of its answers."""
+        answers, problems = [LiveAnswer(**live) for live in assignment.begun], self.problems_of(assignment)
         prompts = self.policy.encode_all([problem.model_input for problem in problems])
-        self._extend(answers, prompts, step)
-        rows = self._rows(answers, problems, prompts)
+        self._extend(answers, prompts, assignment)
+        return self._rows(answers, problems, prompts)
+
+    def take(self, step: int, attempt: int = 0) -> Trajectories:
+        assignments = self.under_way.assigned(step, attempt)
+        rows = super().take(step, attempt)
+        before = [LiveAnswer(**live) for each in assignments for live in each.begun]
+        answers = [self._after(live, rows, place) for place, live in enumerate(before)]
         names = sorted({(live.step, live.number) for live in answers})
         group = torch.tensor([names.index((live.step, live.number)) for live in answers], device=rows.group.device)
         self._tell(answers, rows)
-        self.live = [live if live.finish == "paused" else None for live in answers]
+        self.live[self._crew(step)] = [live if live.finish == "paused" else None for live in answers]
         return rows.replace(group=group)
 
-    def _filled(self, step: int) -> list[LiveAnswer]:
+    def _after(self, live: LiveAnswer, rows: Trajectories, place: int) -> LiveAnswer:
+        """An answer as its row says that it is now: a row holds this window, or of an answer that ended all of it."""
+        assert rows.action is not None
+        entropies = rows.behavior.entropy if rows.behavior.entropy is not None else torch.full_like(rows.sampled, torch.nan)
+        finish, length = rows.info[place]["finish"], int(rows.sampled[place].sum())
+        kept = live.begun if finish == "paused" else 0
+        version = rows.version[place, :length].tolist() if rows.version is not None else [0] * length
+        written = (rows.action, rows.behavior.logp, entropies)
+        columns: list[list[Any]] = [*(column[place, :length].tolist() for column in written), version]
+        told: tuple[list[Any], ...] = (live.tokens, live.logp, live.entropy, live.version)
+        tokens, logp, entropy, version = ([*old[:kept], *new] for old, new in zip(told, columns, strict=True))
+        return dataclasses.replace(live, tokens=tokens, logp=logp, entropy=entropy, version=version, finish=finish)
+
+    def _filled(self, live: list[LiveAnswer | None], step: int) -> list[LiveAnswer]:
         """The live answers, with new problems in the free places."""
-        free = self.live.count(None)
+        free = live.count(None)
         drawn = -(-free // self.samples)
         begun = iter(LiveAnswer(step, drawn, place // self.samples, [], [], []) for place in range(free))
-        return [next(begun) if live is None else dataclasses.replace(live, begun=len(live.tokens)) for live in self.live]
+        return [next(begun) if each is None else dataclasses.replace(each, begun=len(each.tokens)) for each in live]
 
-    def _extend(self, answers: list[LiveAnswer], prompts: list[list[int]], step: int) -> None:
-        limit = self.sampling.max_tokens
+    def _extend(self, answers: list[LiveAnswer], prompts: list[list[int]], assignment: Assignment) -> None:
+        limit, first = self.sampling.max_tokens, assignment.first_row
         sampling = dataclasses.replace(self.sampling, max_tokens=self.window)
-        numbers = uniforms((len(answers), self.window), self.seed, "tokens", step, 0)
+        numbers = uniforms((assignment.rows, self.window), self.seed, "tokens", assignment.step, 0)[first : first + len(answers)]
         contexts = [prompt + live.tokens for prompt, live in zip(prompts, answers, strict=True)]
         written = self.engine.generate(contexts, 1, sampling, numbers, [limit - live.begun for live in answers])
         columns = [column.tolist() for column in (written.tokens, written.logp, written.entropy)]
@@ -125,6 +172,7 @@ class WindowRollout(TextRollout):
             live.tokens, live.logp, live.entropy = (
                 old + new[:length] for old, new in ((live.tokens, tokens), (live.logp, logp), (live.entropy, entropy))
             )
+            live.version = live.version + [assignment.version] * length
             live.finish = "paused" if finish == "length" and len(live.tokens) < limit else finish
 
     def _rows(self, answers: list[LiveAnswer], problems: list[Problem], prompts: list[list[int]]) -> Trajectories:
@@ -158,7 +206,11 @@ class WindowRollout(TextRollout):
         written = Completions(tokens, sampled, logp, entropy, [live.finish for live in answers])
         before = torch.tensor([[live.begun - start] for live, start in zip(answers, first, strict=True)])
         ago = -((torch.arange(tokens.shape[1]) - before).clamp_max(0) // self.window)
-        return sampled_rows(self.policy, contexts, 1, written, self.sampling).replace(segment={"window": ago})
+        rows = sampled_rows(self.policy, contexts, 1, written, self.sampling).replace(segment={"window": ago})
+        if not self.under_way.dates_rows:
+            return rows
+        version = padded([live.version[start:] for live, start in zip(answers, first, strict=True)], 0)
+        return rows.replace(version=version)
 
     def _unscored(self, rows: Trajectories, problems: Sequence[Problem], answers: Sequence[list[int]], names: Any) -> Trajectories:
         """Rows of answers that go on: nothing is earned yet."""
@@ -187,19 +239,17 @@ class WindowRollout(TextRollout):
         """Of this step; a step in which nothing ended repeats what was last earned."""
         return super().metrics() | self.told
 
-    # -- what it cannot do, and what it keeps --------------------------------------------------------------------------
-
-    def refill(self, step: int, attempt: int, tasks: int) -> Trajectories:
-        raise UserError("answers written window by window cannot be replaced within a step; take the filter's refill away.")
-
-    def choose(self, *asked: Any, **further: Any) -> Trajectories:
-        raise UserError("answers written window by window take their problems as they come; take the curriculum away.")
+    # -- what it keeps --------------------------------------------------------------------------
 
     def state(self) -> State:
-        return {"live": [None if live is None else dataclasses.asdict(live) for live in self.live], "told": self.told}
+        live = {str(crew): [each and dataclasses.asdict(each) for each in answers] for crew, answers in self.live.items()}
+        return super().state() | {"live": live, "told": self.told}
 
     def load_state(self, state: State) -> None:
-        self.live = [None if live is None else LiveAnswer(**live) for live in state["live"]]
+        super().load_state(state)
+        saved = state["live"] if isinstance(state["live"], dict) else {"0": state["live"]}  # older runs have one set
+        self.live.clear()
+        self.live |= {int(crew): [each and LiveAnswer(**each) for each in answers] for crew, answers in saved.items()}
         self.told = state["told"]
 
 

@@ -35,7 +35,8 @@ from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.reward_text import RewardText
 from upslope.runtime.run_folder import RunFolder, check_new
 from upslope.runtime.run_lock import owned
-from upslope.runtime.settings import check_domain, remarks_on
+from upslope.runtime.settings import check_domain
+from upslope.runtime.settings_remarks import remarks_on
 from upslope.runtime.trackers import check_trackers
 from upslope.setting_up import Components, set_up
 

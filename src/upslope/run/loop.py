@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,13 +46,14 @@ def _train(run: Run, watcher: Listeners) -> Run:
         watcher.began(run, run.components)
         with CheckpointSaver(run.folder, settings.keep_checkpoints or 2, BYTES_KEPT * parameters) as saver:
             loop = TrainingLoop(run, watcher, saver)
-            loop.begin_or_restore()
-            loop.heed_callbacks()
-            with signals.waiting():
-                while not loop.over:
-                    loop.step()
-                    loop.save_if_due(signals.asked or watcher.failed)
-            summary = loop.finish()
+            with run.components.with_workers(run.folder, run.trust):
+                loop.begin_or_restore()
+                loop.heed_callbacks()
+                with signals.waiting():
+                    while not loop.over:
+                        loop.step()
+                        loop.save_if_due(signals.asked or watcher.failed)
+                summary = loop.finish()
             loop.tell_written(wait=True)
             watcher.check(f"All steps are saved; up.resume({str(run.path)!r}) ends the run.")
         run.folder.prune(settings.keep_checkpoints or 1)
@@ -74,6 +76,8 @@ class TrainingLoop:
         self.displacement = DisplacementWatch(run.plan.method)
         self.clock = _Clock(0.0)
         self.evaluated_at = -1
+        self.faults_before: Counter[str] = Counter()
+        """Those of earlier processes of this run."""
         self.keeps_start = needs_start(run.plan.method, self.settings)
         self.learner: Learner
 
@@ -151,6 +155,7 @@ class TrainingLoop:
         self.learner.load_state(state)
         self.folder.put_aside_after(latest)
         self.progress.update(saved["progress"])
+        self.faults_before = Counter(self.progress.get("faults", {}))
         self.stop_rule.seen = dict(self.progress.get("best", {}))
         longer = self.progress["step"] in self.run.lengthened_at
         last = self._evaluations_here() if longer else []
@@ -190,6 +195,8 @@ class TrainingLoop:
         step, settings = self.progress["step"] + 1, self.settings
         metrics = self._learn(step)
         self.progress |= {"step": step, "tokens": self.progress["tokens"] + metrics["tokens"]}
+        if faults := self.components.faults():
+            self.progress["faults"] = dict(self.faults_before + faults)
         self.folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics, "memory": peak_memory()})
         self._log_samples(step)
         self.signal.say(step, self.folder)
@@ -294,7 +301,7 @@ class TrainingLoop:
             "seconds": self.clock.total(),
             "tokens": self.progress["tokens"],
         }
-        return summary | {key: self.progress[key] for key in ("ended_early",) if key in self.progress}
+        return summary | {key: self.progress[key] for key in ("ended_early", "faults") if key in self.progress}
 
 
 class _Clock:

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -30,6 +30,14 @@ def at_work(run: Path) -> Iterator[None]:
         with suppress(OSError):  # a folder deleted meanwhile, or a full disk, must not hide how the run itself ended
             if run.is_dir():
                 write_text(run / FILE, json.dumps({"ended": time.time()}) + "\n")
+
+
+def say_workers(run: Path, pids: Sequence[int]) -> None:
+    """Names the processes that sample for this one, for whoever looks."""
+    with suppress(OSError, ValueError):
+        known = json.loads((run / FILE).read_text())
+        if known.get("pid") == os.getpid():
+            write_text(run / FILE, json.dumps(known | {"workers": list(pids)}) + "\n")
 
 
 def worker(record: Mapping[str, object]) -> int | None:

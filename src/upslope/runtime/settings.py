@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from upslope.errors import UserError, did_you_mean
 from upslope.fields import HUGE, hints, problem, shown
 from upslope.plain_data import JsonDict
+from upslope.runtime.default_lr import default_lr
 
 Device = Literal["auto", "cpu", "cuda"]
 Domain = Literal["text", "control"]
@@ -154,6 +155,23 @@ class Settings:
     engine: str = text_only("torch")
     """Text: what samples. `torch` is our own; `vllm`, where it is installed; or the address of an OpenAI-compatible server such as
     http://127.0.0.1:8000 (see `upslope serve`), which must return token ids and log-probabilities."""
+    workers: int = text_only(0)
+    """Text: processes beside this one that sample, each with a copy of the policy; 0 samples here. With `max_staleness` they sample
+    while this one learns. The same plan gives the same weights wherever it is sampled."""
+    shares: int = text_only(1)
+    """Text: pieces that a step's problems are cut into, each sampled in one go by whoever is free. It changes the last bits, so it
+    is part of the run; fewer than `workers` leaves some without work."""
+    max_staleness: int = text_only(0)
+    """Text: so many steps may be learned from between the weights that sample and those that learn. 0 waits for each other; 1 hides
+    the shorter of the two behind the longer. Above 0 a method must correct for it, as with +asyncflow."""
+    pace: Literal["exact", "free"] = text_only("exact")
+    """Text, with `max_staleness`: `exact` samples the rows of each step with the weights of just so many steps before, so that the
+    run repeats to the last bit; `free` takes the newest there are when a worker begins, never older ones than that."""
+    reuse: Literal["auto", "off"] = text_only("auto")
+    """Text: whether learning starts from what sampling has computed, where that was here and of the same weights. It changes the
+    last bits; where there are workers, shares or older weights it is off."""
+    uncorrected: bool = text_only(False)
+    """Text: allow a `max_staleness` above 0 with a method that does not correct for it."""
     device: Device = "auto"
     """Where a language model computes. `auto` takes a GPU if there is one, except for `tiny`; control is on the CPU."""
     precision: Literal["auto", "float32"] = text_only("auto")
@@ -274,34 +292,6 @@ ONLY_FOR: dict[Domain, tuple[str, ...]] = {
 """Settings that mean something in one kind of task only."""
 
 
-FULL_LR, FULL_LR_TINY = 1e-6, 2e-4
-"""Learning rates of full training in text."""
-LORA_STEP, LORA_STEP_TINY, LORA_RANKS = 800, 160, (8, 64)
-"""What the learning rate of full training is multiplied by for adapters, times their rank; and the ranks below and above which that
-changes no more.
-
-Adapters begin as ``W + s B A`` with B zero, A random with rows of about the input's length over sqrt(3), and s = alpha / r = 2
-here (`upslope.policies.adapters`). Adam moves each entry of B by the learning rate, so a step moves a layer's output in
-proportion to ``s r lr``: at constant s the best learning rate falls as 1 / r, at constant alpha it does not depend on r (Chen et
-al. 2026, "Learning rate scaling across LoRA ranks"). "LoRA without regret" (Schulman et al. 2025), with alpha = 32, finds ten
-times that of full training best, fifteen times in short runs, for supervised and for reinforcement learning. With alpha = 2 r
-that is their setting at rank 16: 10 times there is 160 / r. For tiny it is what was measured: reverse:length=3, forty steps,
-accuracy 0.37 to 0.48 at rank 16 and ten times (0.46 with full training, 0.44 at five times, 0.40 at once); rank 64 lost at ten
-times what it won at three. For other models the 1e-6 of full training is a cautious one (TRL's, for models of billions of
-parameters): SmolLM2 at rank 16 went from 0.06 to 0.15 in sixty steps at twice that and to 0.84 at a hundred times. Fifty times
-there is half of what worked: 800 / r. Below rank 8 it stays: Adam moves A as fast as B, and its entries are small to begin with."""
-
-
-def default_lr(model: str, lora: int) -> float:
-    """The learning rate for a text model, whole or with adapters of rank ``lora``."""
-    tiny = model.split(":")[0] == "tiny"
-    full = FULL_LR_TINY if tiny else FULL_LR
-    if not lora:
-        return full
-    least, most = LORA_RANKS
-    return float(f"{full * (LORA_STEP_TINY if tiny else LORA_STEP) / min(max(lora, least), most):.3g}")
-
-
 def check_names(given: Iterable[str], but: tuple[str, ...] = (), where: str = "", parts: Iterable[tuple[str, Any]] = ()) -> None:
     """Refuses names that no setting has, or, ``where`` they may not be given, those in ``but``.
 
@@ -353,29 +343,6 @@ def target_of(stop_at: str) -> tuple[str, float] | None:
     return name, value
 
 
-def remarks_on(settings: Settings, model: str = "tiny") -> list[str]:
-    """What is allowed and probably not meant, with its cure, and defaults that surprise; of settings as they were `resolved`."""
-    steps, warmup, found = settings.steps or 0, settings.warmup or 0, []
-    if settings.lora and settings.lr:
-        full, usual = default_lr(model, 0), default_lr(model, settings.lora)
-        if settings.lr == usual:
-            times = f"{usual / full:.3g} times that of full training"
-            found.append(f"adapters of rank {settings.lora} learn at {usual:g}, {times}; --lr sets another.")
-        elif settings.lr <= 2 * full:
-            found.append(
-                f"--lr {settings.lr:g} is a learning rate of full training: adapters of rank {settings.lora} will hardly move. "
-                f"Leave it out, which is {usual:g}."
-            )
-    if steps and warmup >= steps:
-        reached = f"the learning rate {'only just reaches' if warmup == steps else 'never reaches'} its {settings.lr:g}"
-        found.append(f"the warm-up of {warmup} steps is as long as the run of {steps}: {reached}. Give --warmup {steps // 10}.")
-    if (settings.keep or settings.stop_at or settings.patience) and settings.eval_every >= steps:
-        found.append(
-            f"no evaluation falls within the {steps} steps (--eval-every {settings.eval_every}): nothing can end them early."
-        )
-    return found
-
-
 def _check_engine(name: object) -> None:
     from upslope.runtime.http_client import server_address
 
@@ -394,11 +361,27 @@ def _cores() -> int:
 _WHOLE, _COUNT, _FROM_ONE = f"[{-HUGE}, {HUGE})", f"[0, {HUGE})", f"[1, {HUGE})"
 _BOUNDS: dict[str, str] = {
     **dict.fromkeys(
-        ("steps", "offline_steps", "warmup", "lora", "updates_per_step", "top_k", "eval_every", "samples_logged", "patience"),
+        (
+            "steps",
+            "offline_steps",
+            "warmup",
+            "lora",
+            "updates_per_step",
+            "top_k",
+            "eval_every",
+            "samples_logged",
+            "patience",
+            "workers",
+            "max_staleness",
+        ),
         _COUNT,
     ),
-    **dict.fromkeys(("tasks_per_step", "samples_per_task", "envs", "horizon", "env_workers", "passes", "minibatch"), _FROM_ONE),
+    **dict.fromkeys(
+        ("tasks_per_step", "samples_per_task", "envs", "horizon", "env_workers", "passes", "minibatch", "shares"), _FROM_ONE
+    ),
     **dict.fromkeys(("train_problems", "max_tokens", "eval_problems", "checkpoint_every", "keep_checkpoints"), _FROM_ONE),
+    **dict.fromkeys(("workers", "max_staleness"), "[0, 1024]"),
+    "shares": "[1, 1024]",
     **dict.fromkeys(("lr_floor", "weight_decay"), "[0, inf)"),
     **dict.fromkeys(("lr", "adam_eps", "temperature"), "(0, inf)"),
     "grad_clip": "[0, inf]",

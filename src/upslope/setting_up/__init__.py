@@ -19,6 +19,7 @@ from upslope.runtime.settings import Settings
 from upslope.setting_up.base import Components, Progress, pick_device
 from upslope.setting_up.control import ControlComponents
 from upslope.setting_up.text import TextComponents
+from upslope.setting_up.where import check_found_by_workers
 from upslope.tasks import load_task
 from upslope.types import Method
 
@@ -54,6 +55,8 @@ def set_up(
     """
     check_learner(method)
     objects = objects or PythonObjects()
+    if for_training:
+        check_found_by_workers(settings, objects)
     wanted = objects.reward or load_rewards(reward_texts(reward))
     loaded = load_task(
         task if objects.task is None else objects.task,

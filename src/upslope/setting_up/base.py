@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -55,6 +57,15 @@ class Components(ABC):
     def keep_in(self, folder: RunFolder) -> None:
         """The run's folder, for components that write to it themselves; most do not."""
         return
+
+    @contextmanager
+    def with_workers(self, folder: RunFolder, trusted: bool) -> Iterator[None]:
+        """Whoever samples beside this process is there as long as the block lasts; most runs have nobody."""
+        yield
+
+    def faults(self) -> Counter[str]:
+        """What went wrong beside this process and was mended, by kind, since it began."""
+        return Counter()
 
     def save_start(self, files: CheckpointWriter) -> None:
         """The policy as the run begins."""

@@ -6,7 +6,9 @@ import dataclasses
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +30,7 @@ from upslope.runtime.settings import Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.runtime.threads import torch_threads
 from upslope.setting_up.base import Components, Progress, pick_device, settled_method
+from upslope.setting_up.where import check_where, reuses_sampling
 from upslope.tasks.fixed import fix_problems
 from upslope.tasks.giving import check_given
 from upslope.tasks.text import NoReward, UndecidedReward, WithReward
@@ -36,6 +39,7 @@ from upslope.types import Method, Network
 if TYPE_CHECKING:
     from upslope.policies.given import GivenModel
     from upslope.policies.language_model import LanguageModel
+    from upslope.rollout.workers import WorkerPool
     from upslope.tasks.text import TextTask
 
 RECORDING, FREE_RECORDING = 0.02, 1.0
@@ -82,6 +86,7 @@ class TextComponents(Components):
             estimator.check(each, POLICY_COLUMNS | getattr(each.rollout, "provides", TextRollout.provides))
         check_steps(method, settings.steps or 0)
         super().__init__(method, settings)
+        check_where(method, settings)
         samples = method.rollout is None or method.rollout.samples
         groups = any("group" in part.provides for part in method.data)  # made of whatever was sampled
         if samples and settings.samples_per_task < 2 and "group" in method.needs() and not groups:
@@ -94,9 +99,12 @@ class TextComponents(Components):
         self.token_text = TokenText(self.policy.tokenizer)
         self.stepping = self.recording = 0.0
         self.judge: Judge | None = None
+        self.pool: WorkerPool | None = None
         make = self._rollout_maker()
         self.rollout = make(TextRollout if self.method.rollout is None else self.method.rollout.build)
         self.stage_rollouts = {stage.name: make(stage.rollout.build) for stage in self.method.stages}
+        for name, rollout in self.stage_rollouts.items():
+            rollout.stage = name
 
     @staticmethod
     def _check_model(model: str, method: Method) -> None:
@@ -175,7 +183,9 @@ class TextComponents(Components):
 
         def made(build: Callable[..., Any]) -> Any:
             rollout = build(self.task, self.policy, **sizes, engine=engine)
-            rollout.embed = embed
+            rollout.embed, rollout.reuse = embed, reuses_sampling(settings)
+            rollout.under_way.shares, rollout.under_way.dates_rows = settings.shares, settings.max_staleness > 0
+            rollout.crews = settings.max_staleness + 1
             return rollout
 
         return made
@@ -204,6 +214,27 @@ class TextComponents(Components):
         plan = self.method.rollout
         if plan is not None and not plan.samples and not self.stage_rollouts:  # a stage may begin at another policy
             self.rollout.reference_cache = ReferenceCache(folder.path / REFERENCES)
+
+    @contextmanager
+    def with_workers(self, folder: RunFolder, trusted: bool) -> Iterator[None]:
+        """With workers, a pool of them."""
+        from upslope.rollout.workers import WorkerPlan, WorkerPool
+
+        settings = self.settings
+        if not settings.workers:
+            yield
+            return
+        threads, free = settings.threads or 1, settings.pace == "free"
+        self.pool = WorkerPool(WorkerPlan(folder.path, settings.workers, threads, free, trusted, self.policy.device))
+        try:
+            for rollout in (self.rollout, *self.stage_rollouts.values()):
+                rollout.under_way.pool = self.pool
+            yield
+        finally:
+            self.pool.close()
+
+    def faults(self) -> Counter[str]:
+        return self.pool.faults if self.pool is not None else Counter()
 
     def settle_reward(self, given: tuple[str, ...]) -> tuple[str, ...]:
         """What is chosen, and what an audit finds, is said."""

@@ -4,6 +4,7 @@ Rows are ``N``, positions ``T``. A *decision* is a pair ``(row, position)`` at w
 step. Everything a part may see is a column of such decisions, in a `Batch`; a vocabulary or an observation never is.
 """
 
+from upslope.types.assignment import ATTEMPT, Assignment, Choosing, RolloutRequest
 from upslope.types.batch import (
     NO_ANSWER,
     UNCUT,
@@ -15,6 +16,7 @@ from upslope.types.batch import (
     View,
     decision_keys,
     pack_rows,
+    rows_of,
     unpack_rows,
 )
 from upslope.types.calling import call, column, wrong
@@ -69,6 +71,7 @@ from upslope.types.slots import (
 from upslope.types.stages import TrainingStage
 
 __all__ = [
+    "ATTEMPT",
     "NAMED_SLOTS",
     "NO_ANSWER",
     "OPTIONAL_SLOTS",
@@ -83,9 +86,11 @@ __all__ = [
     "ActionSpace",
     "Advantage",
     "Aggregate",
+    "Assignment",
     "At",
     "Batch",
     "Branch",
+    "Choosing",
     "Completions",
     "Controller",
     "Curriculum",
@@ -130,6 +135,7 @@ __all__ = [
     "Reward",
     "Rollout",
     "RolloutPlan",
+    "RolloutRequest",
     "Sampling",
     "Scope",
     "Shape",
@@ -151,6 +157,7 @@ __all__ = [
     "decision_keys",
     "draw_by_weight",
     "pack_rows",
+    "rows_of",
     "samples_each",
     "take_nearest",
     "unpack_rows",

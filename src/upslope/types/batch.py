@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -150,6 +150,10 @@ class Batch:
     """What parts remember from earlier steps, by part."""
     memory: Mapping[str, Any] = field(default_factory=dict)
     """The method's shared memories, by name; see `recall`."""
+    version: Tensor | None = None
+    """``[N, T]`` integers: how many steps the weights had learned from that drew each decision; none: all are of now."""
+    now: int = 0
+    """The same of the weights before the step's first update."""
     nets: Networks | None = None
     """The networks at these rows, where experience was drawn from a store (`upslope.types.Networks`)."""
     made: list[Any] = field(default_factory=list)
@@ -186,6 +190,12 @@ class Batch:
             raise MethodError(f"a part recalls the memory {name!r}; this method has {', '.join(self.memory) or 'none'}.")
         part = self.memory[name]
         return part.recall(self.state[part], self.task)
+
+    def age(self) -> Tensor:
+        """By how many steps of learning the weights that drew each decision are older than those of now ``[N, T]``."""
+        if self.version is None:
+            return torch.zeros_like(self.sampled, dtype=torch.int64)
+        return torch.where(self.sampled > 0, self.now - self.version, 0)
 
     def fresh(self) -> Tensor:
         """Rows ``[N]`` that were sampled in this step."""
@@ -322,6 +332,11 @@ def pack_rows(rows: Trajectories) -> JsonDict:
 
 def unpack_rows(packed: Mapping[str, Any], like: Trajectories) -> Trajectories:
     """The rows `pack_rows` packed; ``like`` is any batch of the same rollout, whose kind of inputs they have."""
+    return rows_of(packed, type(like.inputs)).replace(state=like.state, memory=like.memory, now=like.now).to(like.sampled.device)
+
+
+def rows_of(packed: Mapping[str, Any], inputs: Callable[..., Any]) -> Trajectories:
+    """The rows `pack_rows` packed, where the tensors are; ``inputs`` makes what only the policy looks at."""
     columns = dict(packed)
     for name in ("behavior", "proximal", "current"):
         if name in columns:
@@ -329,5 +344,5 @@ def unpack_rows(packed: Mapping[str, Any], like: Trajectories) -> Trajectories:
     columns["reference"] = {
         name: View.of(view) if isinstance(view, Mapping) else view for name, view in columns["reference"].items()
     }
-    columns["inputs"] = type(like.inputs)(**columns["inputs"])
-    return Trajectories(**columns, state=like.state, memory=like.memory).to(like.sampled.device)
+    columns["inputs"] = inputs(**columns["inputs"])
+    return Trajectories(**columns)

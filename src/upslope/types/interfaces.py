@@ -6,14 +6,14 @@ can do is an interface of its own (`DecisionPolicy`, `TaskRollout`); a method th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from torch import Tensor, nn
 
+from upslope.types.assignment import Assignment, RolloutRequest
 from upslope.types.batch import Trajectories, View
-from upslope.types.curriculum import KeptProblems, Offer, Order
 from upslope.types.part import Metrics
 from upslope.types.sampling import Completions, Sampling
 
@@ -99,8 +99,15 @@ class Rollout(Protocol):
     traced: bool
     """Whether single decisions are worth recording, for people to look at."""
 
-    def collect(self, step: int) -> Trajectories:
-        """The rows of a step."""
+    def assign(self, request: RolloutRequest) -> list[Assignment]:
+        """Decides what is sampled for a request, with the states and weights as they are now, and has it done; what is handed out
+        for that, if anything is."""
+
+    def assigned(self, step: int, attempt: int = 0) -> bool:
+        """Whether a step's rows were assigned and not taken yet."""
+
+    def take(self, step: int, attempt: int = 0) -> Trajectories:
+        """The rows that were assigned, groups in order, once all are there."""
 
     def metrics(self) -> Metrics:
         """Of what was sampled since the last call. ``tokens`` and ``samples`` replace the counts of decisions and of rows."""
@@ -120,16 +127,6 @@ class Rollout(Protocol):
 
 class TaskRollout(Rollout, Protocol):
     """A rollout over many tasks, which can be asked for certain ones: what filters that refill, curricula and data parts need."""
-
-    def refill(self, step: int, attempt: int, tasks: int) -> Trajectories:
-        """Rows of so many other tasks, in place of some that were dropped."""
-
-    def choose(
-        self, step: int, attempt: int, tasks: int, candidates: int, decide: Callable[[Offer], Order],
-        kept: KeptProblems | None = None,
-    ) -> Trajectories:  # fmt: skip
-        """Rows of the tasks that ``decide`` orders, of an offer of ``candidates`` times as many as the ``tasks`` wanted, and of the
-        problems that the method's memories have kept."""
 
     def teacher(self, rows: Trajectories) -> Trajectories:
         """A reference answer to the task of each group, scored, with nobody's log-probabilities."""

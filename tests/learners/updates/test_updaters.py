@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from rollout_calls import collect
 from torch import Tensor
 
 from upslope.errors import MethodError
@@ -43,7 +44,7 @@ def test_a_ratio_of_sequences_is_not_cut_into_decisions():
 
 def test_updates_of_rows_hold_whole_rows_and_all_of_them():
     made = learner(find("ppo").derive(name="ppo-sequence", ratio=SequenceRatio()))
-    rows = made.rollout.collect(1)
+    rows = collect(made.rollout, 1)
     shares = made.updater(made.method).shares(rows, torch.Generator().manual_seed(0))
     assert [share.sampled.shape for share in shares] == [(1, 16)] * 4
     assert sorted(int(share.group) for share in shares) == sorted(rows.group.tolist())

@@ -8,6 +8,7 @@ import pytest
 import torch
 from batches import gradient, random_batch
 from oracles import llama_loss
+from rollout_calls import collect
 from small_models import policy_of
 
 import upslope as up
@@ -67,7 +68,7 @@ def test_the_loss_of_its_stage_is_that_of_language_modelling():
 
     assert stage.rollout is not None
     rollout = stage.rollout.build(Pool(), policy, tasks=2, samples=1, sampling=Sampling(max_tokens=4), seed=0)
-    rows = begin_update(stage, annotate(stage, rollout.collect(1)))
+    rows = begin_update(stage, annotate(stage, collect(rollout, 1)))
     losses, _ = decision_losses(stage, rows.replace(current=policy.evaluate(rows)))
     texts = [note["response"] for note in rows.info]
     begin, stop = policy.tokenizer.bos_token_id, min(policy.stop_ids)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from batches import assert_same, gradient, random_batch
 from oracles import TRINITY_CLIP, TRINITY_ROUNDING, assert_loss_and_gradient, side_by_side, trinity_mix
+from rollout_calls import collect
 from small_learner import SIZES, learner, weights
 
 from upslope.errors import MethodError
@@ -108,7 +109,7 @@ def test_a_gate_of_all_answers_is_imitation_to_the_last_bit():
     alone, _ = stepped(hpt.derive(data=Demonstrations(gate=ScarceGate(needed=5)), filter=NoSamples()))
     assert found.equal(alone) and told["gated_groups"] == 1.0 and told["kept_rows"] == 0.0 and "loss" not in told
     made = learner(gated(imitate=4), SIZES, **FLAT)
-    rows = made.tasks.teacher(made.rollout.collect(1))
+    rows = made.tasks.teacher(collect(made.rollout, 1))
     logp = made.views.columns(hpt, made.policy, rows, frozenset()).logp
     told = made.step(1)
     assert told["imitation_loss"] == pytest.approx(float(-(logp * rows.sampled).sum() / rows.sampled.sum()), rel=1e-5)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from batches import assert_same, gradient, random_batch
+from rollout_calls import collect
 from small_learner import SIZES, learner
 
 from upslope.errors import MethodError
@@ -202,6 +203,6 @@ def test_a_step_of_evol_rl_reads_what_the_answers_say():
 
 def test_vectors_of_answers_do_not_go_where_rows_are_cut_or_joined():
     made = learner(evol.with_knobs({"reward.1.embedding": "characters"}), SIZES)
-    rows = made.rollout.collect(1)
+    rows = collect(made.rollout, 1)
     assert rows.embedding.shape[0] == 16 and rows.take_rows(slice(0, 3)).embedding.shape[0] == 3
     assert rows.take_decisions(torch.arange(5)).embedding is None and made.rollout.join([rows, rows]).embedding is None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from batches import assert_same, gradient, random_batch
+from rollout_calls import collect
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -162,7 +163,7 @@ def in_file(folder: Path, **changes) -> str:
 def test_rows_of_a_revised_answer(tmp_path):
     """Five versions; severities token by token, the stop token as the last piece; a third of the evidence hidden."""
     rollout = set_up(find("opa-dpo"), in_file(tmp_path), MODEL, TWO).rollout
-    rows = rollout.collect(1)
+    rows = collect(rollout, 1)
     assert rows.label["version"].tolist() == [TRUTH, REVISED, GENERATED, TRUTH_HIDDEN, REVISED_HIDDEN] * 2
     assert rows.label["side"].tolist() == [1, 1, -1, -1, -1] * 2 and rows.group.tolist() == [0] * 5 + [1] * 5
     texts = [note["response"] for note in rows.info[:5]]
@@ -176,14 +177,14 @@ def test_rows_of_a_revised_answer(tmp_path):
     begins = rows.inputs.prompt.shape[1] - len(" sleeps. What is it?") - len("dog")
     assert begins <= int(where.min()) and int(where.max()) < begins + len("dog sleeps")
     assert torch.equal(rows.inputs.prompt[3], rows.inputs.prompt[4]), "both versions miss the same"
-    assert not torch.equal(rollout.collect(2).inputs.prompt[3], rows.inputs.prompt[3])
+    assert not torch.equal(collect(rollout, 2).inputs.prompt[3], rows.inputs.prompt[3])
 
 
 def test_rows_to_imitate(tmp_path):
-    rows = set_up(find("opa-dpo"), in_file(tmp_path), MODEL, TWO).stage_rollouts["opa"].collect(1)
+    rows = collect(set_up(find("opa-dpo"), in_file(tmp_path), MODEL, TWO).stage_rollouts["opa"], 1)
     assert [note["response"] for note in rows.info] == ["A dog.", "It is a dog. It sleeps."] * 2
     same = in_file(tmp_path, revisions=[{"generated": "Hm.", "revised": "Hm."}])
-    rows = set_up(find("opa-dpo"), same, MODEL, TWO).rollout.collect(1)
+    rows = collect(set_up(find("opa-dpo"), same, MODEL, TWO).rollout, 1)
     assert rows.label["version"].tolist() == [TRUTH, GENERATED, TRUTH_HIDDEN] * 2
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from batches import assert_same, gradient, random_batch
+from rollout_calls import collect
 from small_learner import SIZES, learner
 from torch import Tensor
 
@@ -179,7 +180,7 @@ def test_what_goes_round_has_no_score():
 
 def test_both_orders_are_two_rows_that_end_alike():
     made = learner("pair-rm", SIZES)
-    rows = made.rollout.collect(1)
+    rows = collect(made.rollout, 1)
     assert rows.rows == 8 and rows.group.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert rows.label["side"].tolist() == [1, -1] * 4 and rows.label["order"].tolist() == [0, 1] * 4
     assert rows.sampled.sum(1).tolist() == [1] * 8
@@ -202,7 +203,7 @@ def _split(action: Tensor, sampled: Tensor, stop: int) -> tuple[list[int], list[
 def test_every_chosen_answer_meets_every_rejected_one(tmp_path):
     made = learner(pair_rm, SIZES)
     made.rollout.task.pair = lambda problem: (("a", "b"), ("c", "d", "e"))
-    rows = made.rollout.collect(1)
+    rows = collect(made.rollout, 1)
     assert rows.rows == 4 * 2 * 3 * 2
     assert [note["response"] for note in rows.info[:4]] == ["a\n\nc", "c\n\na", "a\n\nd", "d\n\na"]
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from batches import assert_same, gradient, random_batch
+from rollout_calls import collect
 from small_learner import SIZES
 
 import upslope as up
@@ -157,7 +158,7 @@ def test_easy_solutions_are_imitated_first():
     stages = {stage.name: stage.rollout for stage in itool.stages}
     assert list(stages) == ["easy", "sft"]
     bench = set_up(itool, "toolcall:arguments=4", "tiny:layers=1,width=32", replace(SIZES, tasks_per_step=40, steps=20))
-    easy, every = (bench.stage_rollouts[name].collect(1) for name in ("easy", "sft"))
+    easy, every = (collect(bench.stage_rollouts[name], 1) for name in ("easy", "sft"))
     sizes = [[note["answer"].count("=") for note in rows.info] for rows in (easy, every)]
     assert len(sizes[0]) == len(sizes[1]) == 40 and max(sizes[0]) <= 3 < max(sizes[1])
     assert sum(sizes[0]) / 40 < 1.8 < 2.2 < sum(sizes[1]) / 40

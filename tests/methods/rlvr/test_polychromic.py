@@ -8,6 +8,7 @@ import itertools
 import pytest
 import torch
 from batches import assert_same, gradient, random_batch
+from rollout_calls import collect
 from torch import Tensor
 
 from upslope.errors import MethodError
@@ -193,7 +194,7 @@ def context(rows: Trajectories, row: int) -> list[int]:
 
 def test_branches_leave_from_states_along_the_first_answer():
     made = vine(points=3)
-    rows = made.collect(1)
+    rows = collect(made, 1)
     assert rows.rows == 3 * (1 + 3 * 5) and rows.group.tolist() == [0, 1, 2, *(3 + row // 5 for row in range(45))]
     for problem in range(3):
         stem = rows.action[problem][rows.sampled[problem] > 0].tolist()
@@ -208,8 +209,8 @@ def test_branches_leave_from_states_along_the_first_answer():
                 assert len(ids) <= 9 and made.policy.decode(ids) == rows.info[row]["response"]
                 assert (ids[-1] in made.policy.stop_ids) == (rows.info[row]["finish"] == "stop")
     torch.testing.assert_close(made.policy.evaluate(rows).logp, rows.behavior.logp, rtol=1e-4, atol=1e-4)
-    again = vine(points=3).collect(1)
-    assert torch.equal(again.action, rows.action) and not torch.equal(vine(points=3).collect(2).action, rows.action)
+    again = collect(vine(points=3), 1)
+    assert torch.equal(again.action, rows.action) and not torch.equal(collect(vine(points=3), 2).action, rows.action)
 
 
 def test_items_are_counted_from_the_beginning_of_the_answer():
@@ -229,8 +230,8 @@ def test_items_are_counted_from_the_beginning_of_the_answer():
 @pytest.mark.checks("identity", "polychromic")
 def test_a_vine_from_the_beginning_is_plain_groups_and_one_answer():
     made = vine(points=1)
-    rows = made.collect(1)
-    plain = TextRollout(load_task("pairs"), made.policy, tasks=3, samples=5, sampling=Sampling(9), seed=5).collect(1)
+    rows = collect(made, 1)
+    plain = collect(TextRollout(load_task("pairs"), made.policy, tasks=3, samples=5, sampling=Sampling(9), seed=5), 1)
     assert rows.task[3:].equal(plain.task) and rows.rows == 3 + plain.rows
     assert all(context(rows, 3 + row) == context(plain, row) for row in range(plain.rows))
 

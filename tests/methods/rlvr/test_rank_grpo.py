@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from batches import assert_same, gradient, random_batch
+from rollout_calls import collect
 from small_learner import SIZES
 from torch import Tensor
 
@@ -168,7 +169,7 @@ def bench(spec: str = "recommend:items=3,liked=3,letters=6"):
 
 def test_items_are_paid_at_their_last_token():
     made = bench()
-    rows = made.rollout.collect(1)
+    rows = collect(made.rollout, 1)
     texts = ["ab,xx,cd", "ab,", "a,b,c,ab"]
     ids = [[*made.policy.tokenizer(text, add_special_tokens=False).input_ids, min(made.policy.stop_ids)] for text in texts]
     tokens = torch.tensor([row + [made.policy.pad_id] * (12 - len(row)) for row in ids])
@@ -184,7 +185,7 @@ def test_items_are_paid_at_their_last_token():
 def test_a_step_on_lists_learns_from_hits():
     made = bench("recommend:items=2,liked=2,letters=3")
     task = made.rollout.task
-    rows = made.rollout.collect(1)
+    rows = collect(made.rollout, 1)
     assert rows.step_reward is not None and rows.label["items"].tolist() == [2] * 16
     pay = dataclasses.replace
     # An untrained model never hits: pay for letters, so that ranks differ.

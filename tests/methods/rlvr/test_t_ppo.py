@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from batches import assert_same, gradient, random_batch, replace_view
+from rollout_calls import choose, collect
 
 import upslope as up
 from upslope.errors import MethodError, UserError
@@ -187,7 +188,7 @@ def test_answers_go_on_where_they_paused():
     kinds: set[int] = set()
     before: dict[int, list[int]] = {}
     for step in range(1, 9):
-        rows = made.collect(step)
+        rows = collect(made, step)
         assert rows.rows == 12
         last = rows.ended.amax(1)
         kinds |= set(last.tolist())
@@ -212,7 +213,7 @@ def test_answers_go_on_where_they_paused():
 def test_what_was_recorded_is_what_the_policy_says():
     made, old = rollout(), 0
     for step in range(1, 6):
-        rows = made.collect(step)
+        rows = collect(made, step)
         old += int((rows.segment["window"] > 0).sum())
         torch.testing.assert_close(made.policy.evaluate(rows).logp, rows.behavior.logp * rows.sampled, rtol=1e-4, atol=1e-4)
     assert old > 10
@@ -222,7 +223,7 @@ def test_windows_that_do_not_divide_the_limit_end_at_it():
     made = rollout(windows=4, tokens=10)  # windows of 3, the last of 1
     longest = 0
     for step in range(1, 10):
-        rows = made.collect(step)
+        rows = collect(made, step)
         longest = max(longest, int(rows.lengths().max()))
     assert longest == 10
 
@@ -233,7 +234,7 @@ def test_one_window_is_plain_sampling():
     plain = TextRollout(load_task("reverse"), policy, tasks=3, samples=4, sampling=Sampling(12), seed=5)
     ours = rollout(windows=1, policy=policy)
     for step in (1, 2):
-        one, other = ours.collect(step), plain.collect(step)
+        one, other = collect(ours, step), collect(plain, step)
         for name in ("sampled", "reward", "group", "task", "action", "ended"):
             assert torch.equal(getattr(one, name), getattr(other, name)), name
         torch.testing.assert_close(one.behavior.logp, other.behavior.logp)
@@ -244,7 +245,7 @@ def test_a_step_writes_the_same_however_long_answers_are():
     made = rollout(windows=4, policy=load_language_model(MODEL, 0), tokens=40)  # hardly ever stops
     told = []
     for step in range(1, 13):
-        made.collect(step)
+        collect(made, step)
         told.append(made.metrics())
     assert {each["longest"] for each in told} == {10.0}
     assert min(each["tokens"] for each in told) > 0.75 * max(each["tokens"] for each in told)
@@ -255,13 +256,13 @@ def test_a_step_writes_the_same_however_long_answers_are():
 def test_what_is_alive_goes_through_a_checkpoint(tmp_path: Path):
     made, other = rollout(), rollout()
     for step in (1, 2, 3):
-        made.collect(step)
+        collect(made, step)
     save_state(tmp_path, "rollout", made.state())
     assert "safetensors" not in " ".join(file.name for file in tmp_path.iterdir()), "token prefixes, never caches"
     assert len(json.loads((tmp_path / "rollout.json").read_text())["live"]) == 12
     other.load_state(load_state(tmp_path, "rollout"))
     for step in (4, 5):
-        one, two = made.collect(step), other.collect(step)
+        one, two = collect(made, step), collect(other, step)
         assert torch.equal(one.action, two.action) and torch.equal(one.behavior.logp, two.behavior.logp) and one.info == two.info
         assert made.metrics() == other.metrics()
 
@@ -336,9 +337,9 @@ def test_groups_filters_that_refill_and_curricula_are_refused():
         learner(find("grpo").derive(rollout=Windows()))
     made = rollout()
     with pytest.raises(UserError, match="refill"):
-        made.refill(1, 1, 2)
+        collect(made, 1, 1, 2)
     with pytest.raises(UserError, match="curriculum"):
-        made.choose(1, 0, 2, 4, lambda offer: draw_by_weight(offer, torch.ones(len(offer))))
+        choose(made, 1, 0, 2, 4, lambda offer: draw_by_weight(offer, torch.ones(len(offer))))
     with pytest.raises(MethodError, match="Windows"):
         gradient(t_ppo, random_batch(seed=1).replace(segment={}))
     for wrong in ({"windows": 0}, {"least": 0}):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from cue_environment import Cue
+from rollout_calls import collect
 from torch import Tensor
 
 import upslope as up
@@ -136,7 +137,7 @@ def test_learning_sees_what_acting_saw(cell):
     policy = remembering(task, cell)
     sampler = rollout(task, policy)
     for step in (0, 1):
-        rows = sampler.collect(step)
+        rows = collect(sampler, step)
         assert {int(end) for end in rows.ended.flatten()} >= {Ended.NO, Ended.TERMINATED, Ended.TRUNCATED}
         assert rows.inputs.memory.shape == (4, policy.memory_size) and bool(rows.inputs.memory.any()) == bool(step)
         found = policy.evaluate(rows, frozenset({"entropy", "value"}))
@@ -150,7 +151,7 @@ def test_learning_sees_what_acting_saw(cell):
 def test_values_behind_cuts_are_of_the_final_observation_under_what_was_remembered_then(cell):
     task = clock_task()
     policy = remembering(task, cell)
-    rows = rollout(task, policy).collect(0)
+    rows = collect(rollout(task, policy), 0)
     checked = 0
     for row in range(rows.rows):
         memory = torch.zeros(1, policy.memory_size)
@@ -170,11 +171,11 @@ def test_values_behind_cuts_are_of_the_final_observation_under_what_was_remember
 def test_a_restart_forgets():
     task = clock_task()
     sampler = rollout(task, remembering(task))
-    sampler.collect(0)
+    collect(sampler, 0)
     sampler.restart(7)
     again = rollout(task, remembering(task))
     again.restart(7)
-    one, other = sampler.collect(7), again.collect(7)
+    one, other = collect(sampler, 7), collect(again, 7)
     assert torch.equal(one.behavior.logp, other.behavior.logp) and not one.inputs.memory.any()
 
 
@@ -231,7 +232,7 @@ def test_what_cannot_be_is_refused():
     policy = remembering(task)
     with pytest.raises(UserError, match="remembers what came before"):
         policy.greedy_network()
-    rows = rollout(task, policy).collect(0)
+    rows = collect(rollout(task, policy), 0)
     with pytest.raises(MethodError, match="what was remembered"):
         policy.evaluate(rows.replace(inputs=type(rows.inputs)(rows.inputs.observation)))
     with pytest.raises(UserError, match="learns from stored experience, and policy=Recurrent"):
@@ -273,7 +274,7 @@ def test_how_an_update_is_cut_changes_nothing(name, monkeypatch):
     policy = remembering(task)
     for head, model in METHODS[name].heads:
         policy.add_head(head, model.head(), 0)
-    rows = rollout(task, policy).collect(0)
+    rows = collect(rollout(task, policy), 0)
     whole = gradients(name, policy, rows, monkeypatch, at_once=1000)
     for at_once in (26, 13):
         for found, wanted in zip(gradients(name, policy, rows, monkeypatch, at_once), whole, strict=True):
@@ -287,7 +288,7 @@ def test_what_was_not_sampled_is_remembered_and_not_learned_from(name, monkeypat
     policy = remembering(task)
     for head, model in METHODS[name].heads:
         policy.add_head(head, model.head(), 0)
-    rows = rollout(task, policy).collect(0)
+    rows = collect(rollout(task, policy), 0)
     sampled = rows.sampled.clone()
     sampled[:, 2], sampled[1, 5:8] = 0, 0
     other = torch.where(sampled == 0, (rows.action + 1) % 3, rows.action)

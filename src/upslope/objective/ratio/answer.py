@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from upslope.objective.base import Branch, Ratio
-from upslope.objective.ratio.granularity import LOG_LIMIT, Against, carrier, log_ratio
+from upslope.objective.ratio.granularity import LOG_LIMIT, Against, carrier, log_ratio, recorded
 from upslope.types import Batch
 
 
@@ -26,6 +26,9 @@ class AnswerRatio(Ratio):
 
     def branches(self) -> tuple[str, ...]:
         return ("sequence",)
+
+    def needs(self) -> frozenset[str]:
+        return recorded(self.against)
 
     def __call__(self, batch: Batch) -> tuple[Branch, ...]:
         whole = log_ratio(batch, self.against).sum(1).clamp(-LOG_LIMIT, LOG_LIMIT)

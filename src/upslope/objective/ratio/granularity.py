@@ -44,6 +44,11 @@ def carrier(batch: Batch) -> Tensor:
     return torch.where(logp.isfinite() & (batch.sampled > 0), logp - logp.detach(), 0.0)
 
 
+def recorded(against: Against) -> frozenset[str]:
+    """What a ratio needs that divides by whoever really sampled; the proximal policy is there anyway."""
+    return frozenset({"behavior.logp"}) if against == "behavior" else frozenset()
+
+
 @dataclass(frozen=True)
 class NoRatio(Ratio):
     """The data count as the current policy's own; nothing is divided."""
@@ -67,6 +72,9 @@ class TokenRatio(Ratio):
 
     def branches(self) -> tuple[str, ...]:
         return ("token",)
+
+    def needs(self) -> frozenset[str]:
+        return recorded(self.against)
 
     def __call__(self, batch: Batch) -> tuple[Branch, ...]:
         log = log_ratio(batch, self.against)

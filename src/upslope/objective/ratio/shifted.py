@@ -23,7 +23,7 @@ class ShiftedRatio(Ratio):
         return ("token", "centre")
 
     def needs(self) -> frozenset[str]:
-        return frozenset({"proximal.logp"})
+        return frozenset({"proximal.logp", "behavior.logp"})
 
     def __call__(self, batch: Batch) -> tuple[Branch, ...]:
         if batch.proximal is None:

@@ -55,6 +55,9 @@ class MaskedLikelihood(Surrogate):
         if not self.cap > 0:
             raise MethodError(f"MaskedLikelihood.cap is {self.cap:g}; an importance weight is bounded by something above 0.")
 
+    def needs(self) -> frozenset[str]:
+        return frozenset({"behavior.logp"}) if self.importance == "behavior" else frozenset()
+
     def __call__(self, batch: Batch, branches: tuple[Branch, ...]) -> tuple[Tensor, Notes]:
         (branch,), advantage = branches, advantage_of(batch)
         ratio = branch.value.detach()

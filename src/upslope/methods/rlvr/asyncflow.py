@@ -1,0 +1,20 @@
+"""AsyncFlow: sampling and learning at the same time, with weights of a bounded age."""
+
+from upslope.methods.rlvr.grpo import grpo
+from upslope.objective.filter.stale import Stale
+from upslope.objective.weight.truncated import Truncated
+from upslope.types import Paper
+
+asyncflow = grpo.derive(
+    name="asyncflow",
+    paper=Paper("AsyncFlow: An Asynchronous Streaming RL Framework for Efficient LLM Post-Training", arxiv="2507.01663", year=2025),
+    differs="counts what older weights sampled by their importance, cut at 2, and drops what is older than eight steps",
+    formula=r"L = mean -w_t min(r A, clip(r) A),   w_t = min(C, π_old/μ) where older weights μ drew the token, else 1",
+    use_when="sampling runs ahead of learning (--workers, --max-staleness); +asyncflow makes any method fit for that",
+    filter=Stale(most=8.0),
+    weight=Truncated(cap=2.0),
+    notes="The paper is about the system: workers, a store by rows and columns, weights that are at most so many steps old. The "
+    "correction is the decoupled one of AReaL (arXiv 2505.24298), the ratio of the step being taken to the policy before it; its "
+    "cut at 2 is ours. With --max-staleness 0 it is grpo, to the last bit where a step makes several updates and else to rounding: "
+    "it always looks at the policy before the step.",
+)

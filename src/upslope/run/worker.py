@@ -1,0 +1,115 @@
+"""A worker: a process that samples for a run, with a task, a copy of the policy and an engine of its own.
+
+The run starts it (``python -m upslope.run.worker FOLDER CHANNEL``) and tells it over the channel what to sample with which weights.
+It ends when the channel does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import sys
+import threading
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+from upslope.errors import UserError
+from upslope.plan import Plan
+from upslope.rollout.under_way import packed
+from upslope.run import set_up_plan
+from upslope.runtime.messages import Message, receive, send
+from upslope.runtime.run_folder import RunFolder
+from upslope.runtime.shared_weights import checksum, read_weights
+from upslope.runtime.threads import use_threads
+from upslope.types import Assignment
+
+ALIVE_SECONDS = 1.0
+
+
+class Worker:
+    """Answers what comes over a channel.
+
+    Args:
+        folder: Of the run.
+        trusted: Code in it that this machine did not write may run.
+    """
+
+    def __init__(self, folder: Path, channel: socket.socket, trusted: bool = False):
+        self.channel, self.sending, self.ended = channel, threading.Lock(), threading.Event()
+        threading.Thread(target=self._say_alive, daemon=True).start()
+        plan = Plan.from_folder(RunFolder.open(folder), trusted)
+        use_threads(plan.settings.threads or 1)
+        # It is part of a run that has a judge and an audit of its own, and writes nothing.
+        settings = dataclasses.replace(plan.settings, judge="", audit="off")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the run has said it
+            components: Any = set_up_plan(dataclasses.replace(plan, settings=settings), for_training=False)
+        self.policy = components.policy
+        self.rollouts = {"": components.rollout, **components.stage_rollouts}
+        self.version, self.checksum = -1, 0
+
+    def serve(self) -> None:
+        """Until the run has no more to ask."""
+        self._tell(Message("ready", {"pid": os.getpid()}))
+        while True:
+            message = receive(self.channel)
+            if message.kind == "quit":
+                return
+            self._tell(self._answer(message))
+
+    def _answer(self, message: Message) -> Message:
+        try:
+            assignment = Assignment.from_table(message.data["assignment"])
+            if message.files:
+                self._load(message.files[0], message.data["weights"], assignment.version)
+            found = self.rollouts[assignment.stage].fulfilled(assignment)
+            answer = {"rows": packed(found.rows.to("cpu")), "told": found.told}
+            return Message("fulfilled", answer | {"version": self.version, "checksum": self.checksum})
+        except UserError as problem:
+            return Message("refused", {"why": str(problem)})
+        except Exception:
+            return Message("raised", {"why": traceback.format_exc()})
+
+    def _load(self, file: int, told: dict[str, Any], version: int) -> None:
+        weights, memory = read_weights(file, told)
+        self.policy.load_weights(weights)
+        weights.clear()
+        memory.close()
+        os.close(file)
+        self.version, self.checksum = version, checksum(self.policy.weights())
+        for rollout in self.rollouts.values():
+            rollout.sync()
+
+    def _tell(self, message: Message) -> None:
+        with self.sending:
+            send(self.channel, message)
+
+    def _say_alive(self) -> None:
+        """So that the run knows a long sample from a hung worker; where the run is gone, so is this process."""
+        while not self.ended.wait(ALIVE_SECONDS):
+            try:
+                self._tell(Message("alive"))
+            except OSError:
+                os._exit(0)
+
+
+def main(arguments: list[str]) -> int:
+    folder, number, *flags = arguments
+    channel = socket.socket(fileno=int(number))
+    worker = None
+    try:
+        worker = Worker(Path(folder), channel, trusted="--trust" in flags)
+        worker.serve()
+    except UserError as problem:
+        send(channel, Message("refused", {"why": str(problem)}))
+        return 1
+    except (ConnectionError, TimeoutError):  # the run is gone
+        return 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,102 @@
+"""Messages between a run and its workers over a socket: plain data, tensors and open files, without pickle."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from upslope.plain_data import JsonDict
+from upslope.runtime.tensor_files import read_tensors, write_tensors
+
+LENGTHS = struct.Struct("<QQ")
+"""What stands before each message: the bytes of its plain data, and of its tensors."""
+MOST_FILES = 4
+TENSOR = "__tensor__"
+
+
+class Closed(ConnectionError):
+    """The other side is gone."""
+
+
+@dataclass
+class Message:
+    """What one process tells another.
+
+    Fields:
+        kind: What it is about.
+        data: Nested dicts and lists of tensors and plain data.
+        files: Open files that come with it; whoever receives them closes them.
+    """
+
+    kind: str
+    data: JsonDict = field(default_factory=dict)
+    files: tuple[int, ...] = ()
+
+
+def send(channel: socket.socket, message: Message) -> None:
+    """Writes a message whole.
+
+    Raises:
+        OSError: where the other side is gone.
+    """
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps({"kind": message.kind, "data": _plain(message.data, "", tensors)}, separators=(",", ":")).encode()
+    body = io.BytesIO()
+    if tensors:
+        write_tensors(body.write, tensors)
+    head = LENGTHS.pack(len(text), body.getbuffer().nbytes)
+    sent = socket.send_fds(channel, [head], list(message.files)) if message.files else channel.send(head)
+    channel.sendall(head[sent:] + text)
+    channel.sendall(body.getbuffer())
+
+
+def receive(channel: socket.socket) -> Message:
+    """The next message.
+
+    Raises:
+        Closed: where the other side is gone.
+        TimeoutError: where it said nothing for as long as the channel waits.
+    """
+    head, files, _, _ = socket.recv_fds(channel, LENGTHS.size, MOST_FILES)
+    if not head:
+        raise Closed("the other side has closed the channel")
+    head += _exactly(channel, LENGTHS.size - len(head))
+    text_size, body_size = LENGTHS.unpack(head)
+    told = json.loads(_exactly(channel, text_size))
+    tensors = read_tensors(io.BytesIO(_exactly(channel, body_size)), lambda seen: None) if body_size else {}
+    return Message(told["kind"], _rebuilt(told["data"], tensors), tuple(files))
+
+
+def _plain(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """A value with its tensors taken out, each named by where it stood."""
+    if isinstance(value, Tensor):
+        tensors[path] = value
+        return {TENSOR: path}
+    if isinstance(value, dict):
+        return {str(key): _plain(item, f"{path}/{key}", tensors) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{path}/{place}", tensors) for place, item in enumerate(value)]
+    return value
+
+
+def _rebuilt(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, dict):
+        return tensors[value[TENSOR]] if TENSOR in value else {key: _rebuilt(item, tensors) for key, item in value.items()}
+    return [_rebuilt(item, tensors) for item in value] if isinstance(value, list) else value
+
+
+def _exactly(channel: socket.socket, size: int) -> bytes:
+    found = bytearray(size)
+    view, filled = memoryview(found), 0
+    while filled < size:
+        count = channel.recv_into(view[filled:])
+        if not count:
+            raise Closed("the other side has closed the channel in the middle of a message")
+        filled += count
+    return bytes(found)

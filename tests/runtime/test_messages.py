@@ -1,0 +1,81 @@
+"""What a run and its workers tell each other."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import pytest
+import torch
+
+from upslope.runtime.messages import Closed, Message, receive, send
+from upslope.runtime.shared_weights import SharedWeights, checksum, read_weights
+
+
+def through(message: Message) -> Message:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sender = threading.Thread(target=send, args=(ours, message))
+        sender.start()
+        found = receive(theirs)
+        sender.join()
+    return found
+
+
+def test_tensors_and_plain_data_arrive_as_they_were():
+    data = {
+        "a": torch.arange(6).view(2, 3),
+        "b": {"c": [torch.tensor([1.5, float("nan")]), "ü", None, True]},
+        "empty": torch.zeros(0, 4),
+    }
+    found = through(Message("rows", data))
+    assert found.kind == "rows" and torch.equal(found.data["a"], data["a"]) and found.data["empty"].shape == (0, 4)
+    assert found.data["b"]["c"][1:] == ["ü", None, True]
+    assert torch.equal(found.data["b"]["c"][0].isnan(), torch.tensor([False, True]))
+
+
+def test_large_messages_arrive_whole():
+    big = torch.randn(3_000_000)
+    assert torch.equal(through(Message("rows", {"big": big})).data["big"], big)
+
+
+def test_a_closed_channel_and_a_cut_message_are_told():
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs, pytest.raises(Closed):
+        receive(theirs)
+    ours, theirs = socket.socketpair()
+    ours.send(b"\x10\x00\x00")
+    ours.close()
+    with theirs, pytest.raises(Closed, match="middle"):
+        receive(theirs)
+
+
+def test_weights_go_through_shared_memory_by_version():
+    shared = SharedWeights()
+    weights = {"w": torch.randn(5, 7), "half": torch.randn(3).bfloat16(), "count": torch.tensor(9)}
+    shared.publish(1, weights, needed=())
+    shared.publish(2, {name: tensor + 1 for name, tensor in weights.items()}, needed=(1,))
+    assert shared.newest == 2 and sorted(shared.versions) == [1, 2]
+    for version, added in ((1, 0), (2, 1)):
+        own = shared.versions[version]
+        sent = through(Message("weights", own.plain(), (own.file,)))
+        found, memory = read_weights(sent.files[0], sent.data)
+        for name, tensor in weights.items():
+            assert torch.equal(found[name], tensor + added), name
+        assert checksum(found) == sent.data["checksum"]
+        found.clear()
+        memory.close()
+        os.close(sent.files[0])
+    first = shared.versions[1].file
+    shared.publish(3, weights, needed=(2,))
+    shared.publish(4, weights, needed=(2, 3))
+    assert sorted(shared.versions) == [2, 3, 4] and first in {own.file for own in shared.versions.values()}, "memory is used again"
+    shared.close()
+
+
+def test_a_checksum_tells_other_weights():
+    weights = {"a": torch.zeros(4), "b": torch.ones(4)}
+    other = {"a": torch.ones(4), "b": torch.zeros(4)}
+    assert checksum(weights) == checksum({name: tensor.clone() for name, tensor in weights.items()}) != checksum(other)
