@@ -171,7 +171,7 @@ def test_it_is_compared_and_runs_that_are_there_are_kept(acme: Path, tmp_path: P
     small = dict(model="tiny:layers=1,width=16", steps=2, tasks_per_step=2, warm_start=0.0, eval_problems=4, checkpoint_every=1)
     for _ in range(2):  # the second time nothing is trained
         answer = up.compare(
-            ["acme-grpo"], "last-letter:length=2", seeds=1, reward="letters", k=0, workers=1, out=tmp_path / "compared", **small
+            ["acme-grpo"], "last-letter:length=2", seeds=1, reward="letters", k=0, jobs=1, out=tmp_path / "compared", **small
         )
         assert answer.failures == ()
     assert len(list((tmp_path / "compared").glob("*/summary.json"))) == 1

@@ -44,7 +44,7 @@ CELLS = {
     "ppo": ["train", "ppo", *CONTROL],
     "bpo": ["train", "bpo", *CONTROL],
     "compare": [
-        "compare", "grpo", "gspo", "--seeds", "1", "--k", "0", "--workers", "1", "--task", "reverse:length=2",
+        "compare", "grpo", "gspo", "--seeds", "1", "--k", "0", "--jobs", "1", "--task", "reverse:length=2",
         "--model", "tiny:layers=1,width=32", "--tasks-per-step", "3", "--samples-per-task", "4", "--warm-start", "0",
         "--eval-problems", "8", "--checkpoint-every", "3", "--steps", "25",
     ],

@@ -277,7 +277,7 @@ def load(
     reward=anything_but("a name or a list of names", int, float, bytes),
     test_data=text("a file, as text or a path"),
     data=one_or_several(text("the name or file of a dataset"), "the name or file of a dataset, or a list of them"),
-    workers=optional(instance("a whole number, or None", int)),
+    jobs=optional(instance("a whole number, or None", int)),
     k=optional(instance("a whole number, or None", int)),
     threshold=optional(number),
     references=optional(mapping("a dict from tasks to two scores, as in {'reverse': (0.0, 1.0)}", several(number, "two scores"))),
@@ -297,7 +297,7 @@ def compare(
     test_data: str = "",
     data: str | Sequence[str] = (),
     out: str | Path | None = None,
-    workers: int | None = None,
+    jobs: int | None = None,
     k: int | None = None,
     threshold: float | None = None,
     references: Mapping[str, tuple[float, float]] | None = None,
@@ -318,7 +318,7 @@ def compare(
             ``{"lr": [1e-4, 3e-4], "surrogate.high": [0.2, 0.28]}``.
         data: For control, one or several datasets to learn from, as for `train`; without a task it is their own environment.
         out: Folder of the comparison; left out, ``runs/compare-<methods>-<task>``.
-        workers: Runs at a time; left out, as many as cores and memory carry.
+        jobs: Runs at a time; left out, as many as cores and memory carry.
         k: pass@1 to pass@k of text tasks; 0 is none. (16 for tiny, else 8; none for finished runs)
         threshold: For steps to a score; left out, 80% of the way from the start to the best method's end.
         references: By task, the scores that count as 0 and as 1 when several tasks are taken together.
@@ -331,7 +331,7 @@ def compare(
     from upslope.report.compare.comparing import Options, compare_methods, compare_runs
 
     words = [what] if isinstance(what, (str, Path)) else list(what)
-    options = Options(_folder(out), workers, k, references, threshold, quiet)
+    options = Options(_folder(out), jobs, k, references, threshold, quiet)
     if words and is_run(str(words[0])):
         return compare_runs(words, options)
     asked: JsonDict = dict(seeds=seeds, model=model, knobs=knobs, grid=grid, take=take, reward=reward, test_data=test_data)
@@ -344,7 +344,7 @@ def plan_comparison(
     task: str | Sequence[str] = "reverse",
     *,
     out: str | Path | None = None,
-    workers: int | None = None,
+    jobs: int | None = None,
     quiet: bool = True,
     k: int | None = None,
     threshold: float | None = None,
@@ -354,7 +354,7 @@ def plan_comparison(
     """What `compare` would run with these arguments, and about how long: as text, without running it."""
     from upslope.report.compare.comparing import Options, dry_run
 
-    options = Options(_folder(out), workers, k, references, threshold, quiet)
+    options = Options(_folder(out), jobs, k, references, threshold, quiet)
     return dry_run(_question(what, task, **asked), method, options)
 
 
@@ -380,6 +380,8 @@ def _question(
 ) -> Question:
     from upslope.report.compare.cells import Question
 
+    if "workers" in settings:
+        raise UserError(f"workers={settings['workers']}: how many runs go on at a time is jobs in a comparison. Give jobs=.")
     if any(isinstance(word, Method) for word in what):
         raise UserError("give methods by name or file: every run is a process of its own, which must find them again.")
     rewards, held = kept_or_held(reward)

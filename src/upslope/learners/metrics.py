@@ -77,6 +77,9 @@ def sampling_metrics(everything: Trajectories, rows: Trajectories) -> Metrics:
         metrics["constant_groups"] = float(everything.group_stats(everything.verdict()).constant.float().mean())
         lengths = everything.lengths()
         metrics |= {"length": float(lengths.mean()), "longest": float(lengths.max())}
+    if everything.version is not None:
+        age = everything.age()
+        metrics |= {"age": float(age.sum() / decisions), "oldest": float(age.max())}
     return metrics
 
 

@@ -199,7 +199,7 @@ def test_answers_go_on_where_they_paused():
             assert text[: len(begun)] == begun and 1 <= new <= 4
             assert (rows.segment["window"][row] == 0)[rows.sampled[row] > 0].sum() == new
             goes_on = int(last[row]) == Ended.PAUSED
-            assert goes_on == (made.live[row] is not None)
+            assert goes_on == (made.live[0][row] is not None)
             assert not goes_on or (new == 4 and rows.sampled[row].sum() == 4 and rows.reward[row] == 0)
             if goes_on:
                 before[row] = text
@@ -259,7 +259,7 @@ def test_what_is_alive_goes_through_a_checkpoint(tmp_path: Path):
         collect(made, step)
     save_state(tmp_path, "rollout", made.state())
     assert "safetensors" not in " ".join(file.name for file in tmp_path.iterdir()), "token prefixes, never caches"
-    assert len(json.loads((tmp_path / "rollout.json").read_text())["live"]) == 12
+    assert len(json.loads((tmp_path / "rollout.json").read_text())["live"]["0"]) == 12
     other.load_state(load_state(tmp_path, "rollout"))
     for step in (4, 5):
         one, two = collect(made, step), collect(other, step)
@@ -316,7 +316,7 @@ def test_a_run_that_stopped_in_the_middle_of_answers_goes_on_exactly(tmp_path: P
     whole = up.train("t-ppo", "reverse", **plan, out=tmp_path / "whole")
     with pytest.raises(RuntimeError, match="crash"):
         up.train("t-ppo", "reverse", **plan, out=tmp_path / "cut", watcher=Breaks())
-    assert any(json.loads((tmp_path / "cut/checkpoints/step-000003/learner.json").read_text())["rollout"]["live"])
+    assert any(json.loads((tmp_path / "cut/checkpoints/step-000003/learner.json").read_text())["rollout"]["live"]["0"])
     again = up.resume(tmp_path / "cut")
     clock = {"seconds", "seconds_sampling", "tokens_per_second", "memory"}
     told = [[{key: value for key, value in line.items() if key not in clock} for line in run.metrics] for run in (whole, again)]

@@ -186,7 +186,7 @@ def test_a_run_that_fails_is_reported_with_its_last_words_and_sinks_nothing(tmp_
     assert sorted((each.cell.seed, each.why) for each in failures) == [
         (1, "the disk is full."),
         (2, "ValueError: a bug"),
-        (3, "it was killed, most often for want of memory; fewer --workers need less"),
+        (3, "it was killed, most often for want of memory; fewer --jobs need less"),
     ]
     done = [cell.seed for cell in cells if (tmp_path / cell.folder / "summary.json").is_file()]
     assert done == [0, 4] and all(each.log.is_file() for each in failures)

@@ -45,7 +45,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="as for train; repeatable: scores are then also taken over all",
     )
     add("--out", help="folder of the comparison (runs/compare-METHODS-TASK)")
-    add("--workers", type=whole(1), metavar="N", help="runs at a time (as many as cores and memory carry)")
+    add("--jobs", type=whole(1), metavar="N", help="runs at a time (as many as cores and memory carry)")
     add("--k", type=whole(0), metavar="N", help="text: pass@1 to pass@N; 0 is none (16 for tiny, else 8; none for finished runs)")
     add("--threshold", type=number(), metavar="X", help="score for 'steps to' (80%% of the way from the start to the best end)")
     add("--reference", action="append", default=[], metavar="TASK=LOW,HIGH",
@@ -89,9 +89,12 @@ def _asked(flags: argparse.Namespace) -> JsonDict:
     from upslope.runtime.settings_flags import given_settings, pairs
 
     settings = given_settings(flags)
+    if "workers" in settings:
+        told = f"--workers {settings['workers']}: how many runs go on at a time is --jobs in a comparison"
+        raise UserError(f"{told}, and each of them samples in its own process. Give --jobs {settings['workers']}.")
     runs = [word for word in flags.what if is_run(word)]
     told: JsonDict = {
-        "out": flags.out, "workers": flags.workers, "k": flags.k, "threshold": flags.threshold, "quiet": flags.quiet or flags.json,
+        "out": flags.out, "jobs": flags.jobs, "k": flags.k, "threshold": flags.threshold, "quiet": flags.quiet or flags.json,
         "references": _references(flags.reference),
     }  # fmt: skip
     if runs:

@@ -33,7 +33,7 @@ class Options:
     """How a comparison is made and told; none of it changes a run."""
 
     out: Path | None = None
-    workers: int | None = None
+    jobs: int | None = None
     """Runs at a time; as many as cores and memory carry if left out."""
     k: int | None = None
     """pass@1 to pass@k of text tasks; 0 is none."""
@@ -66,7 +66,7 @@ def compare_methods(question: Question, find: FindMethod, options: Options) -> A
         finished, to_run = sort_out(cells, root, checked)
         write_question(root, question, cells)
         price = _price(question, finished, to_run, root, threads, options)
-        workers = options.workers or room_for(threads, price.memory)
+        workers = options.jobs or room_for(threads, price.memory)
         _say(options, plan_line(question, checked, len(finished), to_run, price, workers))
         seconds = price.of(to_run) / max(len(to_run), 1)
         with Watching(len(cells), len(finished), min(workers, max(len(to_run), 1)), seconds, options.quiet) as watching:
@@ -90,7 +90,7 @@ def compare_runs(folders: Sequence[str | Path], options: Options) -> Answer:
     if options.k:
         done = [path for path, _ in paths if (path / "summary.json").is_file() and _answers(path)]
         with Watching(len(done), 0, 1, quiet=options.quiet) as watching:
-            notes = _sampled(done, options.k, options.workers or 1, 1, watching)
+            notes = _sampled(done, options.k, options.jobs or 1, 1, watching)
     field = gather(paths)
     alone = Path(found[0]) if len(found) == 1 and is_comparison(Path(found[0])) else None
     root = options.out or alone or _folder_for(field)
@@ -105,7 +105,7 @@ def dry_run(question: Question, find: FindMethod, options: Options) -> str:
     _warn_of_budgets(question)
     finished, to_run = sort_out(checked.cells, root, checked)
     price = _price(question, finished, to_run, root, threads, options)
-    workers = options.workers or room_for(threads, price.memory)
+    workers = options.jobs or room_for(threads, price.memory)
     lines = [cell.shown(root / cell.folder) for cell in to_run]
     return "\n".join([plan_line(question, checked, len(finished), to_run, price, workers), *lines])
 

@@ -192,7 +192,7 @@ def _last_words(job: RunJob) -> str:
     lines = [line.strip() for line in job.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     code = job.process.returncode
     if code == -signal.SIGKILL:
-        return "it was killed, most often for want of memory; fewer --workers need less"
+        return "it was killed, most often for want of memory; fewer --jobs need less"
     said = [line.removeprefix("upslope: ") for line in lines if line.startswith("upslope: ")]
     return (said or lines or [f"it ended with code {code} and said nothing"])[-1]
 

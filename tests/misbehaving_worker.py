@@ -1,0 +1,62 @@
+"""A worker that answers as it is told in a file: well, or not at all, or with other weights. Started by `test_workers.py`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from upslope.policies.text_inputs import TextInputs
+from upslope.rollout.under_way import packed
+from upslope.runtime.messages import Message, receive, send
+from upslope.runtime.shared_weights import checksum, read_weights
+from upslope.types import Assignment, Trajectories, View
+
+
+def rows_of(assignment: Assignment) -> Trajectories:
+    count = sum(assignment.samples)
+    one, nobody = torch.ones(count, 1), torch.zeros(count, dtype=torch.int64)
+    inputs = TextInputs(torch.ones(count, 1, dtype=torch.int64), one)
+    return Trajectories(one, torch.full((count,), float(assignment.step)), nobody, nobody, View(one), inputs=inputs)
+
+
+def main(folder: Path, number: int) -> None:
+    channel = socket.socket(fileno=number)
+    if (folder / "never-ready").exists():
+        sys.exit("no such model")
+    send(channel, Message("ready"))
+    proof = 0
+    while (message := receive(channel)).kind != "quit":
+        assignment = Assignment.from_table(message.data["assignment"])
+        if message.files:
+            weights, memory = read_weights(message.files[0], message.data["weights"])
+            proof = checksum(weights)
+            weights.clear()
+            memory.close()
+            os.close(message.files[0])
+        for todo in sorted(folder.glob("do-*")):
+            todo.unlink()  # each once
+            if todo.name == "do-die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif todo.name == "do-hang":
+                time.sleep(1000)
+            elif todo.name == "do-cut":
+                channel.send(b"\x01\x02\x03")
+                os._exit(1)
+            elif todo.name == "do-old-weights":
+                proof += 1
+            elif todo.name == "do-refuse":
+                send(channel, Message("refused", {"why": "this cannot be answered"}))
+                return
+        (folder / f"did-{assignment.step}-{assignment.share}-{os.getpid()}-{time.monotonic_ns()}").touch()
+        answer = {"rows": packed(rows_of(assignment)), "told": {}, "version": assignment.version, "checksum": proof}
+        send(channel, Message("fulfilled", answer))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
