@@ -11,8 +11,10 @@ import os
 import socket
 import sys
 import threading
+import time
 import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,25 +32,16 @@ ALIVE_SECONDS = 1.0
 
 
 class Worker:
-    """Answers what comes over a channel.
+    """Answers what comes over a channel, and says in between that it is alive.
 
     Args:
-        folder: Of the run.
-        trusted: Code in it that this machine did not write may run.
+        make: Makes the policy and, by stage, the rollouts that sample with it.
     """
 
-    def __init__(self, folder: Path, channel: socket.socket, trusted: bool = False):
-        self.channel, self.sending, self.ended = channel, threading.Lock(), threading.Event()
+    def __init__(self, channel: socket.socket, make: Callable[[], tuple[Any, dict[str, Any]]]):
+        self.channel, self.sending = channel, threading.Lock()
         threading.Thread(target=self._say_alive, daemon=True).start()
-        plan = Plan.from_folder(RunFolder.open(folder), trusted)
-        use_threads(plan.settings.threads or 1)
-        # It is part of a run that has a judge and an audit of its own, and writes nothing.
-        settings = dataclasses.replace(plan.settings, judge="", audit="off")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the run has said it
-            components: Any = set_up_plan(dataclasses.replace(plan, settings=settings), for_training=False)
-        self.policy = components.policy
-        self.rollouts = {"": components.rollout, **components.stage_rollouts}
+        self.policy, self.rollouts = make()
         self.version, self.checksum = -1, 0
 
     def serve(self) -> None:
@@ -89,20 +82,39 @@ class Worker:
 
     def _say_alive(self) -> None:
         """So that the run knows a long sample from a hung worker; where the run is gone, so is this process."""
-        while not self.ended.wait(ALIVE_SECONDS):
+        while True:
+            time.sleep(ALIVE_SECONDS)
             try:
                 self._tell(Message("alive"))
             except OSError:
                 os._exit(0)
 
 
-def main(arguments: list[str]) -> int:
-    folder, number, *flags = arguments
-    channel = socket.socket(fileno=int(number))
-    worker = None
+def of_run(folder: Path, trusted: bool = False) -> tuple[Any, dict[str, Any]]:
+    """The policy and the rollouts of a run, as its folder has them.
+
+    Args:
+        trusted: Code in it that this machine did not write may run.
+    """
+    plan = Plan.from_folder(RunFolder.open(folder), trusted)
+    use_threads(plan.settings.threads or 1)
+    # The run itself has the judge and the audit.
+    settings = dataclasses.replace(plan.settings, judge="", audit="off")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the run has said it
+        components: Any = set_up_plan(dataclasses.replace(plan, settings=settings), for_training=False)
+    return components.policy, {"": components.rollout, **components.stage_rollouts}
+
+
+def serve(number: int, make: Callable[[], tuple[Any, dict[str, Any]]]) -> int:
+    """Works until the run has no more to ask, or is gone.
+
+    Args:
+        number: Of the open channel to the run.
+    """
+    channel = socket.socket(fileno=number)
     try:
-        worker = Worker(Path(folder), channel, trusted="--trust" in flags)
-        worker.serve()
+        Worker(channel, make).serve()
     except UserError as problem:
         send(channel, Message("refused", {"why": str(problem)}))
         return 1
@@ -112,4 +124,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    folder, channel, *flags = sys.argv[1:]
+    sys.exit(serve(int(channel), lambda: of_run(Path(folder), trusted="--trust" in flags)))

@@ -90,8 +90,8 @@ def _asked(flags: argparse.Namespace) -> JsonDict:
 
     settings = given_settings(flags)
     if "workers" in settings:
-        told = f"--workers {settings['workers']}: how many runs go on at a time is --jobs in a comparison"
-        raise UserError(f"{told}, and each of them samples in its own process. Give --jobs {settings['workers']}.")
+        asked = f"--workers {settings['workers']}: how many runs go on at a time is --jobs in a comparison"
+        raise UserError(f"{asked}, and each of them samples in its own process. Give --jobs {settings['workers']}.")
     runs = [word for word in flags.what if is_run(word)]
     told: JsonDict = {
         "out": flags.out, "jobs": flags.jobs, "k": flags.k, "threshold": flags.threshold, "quiet": flags.quiet or flags.json,
