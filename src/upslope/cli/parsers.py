@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from upslope import __version__
-from upslope.cli import data, exporting, looking, training
+from upslope.cli import data, exporting, looking, runs, training
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 
@@ -23,6 +23,7 @@ EXAMPLES = """examples:
   upslope data make mine --task gym:Pendulum-v1 --recipe mixed:expert=0.1
   upslope train iql --data mine                       learns from stored experience alone; --offline-steps N goes on online
   upslope board                                       runs, curves and rollouts in a browser, live
+  upslope runs [RUN]                                  how far runs are; of one, who samples and learns
   upslope show dhpo                                   what a method changes, its formula, its paper
   upslope eval runs/dhpo-reverse-0 --k 16             pass@k with intervals
   upslope serve runs/dhpo-reverse-0                   its result behind OpenAI's protocol
@@ -83,6 +84,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     _add_train_flags(train)
     add_settings(train)
     _add_run_commands(command)
+    runs.add_flags(command("runs", runs.runs, runs.ABOUT))
     compare = command("compare", training.compare, "which method is better: trains each with several seeds, or takes finished runs")
     compare_command.add_flags(compare)
     add_settings(compare)

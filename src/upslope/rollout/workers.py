@@ -18,7 +18,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -29,12 +29,14 @@ from upslope.plain_data import JsonDict
 from upslope.rollout.pool import Fulfilled
 from upslope.rollout.under_way import unpacked
 from upslope.runtime.environment import ALLOCATOR
+from upslope.runtime.files import write_json
 from upslope.runtime.messages import Closed, Message, receive, send
 from upslope.runtime.process_file import say_workers
 from upslope.runtime.shared_weights import SharedWeights
 from upslope.types import Assignment, Metrics
 
 Key = tuple[int, int, int]
+STATES = "workers.json"
 SILENT_SECONDS = 60.0
 """A worker that has said nothing for so long hangs: one that works says so every second."""
 STARTING_SECONDS = 600.0
@@ -167,9 +169,20 @@ class WorkerPool:
         """``waited`` is how long the learner stood still for rows, ``worker_busy`` the share of time that workers worked."""
         now, busy = time.perf_counter(), sum(state.seconds for state in self.states)
         spent = max(now - self._since, 1e-9) * max(self.plan.count, 1)
+        self._write_states()
         found = {"waited": self._waited, "worker_busy": min((busy - self._busy_before) / spent, 1.0)}
         self._waited, self._since, self._busy_before = 0.0, now, busy
         return found
+
+    def _write_states(self) -> None:
+        """Who does what, in ``workers.json`` of the run's folder, for whoever looks at it meanwhile."""
+        told = {
+            "workers": [asdict(state) for state in self.states],
+            "waiting": len(self._board.waiting),
+            "faults": dict(self.faults),
+        }
+        with suppress(OSError):  # nothing of the run depends on it
+            write_json(self.plan.folder / STATES, told)
 
     def close(self) -> None:
         """Ends all workers."""
