@@ -19,12 +19,11 @@ CLAIM = Claim(
     title="asyncflow, and grpo without its correction, on rows of older weights",
     about="""The paper lets sampling run ahead of learning by a bounded number of steps, and says that learning curves stay the
     same for one step. A 2-layer character model learns from rows that are exactly 0, 1, 2, 4 or 8 steps old
-    (`--max-staleness K`, exact pace, sampled in one process: where it is sampled changes nothing), on two tasks; 16 problems x 8
+    (`--max-staleness K`, exact pace, sampled in one process: where it is sampled changes nothing), on `reverse`; 16 problems x 8
     samples a step, two updates each. grpo takes older rows as its own (`--uncorrected`), asyncflow counts each token by its
     importance, cut at 2. This is about steps; what sampling ahead saves in seconds is in `docs/performance.md`.""",
     variants={f"{name} K={age}": aged(name, age) for name in ("grpo", "asyncflow") for age in AGES},
     bed=TextBed("reverse", "tiny"),
-    conditions={"reverse": {}, "sum": {"bed": {"task": "sum"}}},
     settings={
         "steps": 40, "tasks_per_step": 16, "updates_per_step": 2, "lr": 3e-4, "warm_start": 0.4, "watch_kl": False,
         "eval_problems": 200, "record": "none",
