@@ -66,7 +66,9 @@ if __name__ == "__main__":
     parser = arguments(ROW)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: SmolLM2-135M and rows of 512 tokens")
     parser.add_argument("--random-weights", action="store_true", help="of SmolLM2's sizes, on a GPU: needs no file")
-    packed = "leave TRL's packed way out: on an H200 it took six times as long as the padded one and 94 GB, too many beside the others"
+    packed = (
+        "leave TRL's packed way out: on an H200 it took six times as long as the padded one and 94 GB, too many beside the others"
+    )
     parser.add_argument("--padded-only", action="store_true", help=packed)
     given = parser.parse_args()
     main(row_of(given), given)
