@@ -31,7 +31,8 @@ from text_work import QUIET_MARK, SILENT, TextWork, worth  # noqa: E402
 
 FIELDS = {"work", "unit", "ours", "peer", "ratio", "memory_ours", "memory_peer", "command"}
 CPU_ROWS = (
-    *("grpo_short", "grpo_long_prompt", "grpo_early_stop", "sft_short", "guided_step", "ppo_cartpole", "ppo_halfcheetah"),
+    *("grpo_short", "grpo_long_prompt", "grpo_early_stop", "sft_short", "dpo_short", "dpo_long_prompt", "online_dpo"),
+    *("guided_step", "ppo_cartpole", "ppo_halfcheetah"),
     *("sac_updates", "td3_updates", "td3_bc_updates", "iql_updates"),
 )
 
@@ -316,7 +317,7 @@ def small(found: Row) -> Row:
     elif hasattr(found.given, "horizon"):
         given = dataclasses.replace(found.given, envs=2, horizon=32, epochs=1)
     else:
-        given = dataclasses.replace(found.given, prompts=2, samples=4, max_tokens=4)
+        given = dataclasses.replace(found.given, prompts=2, samples=min(found.given.samples, 4), max_tokens=4)
     one = {role: dataclasses.replace(getattr(found, role), settings=(Setting("1 thread"),)) for role in ("ours", "peer")}
     # So few answers differ in length and reward by chance; what the work fixes must still be the same.
     return dataclasses.replace(found, given=given, window=1, near={}, **one)

@@ -16,6 +16,7 @@ from upslope.policies.tokenization import (
     PromptLimit,
     cut_to,
     encoded,
+    encoded_answers,
     encoded_lengths,
     fitting,
     parse_template,
@@ -180,3 +181,23 @@ def test_lengths_are_those_of_what_is_encoded(template):
     tokenizer.chat_template = template
     prompts = ["abc", "", "a longer one: 123", "élan"]
     assert encoded_lengths(tokenizer, prompts) == [len(ids) for ids in encoded(tokenizer, prompts)]
+
+
+def test_neighbours_that_are_the_same_are_encoded_once_and_all_come_back(tokenizer, monkeypatch):
+    prompts = ["ab", "ab", "c", [USER], [USER], "ab", "ab"]
+    apart = [encoded(tokenizer, [prompt])[0] for prompt in prompts]
+    given, call = [], type(tokenizer).__call__
+
+    def counted(self, texts, **how):
+        given.append(len(texts))
+        return call(self, texts, **how)
+
+    monkeypatch.setattr(type(tokenizer), "__call__", counted)
+    assert encoded(tokenizer, prompts) == apart and given == [4]
+    assert encoded(tokenizer, []) == []
+
+
+def test_answers_are_encoded_together_as_they_are_one_by_one(tokenizer):
+    texts = ["4", "", "four and a half", "4"]
+    assert encoded_answers(tokenizer, texts) == [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+    assert encoded_answers(tokenizer, []) == []

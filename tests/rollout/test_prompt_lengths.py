@@ -15,7 +15,7 @@ import upslope as up
 from upslope.errors import TaskError, UserError
 from upslope.methods import find
 from upslope.policies.tiny import ALPHABET, character_tokenizer, tiny
-from upslope.policies.tokenization import PromptLimit, cut_to, encoded
+from upslope.policies.tokenization import PLAIN, PromptLimit, cut_to, encoded
 from upslope.rollout import prompt_lengths
 from upslope.rollout.prompt_lengths import cut_prompts, fit_prompts
 from upslope.runtime.settings import Settings
@@ -226,3 +226,44 @@ def test_an_answer_to_learn_from_that_does_not_fit_is_refused_with_its_line(tmp_
         set_up(find(method), str(tmp_path / "data.jsonl"), "tiny:layers=1,width=32", settings)
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines if line != lines[2]))
     set_up(find(method), str(tmp_path / "data.jsonl"), "tiny:layers=1,width=32", settings)
+
+
+# -- of many prompts only some are measured --------------------------------------------------------------------------------------
+
+
+def measured(path: str, monkeypatch: pytest.MonkeyPatch, longest: int, limit: int | None = LIMIT) -> dict[str, int]:
+    monkeypatch.setattr(prompt_lengths, "LONGEST", longest)
+    tokenizer = tiny(0, layers=1, width=16, heads=2).tokenizer
+    task = load_task(path, reward="exact")
+    return prompt_lengths.measured_prompts(task, tokenizer, None if limit is None else PromptLimit(limit), PLAIN, None)
+
+
+def test_of_many_prompts_the_longest_are_measured_and_all_that_may_not_fit(tmp_path, monkeypatch):
+    path = problems(tmp_path / "long.jsonl", long=())
+    every = measured(path, monkeypatch, LINES)
+    assert len(every) == LINES
+    some = measured(path, monkeypatch, 5)
+    assert some == {prompt: every[prompt] for prompt in some} and len(some) == 5
+    assert max(some.values()) == max(every.values()) and measured(path, monkeypatch, 5, None) == some
+    # What is near to the limit is measured, whatever else is longer.
+    assert len(measured(path, monkeypatch, 5, 60)) == LINES
+    assert set(measured(problems(tmp_path / "p.jsonl"), monkeypatch, 1)) == {"x" * 600 + f"{n}+1=" for n in (17, 30)}
+
+
+def test_what_normalising_may_lengthen_is_measured(tmp_path, monkeypatch):
+    rows = [{"prompt": prompt, "answer": "1"} for prompt in (*(f"{n}+1=" for n in range(20)), "\ufdfa", "one and one is what?")]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert set(measured(str(tmp_path / "p.jsonl"), monkeypatch, 1)) == {"\ufdfa", "one and one is what?"}
+
+
+def test_a_conversation_is_measured(tmp_path, monkeypatch):
+    asked = [[{"role": "user", "content": f"{n}+1="}] for n in range(20)]
+    (tmp_path / "p.jsonl").write_text("\n".join(json.dumps({"prompt": prompt, "answer": "1"}) for prompt in asked))
+    assert len(measured(str(tmp_path / "p.jsonl"), monkeypatch, 1)) == 20
+
+
+def test_a_long_prompt_among_many_is_refused_with_its_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(prompt_lengths, "LONGEST", 3)
+    with pytest.raises(TaskError, match=r"line 17: the prompt has 606 tokens.* 1 more line has too many"):
+        bench(problems(tmp_path / "long.jsonl"))
+    assert len(bench(problems(tmp_path / "long.jsonl"), "skip").prompt_lengths) < LINES

@@ -55,14 +55,25 @@ class MetricSums:
         pending, self.pending = self.pending, []
         for update in pending:
             update.add_to(self)
-        counts = {name: _sum(values) for name, values in self.counts.items()}
-        return {name: _sum(totals) / counts[name] for name, totals in self.totals.items() if counts[name] > 0}
+        sums = _sums([*self.totals.values(), *self.counts.values()])
+        return {
+            name: total / count
+            for name, total, count in zip(self.totals, sums, sums[len(self.totals) :], strict=False)
+            if count > 0
+        }
 
 
-def _sum(values: list[Tensor | float]) -> float:
-    tensors = [value for value in values if isinstance(value, Tensor)]
-    plain = sum(value for value in values if not isinstance(value, Tensor))
-    return plain + (float(torch.stack([tensor.double() for tensor in tensors]).sum()) if tensors else 0.0)
+def _sums(columns: list[list[Tensor | float]]) -> list[float]:
+    """The sum of each; all of them come from the device in one go."""
+    found = [float(sum(value for value in column if not isinstance(value, Tensor))) for column in columns]
+    tensors = [[value.double() for value in column if isinstance(value, Tensor)] for column in columns]
+    there = [number for number, some in enumerate(tensors) if some]
+    if there:
+        device = next((some[0].device for some in tensors if some and some[0].is_cuda), tensors[there[0]][0].device)
+        added = torch.stack([torch.stack(tensors[number]).sum().to(device) for number in there])
+        for number, value in zip(there, added.tolist(), strict=True):
+            found[number] += value
+    return found
 
 
 def sampling_metrics(everything: Trajectories, rows: Trajectories) -> Metrics:

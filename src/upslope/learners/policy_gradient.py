@@ -144,11 +144,14 @@ class PolicyGradient:
             told = call(method, method.advantage, method.advantage.metrics, rows) if method.advantage is not None else {}
             rows = rows.keep_rows(estimator.kept(method, rows, late=True))
             rows = self.views.after_filters(method, rows)
+        tells_kl = bool(rows.rows) and not self._leaves_proximal(method, rows) and self.views.update_tells_kl(method, rows)
+        metrics = told
         # Where filters leave nothing, other rows may still be learned from (terms), and controllers ask how far the policy is.
-        metrics = told | self.views.kl_to_start(rows if rows.rows else self.views.compared(method, sampled), method)
+        if not tells_kl:
+            metrics |= self.views.kl_to_start(rows if rows.rows else self.views.compared(method, sampled), method)
         trace = TokenTrace(rows) if self.settings.record != "none" and self.rollout.traced else None
         if rows.rows or any(self._aside(term, rows) for _, term in method.terms):
-            metrics |= self._learn(method, rows, step, trace, groups)
+            metrics |= self._learn(method, rows, step, trace, groups, tells_kl)
             self.optimizer_step.check_weights(rows)
         return rows, trace, metrics
 
@@ -248,7 +251,9 @@ class PolicyGradient:
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
-    def updater(self, method: Method, beside: Sequence[BesideRows] = (), groups: Tensor | None = None) -> Updater:
+    def updater(
+        self, method: Method, beside: Sequence[BesideRows] = (), groups: Tensor | None = None, tells_kl: bool = False
+    ) -> Updater:
         """How updates are made: on single decisions if policy and method allow it, else on rows in slices.
 
         An update holds whole units of what the method must see at once, so a ratio of sequences is not cut into decisions, and
@@ -258,12 +263,14 @@ class PolicyGradient:
         if self.policy.independent_decisions and alone and not beside:
             policy = cast(DecisionPolicy, self.policy)
             return DecisionUpdater(method, policy, self.views, self.optimizer_step, self.settings)
-        return RowUpdater(method, self.views, self.optimizer_step, self.settings, beside, groups)
+        return RowUpdater(method, self.views, self.optimizer_step, self.settings, beside, groups, tells_kl=tells_kl)
 
-    def _learn(self, method: Method, rows: Trajectories, step: int, trace: TokenTrace | None, groups: Tensor) -> Metrics:
+    def _learn(
+        self, method: Method, rows: Trajectories, step: int, trace: TokenTrace | None, groups: Tensor, tells_kl: bool
+    ) -> Metrics:
         """All updates of a step."""
         lr = self.optimizer_step.set_learning_rate()
-        updater = self.updater(method, self._beside(method, rows), groups)
+        updater = self.updater(method, self._beside(method, rows), groups, tells_kl)
         metrics = self._learn_terms(method, rows, "before")
         sums, updates = self._passes(method, updater, trace.rows if trace else rows, step, trace)
         metrics |= self._learn_terms(method, rows, "after")

@@ -57,9 +57,10 @@ class PolicyViews:
         chosen = torch.arange(rows.rows) if chosen is None else chosen
         with torch.no_grad():
             for index in pack(rows, chosen, cost, policy.token_budget(), "sequence", policy.pads):
-                for name, column in self.evaluate(method, policy, rows.take_rows(index), needs).columns().items():
+                own: Tensor | slice = slice(None) if len(index) == rows.rows else index.to(rows.sampled.device)
+                for name, column in self.evaluate(method, policy, rows.take_rows(own), needs).columns().items():
                     place = found.setdefault(name, torch.zeros(rows.sampled.shape, dtype=column.dtype, device=column.device))
-                    place[index] = column
+                    place[own] = column
         return View.of(found)
 
     def before_step(self, method: Method, rows: Trajectories, moves: bool) -> Trajectories:
@@ -135,5 +136,17 @@ class PolicyViews:
         now = watched.behavior.logp
         if watched.rows and not bool(watched.fresh().any()):
             now = self.columns(method.derive(policy=None), self.policy, watched, frozenset()).logp
-        kl = kl_estimate(now, start.logp, "k3") * watched.sampled
-        return {"kl_start": float(kl.sum() / watched.sampled.sum().clamp_min(1))}
+        total, count = divergence(now, start.logp, watched)
+        return {"kl_start": float(total / count.clamp_min(1))}
+
+    @staticmethod
+    def update_tells_kl(method: Method, rows: Trajectories) -> bool:
+        """Whether a step's only update computes all that the KL to the start is made of: nobody sampled the rows, what the start
+        says of them is known, and the update asks what the policy says. A controller may ask where no update is made."""
+        known = START in rows.reference and method.view is None and not method.controller
+        return known and not bool(rows.fresh().any())
+
+
+def divergence(now: Tensor, start: Tensor, rows: Trajectories) -> tuple[Tensor, Tensor]:
+    """The KL of the policy to the start on the decisions of some rows, summed up, and their number."""
+    return (kl_estimate(now, start, "k3") * rows.sampled).sum(), rows.sampled.sum()

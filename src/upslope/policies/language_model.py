@@ -28,6 +28,7 @@ from upslope.policies.forward.plain import extent_of, padded_columns
 from upslope.policies.forward.probes import logits_of_head, probed
 from upslope.policies.heads import make_head
 from upslope.policies.model_files import ModelFiles, read_model
+from upslope.policies.slice_budget import token_budget
 from upslope.policies.text_inputs import TextInputs
 from upslope.policies.tokenization import PromptFormat, PromptLimit, decoded, fitting, stop_ids
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
@@ -35,8 +36,6 @@ from upslope.runtime.seeding import mix
 from upslope.types import Head, ModelView, Probe, Trajectories, View
 
 VALUE_FILE, ADAPTER_FILE = "value.safetensors", "adapters.safetensors"
-GPU_SHARE = 20
-"""A slice may take this part of a GPU's memory."""
 NOISE = ("dropout", "pdrop", "layerdrop", "jitter")
 
 
@@ -56,7 +55,7 @@ class LanguageModel:
     independent_decisions = False
     """Attention ties the decisions of a row together."""
     slice_bytes: int = 4 * 2**30
-    """Memory one slice may take with its gradient. More makes slices larger and fewer; the result is the same to rounding."""
+    """Memory of a slice on a CPU, with its gradient. More makes slices larger and fewer; the result is the same to rounding."""
 
     def __init__(self, model: Any, tokenizer: Any, name: str):
         self.name = name
@@ -239,18 +238,8 @@ class LanguageModel:
         return prompt / which.bincount()[which] + response
 
     def token_budget(self) -> int:
-        """How many tokens one slice may hold so that its gradient fits `slice_bytes`."""
-        config = self.model.config.get_text_config()
-        width, inner = config.hidden_size, getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-        if self.body is not None:
-            # Kept for the backward pass: the stream twice, heads, and gate and up of the inner layer; logits are not.
-            bytes_kept = config.num_hidden_layers * (self.compute_dtype.itemsize * (4 * width + 2 * inner) + 8 * width)
-            bytes_kept = bytes_kept // 4 if self.recompute else bytes_kept
-        else:  # about three copies of the logits (they, their softmax, its gradient) and sixteen activations per feature
-            bytes_kept = 4 * (3 * config.vocab_size + 16 * config.num_hidden_layers * width)
-        if self.device.type == "cuda":  # a GPU idles on small slices
-            return max(512, torch.cuda.get_device_properties(self.device).total_memory // GPU_SHARE // bytes_kept)
-        return max(512, min(16384, self.slice_bytes // bytes_kept))
+        """How many tokens one slice may hold so that its gradient fits into memory."""
+        return token_budget(self)
 
     # -- parameters ----------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -136,9 +137,16 @@ def _from_character(prompt: Prompt, start: int) -> Prompt:
 
 
 def encoded(tokenizer: Any, prompts: Sequence[Prompt], form: PromptFormat = PLAIN) -> list[list[int]]:
-    """The ids of each prompt; one of a chat model becomes a user's message."""
-    texts, special = _texts(tokenizer, prompts, form)
-    return tokenizer(texts, add_special_tokens=special).input_ids if texts else []
+    """The ids of each prompt; one of a chat model becomes a user's message. Neighbours that are the same are looked at once."""
+    new = [not number or prompt != prompts[number - 1] for number, prompt in enumerate(prompts)]
+    texts, special = _texts(tokenizer, list(itertools.compress(prompts, new)), form)
+    distinct = tokenizer(texts, add_special_tokens=special).input_ids if texts else []
+    return [distinct[number - 1] for number in itertools.accumulate(new)]
+
+
+def encoded_answers(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """The ids of texts as somebody answers them: nothing is put around them. All in one call, which shares them among the cores."""
+    return tokenizer(list(texts), add_special_tokens=False).input_ids if texts else []
 
 
 def encoded_lengths(tokenizer: Any, prompts: Sequence[Prompt], form: PromptFormat = PLAIN) -> list[int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +27,8 @@ AT_ONCE = 512
 SILENT_SECONDS = 2.0
 MARGIN = 64
 """Tokens that a chat template may put around a prompt, about: a text so near to the limit is measured."""
+LONGEST = 4096
+"""So many of the prompts with most characters are measured in any case: the memory of a step is foreseen from the longest."""
 
 Progress = Callable[[int, int], None]
 
@@ -37,7 +41,8 @@ class Fitted:
     limit: PromptLimit | None
     """None: the model takes texts of any length."""
     lengths: list[int] = field(default_factory=list)
-    """Tokens of each distinct prompt that may be asked, cut ones as they are cut; empty where they are made on the spot."""
+    """Tokens of distinct prompts that may be asked, cut ones as they are cut, the longest among them (`LONGEST`); empty where they
+    are made on the spot."""
 
 
 def positions(config: Any) -> int | None:
@@ -78,7 +83,7 @@ def fit_prompts(
         own = sum(row.problem.messages[0]["role"] == "system" for _, row in task.rows if row.problem.messages)
         if form.system and own:
             task = task.remarking(f"--system is left out of {own} rows that begin with a system message of their own.")
-        measured = measured_prompts(task, tokenizer, form, progress)
+        measured = measured_prompts(task, tokenizer, limit, form, progress)
         return _fit_file(task, measured, limit, f"--max-tokens {max_tokens} leaves of the {room} positions of {name!r}")
     if limit is not None and long == "skip":
 
@@ -89,10 +94,32 @@ def fit_prompts(
     return Fitted(task, limit)
 
 
-def measured_prompts(task: DataTask, tokenizer: object, form: PromptFormat, progress: Progress | None) -> dict[str, int]:
-    """Tokens of each prompt that may be asked, by its text."""
+def measured_prompts(
+    task: DataTask, tokenizer: object, limit: PromptLimit | None, form: PromptFormat, progress: Progress | None
+) -> dict[str, int]:
+    """Tokens of prompts that may be asked, by their text: of all that might be longer than the limit, and of the longest."""
     asked = {problem.prompt: problem.model_input for problems in task.division.problems.values() for problem in problems}
-    return dict(zip(asked, prompt_lengths(tokenizer, list(asked.values()), form, progress), strict=True))
+    chosen = _worth_measuring(asked, tokenizer, limit, form)
+    return dict(zip(chosen, prompt_lengths(tokenizer, [asked[text] for text in chosen], form, progress), strict=True))
+
+
+def _worth_measuring(asked: Mapping[str, Prompt], tokenizer: object, limit: PromptLimit | None, form: PromptFormat) -> list[str]:
+    """The prompts that might be longer than the limit, and the `LONGEST`, in their order.
+
+    Every token of a plain ASCII text stands for a character of it or more, and normalising leaves such a text as it is: one with
+    fewer characters than the limit fits, with what stands around a prompt. Should a tokenizer make more of it after all, it is
+    still refused or cut where it is encoded (`tokenization.fitting`).
+    """
+    if len(asked) <= LONGEST:
+        return list(asked)
+    around = encoded_lengths(tokenizer, ["x"], form)[0]
+    most = math.inf if limit is None else limit.tokens - around - MARGIN
+    longest = set(heapq.nlargest(LONGEST, asked, key=len))
+    return [
+        text
+        for text, prompt in asked.items()
+        if text in longest or len(text) > most or not isinstance(prompt, str) or not text.isascii()
+    ]
 
 
 def _fit_file(task: DataTask, lengths: dict[str, int], limit: PromptLimit | None, room: str) -> Fitted:
@@ -176,8 +203,7 @@ def check_written(task: TextTask, tokenizer: Any, config: object, *, name: str, 
         problem = row.problem
         pair, wanted = problem.pair, problem.wanted
         texts = (*pair[0], *pair[1]) if pair else (wanted[0],) if wanted else (problem.solution,)
-        longest = max(texts, key=len)
-        if len(problem.prompt.encode()) + len(longest.encode()) + MARGIN <= room:
+        if _most_bytes(problem.prompt) + max(map(_most_bytes, texts)) + MARGIN <= room:
             continue
         asked = prompt_lengths(tokenizer, [problem.model_input], form)[0]
         length = asked + 1 + max(len(tokenizer(text, add_special_tokens=False).input_ids) for text in texts)
@@ -186,3 +212,8 @@ def check_written(task: TextTask, tokenizer: Any, config: object, *, name: str, 
                 f"{path}, {row.place}: the prompt with its longest answer has {length} tokens, and {name!r} has {room} positions. "
                 "Shorten or leave out such lines, or take a model with more."
             )
+
+
+def _most_bytes(text: str) -> int:
+    """At least as many as the text has in UTF-8, without encoding it."""
+    return len(text) if text.isascii() else 4 * len(text)

@@ -128,7 +128,11 @@ def has(task: TextTask, problem: Problem, word: str) -> bool:
 def given_by(task: TextTask, problems: Iterable[Problem]) -> frozenset[str]:
     """What all of these problems of a task have; what none of them really has is not given."""
     problems = list(problems)
-    found = {word for word in _HAS if problems and all(has(task, problem, word) for problem in problems)}
+    found: set[str] = set()
+    for word in _HAS if problems else ():
+        # Two answers of which one is better are two with a label: they need not be looked at again.
+        if (word == "labels" and "pairs" in found) or all(has(task, problem, word) for problem in problems):
+            found.add(word)
     if not any(task.hints(problem) for problem in problems):
         found.discard("hints")
     return frozenset(found)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from upslope.errors import TaskError, did_you_mean
 from upslope.plain_data import JsonDict, Message
@@ -56,10 +57,9 @@ def _problem_row(where: str, row: TableRow, columns: Columns) -> ProblemRow:
     messages = _with_system(where, row, columns, messages, given)
     prompt = readable(messages) if messages else given
     _check_characters(where, {columns.prompt: prompt, columns.answer: answer})
-    used = {role for role in ("prompt", "answer", "split") if getattr(columns, role) == role}
-    info = {name: value for name, value in row.values.items() if name not in used} | _further(where, row, columns)
-    unread = frozenset(role for role in FURTHER if not getattr(columns, role))
-    problem = Problem(prompt, answer, info, messages, unread)
+    roles = _roles(columns)
+    info = {name: value for name, value in row.values.items() if name not in roles.used} | _further(where, row, roles)
+    problem = Problem(prompt, answer, info, messages, roles.unread)
     if (revision := problem.revision) is not None and (wrong := problem_with_revision(revision, prompt)):
         raise TaskError(f"{where} {wrong}. {_begins(row)}")
     return ProblemRow(problem, _split(where, row, columns), row.place)
@@ -103,12 +103,37 @@ def _checked_answer(where: str, answer: Any, columns: Columns, row: TableRow) ->
     return str(answer)
 
 
-def _further(where: str, row: TableRow, columns: Columns) -> JsonDict:
+class _Roles(NamedTuple):
+    """What columns say of the roles of their rows."""
+
+    used: frozenset[str]
+    """Columns that are not among a problem's infos."""
+    unread: frozenset[str]
+    """Roles that no column has."""
+    further: tuple[tuple[str, str], ...]
+    """Roles beyond prompt and answer with their columns, preferences only where those have other names."""
+    preferences: tuple[tuple[str, str], ...]
+
+
+@functools.cache
+def _roles(columns: Columns) -> _Roles:
+    """Found out once for all rows of a table."""
+    named = [(role, getattr(columns, role)) for role in FURTHER]
+    return _Roles(
+        frozenset(role for role in ("prompt", "answer", "split") if getattr(columns, role) == role),
+        frozenset(role for role, name in named if not name),
+        tuple((role, name) for role, name in named if name and (role not in PREFERENCES or name != role)),
+        tuple((role, name) for role, name in named if name and role in PREFERENCES),
+    )
+
+
+def _further(where: str, row: TableRow, roles: _Roles) -> JsonDict:
     """What the row says of its problem beyond prompt and answer, by role, where a column of another name says it."""
     found: JsonDict = {}
-    for role in (each for each in FURTHER if each not in PREFERENCES or getattr(columns, each) != each):
-        name = getattr(columns, role)
-        value = value_at(row.values, name) if name else ABSENT
+    for role, name in roles.further:
+        if name not in row.values and "." not in name:  # most rows have few of them, and a file may have many rows
+            continue
+        value = value_at(row.values, name)
         if value is ABSENT:
             continue
         if wrong := problem_with(role, value):
@@ -116,7 +141,7 @@ def _further(where: str, row: TableRow, columns: Columns) -> JsonDict:
             raise TaskError(f'{where}: "{name}" {wrong}. Mend it, or {cure}. {_begins(row)}')
         if name != role:
             found[role] = value
-    preferences = {role: value_at(row.values, getattr(columns, role)) for role in PREFERENCES if getattr(columns, role)}
+    preferences = {role: value_at(row.values, name) for role, name in roles.preferences}
     preferences = {role: value for role, value in preferences.items() if value is not ABSENT and value is not None}
     if preferences.keys() != {"label"} and (wrong := problem_with_pair(preferences)):
         raise TaskError(f"{where} {wrong}. {_begins(row)}")
@@ -141,6 +166,8 @@ def _split(where: str, row: TableRow, columns: Columns) -> Split | None:
 
 def _check_characters(where: str, texts: Mapping[str, str]) -> None:
     for name, text in texts.items():
+        if text.isascii():
+            continue
         try:
             text.encode()
         except UnicodeEncodeError as error:

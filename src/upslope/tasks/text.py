@@ -103,8 +103,8 @@ class Problem:
     @property
     def revision(self) -> Revision | None:
         """An answer that was revised, piece by piece, where it has such."""
-        pieces, truth = self._said("revisions"), self._said("solution") or self.answer
-        return Revision(truth, pieces, self.info.get("evidence") or "") if pieces else None
+        pieces = self._said("revisions")
+        return Revision(self._said("solution") or self.answer, pieces, self.info.get("evidence") or "") if pieces else None
 
     @property
     def wanted(self) -> tuple[str, bool] | None:
@@ -114,7 +114,8 @@ class Problem:
 
     def _said(self, key: str) -> Any:
         """What `info` says under a key, if that is of the right kind."""
-        return None if key in self.unread else READERS[key][0](self.info.get(key))
+        value = self.info.get(key)
+        return None if value is None or key in self.unread else READERS[key][0](value)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -359,3 +360,40 @@ def test_three_updates_are_those_of_trls_own_trainer(tmp_path, monkeypatch):
             sys.modules.pop(name, None)
     assert ours[0] == pytest.approx(0.6931472, abs=1e-6) and abs(ours[2] - ours[0]) > 1e-4
     assert ours == pytest.approx(theirs, abs=1e-6)
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+def test_the_kl_to_the_start_of_given_pairs_takes_no_pass_of_its_own_where_one_update_tells_it(tmp_path, updates, monkeypatch):
+    lines = [{"prompt": f"p{n}", "chosen": f"yes {n}", "rejected": f"no{n}"} for n in range(12)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = learner("dpo", dataclasses.replace(SIZES, updates_per_step=updates), task=str(tmp_path / "pairs.jsonl"))
+    told, asked = [], []
+    evaluate = type(made.policy).evaluate
+
+    def counted(self, rows, *arguments, **named):
+        asked[-1] += self is made.policy
+        return evaluate(self, rows, *arguments, **named)
+
+    monkeypatch.setattr(type(made.policy), "evaluate", counted)
+    for step in range(1, 4):
+        asked.append(0)
+        told.append(made.step(step)["kl_start"])
+    before = 0 if updates == 1 else 2  # the proximal policy, and the KL
+    assert asked == [updates + before] * 3
+    assert told[0] == 0 and 0 < told[1] < told[2]
+    made.policy.load_weights(made.references.start.weights())
+    asked.append(0)
+    assert made.step(4)["kl_start"] == 0
+
+
+def test_the_kl_of_the_update_is_that_of_a_pass(tmp_path):
+    lines = [{"prompt": f"p{n}", "chosen": f"yes {n}", "rejected": f"no{n}"} for n in range(12)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = learner("dpo", SIZES, task=str(tmp_path / "pairs.jsonl"))
+    made.step(1)
+    rows = made.rollout.collect(2)
+    start, now = (
+        made.views.columns(made.method, policy, rows, frozenset()).logp for policy in (made.references.start, made.policy)
+    )
+    expected = ((start - now).exp() - 1 - (start - now)) * rows.sampled
+    assert made.step(2)["kl_start"] == pytest.approx(float(expected.sum() / rows.sampled.sum()), rel=1e-4)

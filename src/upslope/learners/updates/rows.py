@@ -14,7 +14,8 @@ from torch.autograd.graph import increment_version
 from upslope.learners.metrics import MetricSums
 from upslope.learners.nonfinite import norm_of
 from upslope.learners.optimizer_step import OptimizerStep
-from upslope.learners.policy_views import PolicyViews, has_updates_before
+from upslope.learners.policy_views import PolicyViews, divergence, has_updates_before
+from upslope.learners.references import START
 from upslope.learners.token_trace import TokenTrace
 from upslope.learners.updates.column_grads import as_leaf, column_grads
 from upslope.learners.updates.slicing import deal_groups, pack, rows_of_groups, share_groups
@@ -72,12 +73,15 @@ class RowUpdater:
         beside: terms that learn in the same updates.
         groups: names of all groups that are dealt out, those among them of which no row is left; without any, those of the rows.
         scale: what the loss of the method itself is multiplied with.
+        tells_kl: measure the KL to the start in passing (`PolicyViews.update_tells_kl`).
     """
 
-    def __init__(self, method: Method, views: PolicyViews, optimizer: OptimizerStep, settings: Settings,
-                 beside: Sequence[BesideRows] = (), groups: Tensor | None = None, scale: float = 1.0):  # fmt: skip
+    def __init__(
+        self, method: Method, views: PolicyViews, optimizer: OptimizerStep, settings: Settings, beside: Sequence[BesideRows] = (),
+        groups: Tensor | None = None, scale: float = 1.0, tells_kl: bool = False,
+    ):  # fmt: skip
         self.method, self.views, self.optimizer, self.settings = method, views, optimizer, settings
-        self.own, self.beside, self.groups = RowLoss(method, scale=scale), beside, groups
+        self.own, self.beside, self.groups, self.tells_kl = RowLoss(method, scale=scale), beside, groups, tells_kl
 
     def shares(self, rows: Trajectories, order: torch.Generator) -> Sequence[Trajectories]:
         """The updates of a pass. The rows of terms that go with one stand in its ``aside``, under the term's name."""
@@ -129,8 +133,10 @@ class RowUpdater:
         loss, batch, policy = begun.loss, begun.batch, self.views.policy
         cut = pack(batch, begun.learning, policy.slice_tokens(batch), policy.token_budget(), loss.scope, policy.pads)
         for index in cut:
-            piece = batch if len(index) == batch.rows else batch.take_rows(index)
+            piece = batch if len(index) == batch.rows else batch.take_rows(index.to(batch.sampled.device))
             view = self.views.evaluate(loss.method, policy, piece, loss.needs)
+            if self.tells_kl and loss is self.own:
+                begun.sums.add("kl_start", *divergence(view.logp.detach(), piece.reference[START].logp, piece))
             grads = column_grads(loss.method, piece, view.map(as_leaf), begun.sums, trace, len(cut))
             columns = view.columns()
             torch.autograd.backward([columns[name] for name in grads], list(grads.values()))

@@ -138,7 +138,9 @@ class _Cut:
         self.asking = self.all[layout.prompt_blocks(block) :] if rows_only else self.all
         precision = "ieee" if packed.dtype == torch.float32 else "tf32"
         self.sizes = (self.shift, scale, heads, self.key_heads, width, power(max(16, width)), block, precision)
-        self.how = {"num_warps": 4 if block > 32 else 2, "num_stages": 2}
+        # A third block under way at once pays where three fit into a multiprocessor: back over the keys it saves a fifth (H200).
+        stages = 3 if block == 64 and packed.dtype.itemsize == 2 else 2
+        self.how = {"num_warps": 4 if block > 32 else 2, "num_stages": stages}
 
 
 def chosen(
