@@ -1,0 +1,266 @@
+"""One sandboxed interpreter: started, given one program, and gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import IO
+
+from upslope.runtime.sandbox.command import Means, sandbox_command, weak_command
+from upslope.runtime.sandbox.limits import MEGABYTE, SIGXCPU_STATUS, Finished, Limits, Reason, SandboxError
+from upslope.runtime.sandbox.memory import MemoryKeeper, descendants
+from upslope.runtime.sandbox.seccomp import filter_bytes
+
+CHUNK = 65_536
+START_SECONDS = 30.0
+"""An interpreter that has not said by then that it is there will not."""
+CURE = (
+    "In a container, start it with --privileged or --cap-add SYS_ADMIN --security-opt seccomp=unconfined; elsewhere allow user "
+    "namespaces (sysctl kernel.unprivileged_userns_clone=1; on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0)"
+)
+
+
+class Waiting:
+    """An interpreter in a sandbox that waits for its one program.
+
+    The thread that makes it must live as long as it does: the kernel ends it when that thread ends.
+    """
+
+    def __init__(self, limits: Limits, keeper: MemoryKeeper, means: Means | None):
+        """Starts it; without ``means`` it is held by limits only."""
+        self.limits, self.keeper = limits, keeper
+        self.scratch = tempfile.mkdtemp(prefix="upslope-weak-") if means is None else ""
+        try:
+            self.process = self._start_weak() if means is None else self._start(means)
+            self._await_ready()
+        except BaseException:
+            self.end()
+            raise
+
+    def _start_weak(self) -> subprocess.Popen[bytes]:
+        environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": self.scratch, "TMPDIR": self.scratch}
+        process = _popen(weak_command(self.limits), cwd=self.scratch, env=environment, start_new_session=True)
+        self.process, self.first = process, process.pid
+        self.first_handle = os.pidfd_open(process.pid)
+        self.keeper.hold(process.pid)
+        return process
+
+    def _start(self, means: Means) -> subprocess.Popen[bytes]:
+        information, told = os.pipe()
+        begin, go = os.pipe()
+        rules = _pipe_with(filter_bytes()) if means.seccomp else None
+        inside = [each for each in (told, begin, rules) if each is not None]
+        try:
+            process = _popen(sandbox_command(self.limits, means, rules, told, begin), pass_fds=inside)
+            self.process = process
+        finally:
+            for each in inside:
+                os.close(each)
+        with os.fdopen(information, "rb") as reader, os.fdopen(go, "wb") as writer:
+            self.first = _first_process(reader)
+            if not self.first:
+                raise self._failed()
+            self.first_handle = os.pidfd_open(self.first)
+            self.keeper.hold(self.first)
+            writer.write(b"+")
+        return process
+
+    def _await_ready(self) -> None:
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self.process.stdout, selectors.EVENT_READ)
+            ready = waiting.select(START_SECONDS)
+        if not ready or os.read(self.process.stdout.fileno(), 1) != b"+":
+            raise self._failed()
+
+    def _failed(self) -> SandboxError:
+        """The error for one that did not start, in the words of the tool that gave up."""
+        self._kill()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(START_SECONDS)
+        said = self.process.stderr.read(2_000).decode(errors="replace").strip() if self.process.stderr else ""
+        return SandboxError(f"the sandbox does not start here: {said or 'no reason was given'}. {CURE}.")
+
+    def run(self, program: str, stdin: str = "") -> Finished:
+        """Hands it the program and waits for its end, or ends it where it meets a limit."""
+        source = program.encode(errors="surrogatepass")
+        given = b"%d\n%s%s" % (len(source), source, stdin.encode(errors="surrogatepass"))
+        began = time.perf_counter()
+        conversation = _Conversation(self.process, given, self.limits.output * MEGABYTE)
+        try:
+            reason = self._watch(conversation, began + self.limits.seconds)
+            if reason != "ended":
+                self._kill()
+            status = self.process.wait()
+            conversation.drain()
+            if reason == "ended":
+                reason = self._why(conversation, status)
+            if reason in ("seconds", "memory", "output"):  # bubblewrap says 0 of a sandbox that was killed from outside
+                status = -signal.SIGKILL
+        finally:
+            self.end()
+        texts = (bytes(each).decode(errors="replace") for each in conversation.outputs)
+        shown = 128 - status if status < 0 else status
+        return Finished(*texts, status=shown, reason=reason, seconds=time.perf_counter() - began)
+
+    def _watch(self, conversation: _Conversation, deadline: float) -> Reason:
+        """Waits until the program is over or meets a limit."""
+        with conversation.opened(self.first_handle):
+            while True:
+                left = deadline - time.perf_counter()
+                if left <= 0:
+                    return "seconds"
+                over = conversation.move(min(left, self.keeper.every))
+                if conversation.too_much:
+                    return "output"
+                if over:
+                    return "ended"
+                if self.keeper.exceeded(self.first):
+                    return "memory"
+
+    def _why(self, conversation: _Conversation, status: int) -> Reason:
+        if conversation.too_much:
+            return "output"
+        if self.keeper.exceeded(self.first):
+            return "memory"
+        return "cpu" if status in (SIGXCPU_STATUS, -signal.SIGXCPU) else "ended"
+
+    def _kill(self) -> None:
+        """Ends every process. The first one of a process namespace takes all others of it along."""
+        handle = getattr(self, "first_handle", None)
+        if handle is not None:
+            if self.scratch:  # no namespace: whoever left the family of its own accord is not found
+                for each in reversed(descendants(self.first)):
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(each, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        elif getattr(self, "process", None) is not None:
+            self.process.kill()
+
+    def end(self) -> None:
+        """Ends it if it lives, and gives back what it held."""
+        self._kill()
+        process = getattr(self, "process", None)
+        if process is not None:
+            process.wait()
+            if self.scratch:  # the session that the first process led, which outlives it
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            for stream in (process.stdin, process.stdout, process.stderr):
+                with suppress(OSError):
+                    stream.close()
+        if (handle := getattr(self, "first_handle", None)) is not None:
+            os.close(handle)
+            self.first_handle = None  # type: ignore[assignment]
+        if self.scratch:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+class _Conversation:
+    """What goes to a program and comes from it, without ever waiting for one of the three."""
+
+    def __init__(self, process: subprocess.Popen[bytes], given: bytes, allowed: int):
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        self.stdin, self.streams = process.stdin, (process.stdout, process.stderr)
+        self.given, self.allowed = memoryview(given), allowed
+        self.outputs = (bytearray(), bytearray())
+        self.selector = selectors.DefaultSelector()
+        for stream in (self.stdin, *self.streams):
+            os.set_blocking(stream.fileno(), False)
+
+    @property
+    def too_much(self) -> bool:
+        return sum(map(len, self.outputs)) > self.allowed
+
+    def opened(self, first_handle: int) -> selectors.BaseSelector:
+        self.selector.register(first_handle, selectors.EVENT_READ, None)
+        self.selector.register(self.stdin, selectors.EVENT_WRITE, self._write)
+        for stream, output in zip(self.streams, self.outputs, strict=True):
+            self.selector.register(stream, selectors.EVENT_READ, self._reader(stream, output))
+        return self.selector
+
+    def move(self, seconds: float) -> bool:
+        """Moves what can be moved; whether the program is over."""
+        over = False
+        for key, _ in self.selector.select(seconds):
+            if key.data is None:
+                over = True
+            else:
+                key.data()
+        return over
+
+    def _write(self) -> None:
+        try:
+            self.given = self.given[os.write(self.stdin.fileno(), self.given[:CHUNK]) :]
+        except BlockingIOError:
+            return
+        except OSError:  # it reads no more
+            self.given = self.given[:0]
+        if not self.given:
+            self.selector.unregister(self.stdin)
+            with suppress(OSError):
+                self.stdin.close()
+
+    def _reader(self, stream: IO[bytes], output: bytearray) -> Callable[[], None]:
+        def read() -> None:
+            if not self._read(stream, output):
+                self.selector.unregister(stream)
+
+        return read
+
+    def _read(self, stream: IO[bytes], output: bytearray) -> bool:
+        """Takes a piece of the output; whether there may be more."""
+        try:
+            piece = os.read(stream.fileno(), CHUNK)
+        except BlockingIOError:
+            return True
+        output += piece
+        return bool(piece)
+
+    def drain(self) -> None:
+        """Takes what a program that is over has left in the pipes."""
+        for stream, output in zip(self.streams, self.outputs, strict=True):
+            before = -1
+            while not self.too_much and len(output) != before:
+                before = len(output)
+                self._read(stream, output)
+        excess = sum(map(len, self.outputs)) - self.allowed
+        for output in reversed(self.outputs):
+            del output[max(0, len(output) - max(0, excess)) :]
+            excess = sum(map(len, self.outputs)) - self.allowed
+
+
+def _popen(command: Sequence[str], **options: object) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    try:
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, **options)  # type: ignore[call-overload,no-any-return]
+    except OSError as problem:
+        raise SandboxError(f"the sandbox does not start here: {command[0]}: {problem.strerror or problem}.") from None
+
+
+def _pipe_with(content: bytes) -> int:
+    """A pipe to read what fits into it."""
+    reader, writer = os.pipe()
+    os.write(writer, content)
+    os.close(writer)
+    return reader
+
+
+def _first_process(reader: IO[bytes]) -> int:
+    """The number of the first process in the sandbox, as bubblewrap tells it; 0 if it gave up."""
+    told = b""
+    while not told.rstrip().endswith(b"}"):  # all of it: bubblewrap dies of a reader that has left
+        piece = os.read(reader.fileno(), CHUNK)
+        if not piece:
+            return 0
+        told += piece
+    return int(json.loads(told)["child-pid"])
