@@ -28,7 +28,7 @@ class Means:
     """What a sandbox is made of. All of it is there unless a test takes one away to see that its absence is noticed.
 
     Fields:
-        user: the user number a program runs as; nothing where this process cannot become anybody else, and a user namespace must do.
+        user: the user number a program runs as; nothing where this process can become nobody else: a user namespace must do then.
     """
 
     user: int | None = None
@@ -49,7 +49,9 @@ def missing_tools(weak: bool = False) -> list[str]:
 def check_tools(weak: bool = False) -> None:
     """Refuses a machine that lacks a tool, with the package that has it."""
     if sys.platform != "linux":
-        raise SandboxError(f"programs are run in a sandbox of Linux's, and this is {sys.platform}. Use a Linux machine or container.")
+        raise SandboxError(
+            f"programs are run in a sandbox of Linux's, and this is {sys.platform}. Use a Linux machine or container."
+        )
     if packages := missing_tools(weak):
         raise SandboxError(
             "programs that a model wrote are run in a sandbox, which needs what is not installed here. Install with:\n"

@@ -13,6 +13,8 @@ MEGABYTE = 2**20
 Reason = Literal["ended", "seconds", "cpu", "memory", "output"]
 """Why a program is over: it ended by itself, whatever its status, or one of the limits ended it."""
 SIGXCPU_STATUS = 128 + 24
+WEAK = "weak sandbox: programs that a model wrote are held by limits only; they can read and send whatever this user can."
+"""What every record of a run says, and everybody who runs a program so."""
 
 
 class SandboxError(UserError):

@@ -35,7 +35,7 @@ class MemoryKeeper(ABC):
     def exceeded(self, process: int) -> bool:
         """Whether the program that it holds has used more than it may."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # a watcher has nothing to give back
         """Leaves nothing behind."""
 
 

@@ -107,9 +107,8 @@ class Waiting:
                 status = -signal.SIGKILL
         finally:
             self.end()
-        texts = (bytes(each).decode(errors="replace") for each in conversation.outputs)
-        shown = 128 - status if status < 0 else status
-        return Finished(*texts, status=shown, reason=reason, seconds=time.perf_counter() - began)
+        stdout, stderr = (bytes(each).decode(errors="replace") for each in conversation.outputs)
+        return Finished(stdout, stderr, 128 - status if status < 0 else status, reason, time.perf_counter() - began)
 
     def _watch(self, conversation: _Conversation, deadline: float) -> Reason:
         """Waits until the program is over or meets a limit."""
