@@ -104,15 +104,14 @@ def sandbox_command(limits: Limits, means: Means, seccomp: int | None, informati
     words = ["bwrap", *(f"--unshare-{space}" for space in spaces), "--die-with-parent", "--new-session", "--hostname", "sandbox"]
     words += ["--uid", str(SOMEBODY), "--gid", str(SOMEBODY)] if means.user is None else []
     words += ["--clearenv", *_environment()]
-    words += _binds() if means.files else ["--bind", "/", "/"]
+    words += _binds() if means.files else [*_binds(), "--ro-bind", "/etc", "/etc"]
     words += _folders(limits, means)
     words += ["--info-fd", str(information), "--block-fd", str(begin)]
     words += ["--seccomp", str(seccomp)] if seccomp is not None else []
     words += ["setpriv", "--no-new-privs", "--bounding-set", "-all", "--inh-caps", "-all"]
     if means.user is not None:
         words += ["--reuid", str(means.user), "--regid", str(means.user), "--clear-groups"]
-    inside = python_inside() if means.files else sys.executable
-    return words + (python_command(limits, inside) if means.limits else interpreter(inside))
+    return words + (python_command(limits, python_inside()) if means.limits else interpreter(python_inside()))
 
 
 def _environment() -> list[str]:
@@ -172,5 +171,4 @@ def _folders(limits: Limits, means: Means) -> list[str]:
     size = ["--size", str(limits.scratch * MEGABYTE)] if means.sized else []
     for path in ("/tmp", "/dev/shm"):
         words += ["--perms", "1777", *size, "--tmpfs", path]
-    words += ["--remount-ro", "/dev", "--remount-ro", "/"] if means.files else []
-    return [*words, "--chdir", "/tmp"]
+    return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
