@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,6 +97,14 @@ class Traces:
         )
 
 
+def before_all(users: frozenset[int], seconds: float = 20.0) -> Traces:
+    """As it is once the sandboxes of a process that was killed a moment ago are gone as well."""
+    end = time.monotonic() + seconds
+    while (found := Traces.now(users)).processes and time.monotonic() < end:
+        time.sleep(0.02)
+    return found
+
+
 def _processes(users: frozenset[int]) -> list[str]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -121,7 +129,3 @@ def first_users(count: int) -> frozenset[int]:
     start, end = RANGES[0]
     free = (number for number in range(start, end) if not is_held(number))
     return frozenset(next(free) for _ in range(count))
-
-
-def have(tool: str) -> bool:
-    return shutil.which(tool) is not None

@@ -67,7 +67,7 @@ begin()
 
 
 @dataclass(frozen=True)
-class Tests:
+class Suite:
     """What a program must pass.
 
     Fields:
@@ -86,7 +86,7 @@ class Tests:
 class Attempt:
     """One program under its tests."""
 
-    def __init__(self, program: str, tests: Tests, sandbox: Sandbox):
+    def __init__(self, program: str, tests: Suite, sandbox: Sandbox):
         self.tests, self.word = tests, uuid.uuid4().hex
         given = {"program": program, "tests": tests.asserts, "word": self.word}
         self.asserting = sandbox.submit(_DRIVER, json.dumps(given) + "\n") if tests.asserts else None
@@ -148,8 +148,8 @@ class CodeTests:
         infos: Sequence[Mapping[str, Any]] | None = None,
     ) -> dict[str, list[float]]:
         programs = [program_of(response) for response in responses]
-        tests = [tests_of(info) for info in infos or [{}] * len(responses)]
-        attempts: dict[tuple[str, Tests], Attempt] = {}
+        tests = [suite_of(info) for info in infos or [{}] * len(responses)]
+        attempts: dict[tuple[str, Suite], Attempt] = {}
         for key in zip(programs, tests, strict=True):  # answers that are alike run once
             if key[0].strip() and key not in attempts:
                 attempts[key] = Attempt(*key, _sandbox(self.limits, self.sandbox == "weak"))
@@ -160,7 +160,7 @@ class CodeTests:
     def check_row(self, info: Mapping[str, Any]) -> str:
         """What is wrong with a row's tests, in words; nothing if they can be run."""
         try:
-            tests_of(info)
+            suite_of(info)
         except RewardError as problem:
             return str(problem)
         return ""
@@ -176,7 +176,7 @@ def program_of(response: str) -> str:
     return textwrap.dedent(fences[-1]) if fences else text
 
 
-def tests_of(info: Mapping[str, Any]) -> Tests:
+def suite_of(info: Mapping[str, Any]) -> Suite:
     """The tests of a row.
 
     Raises:
@@ -184,17 +184,17 @@ def tests_of(info: Mapping[str, Any]) -> Tests:
     """
     given = info.get(KEY)
     if isinstance(given, str) and given.strip():
-        return Tests(asserts=_statements(given))
+        return Suite(asserts=_statements(given))
     if not isinstance(given, (list, tuple)) or not given:
         raise RewardError(f'"{KEY}" must be {FORMS}, but is {shown(given)}.' if KEY in info else f'no "{KEY}": {FORMS}.')
     if all(isinstance(each, str) for each in given):
         for each in given:
             _parsed(each)
-        return Tests(asserts=tuple(("test", each) for each in given))
+        return Suite(asserts=tuple(("test", each) for each in given))
     for each in given:
         if not isinstance(each, Mapping) or {type(each.get(name)) for name in ("stdin", "stdout")} != {str}:
             raise RewardError(f'"{KEY}" has {shown(each)} in it; it must be {FORMS}.')
-    return Tests(pairs=tuple((each["stdin"], each["stdout"]) for each in given))
+    return Suite(pairs=tuple((each["stdin"], each["stdout"]) for each in given))
 
 
 def _statements(text: str) -> tuple[tuple[str, str], ...]:

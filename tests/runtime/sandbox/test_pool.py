@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hostile_programs import PROGRAMS, TOKEN, Traces, first_users, needs_sandbox
+from hostile_programs import PROGRAMS, TOKEN, Traces, before_all, first_users, needs_sandbox
 from places import ROOT
 
 from upslope.runtime.sandbox import Limits, Sandbox, SandboxError, pool
@@ -357,7 +357,7 @@ def _lives(process: str) -> bool:
 
 def test_hostile_programs_leave_nothing_behind():
     users = first_users(2)
-    before = Traces.now(users)
+    before = before_all(users)
     with Sandbox(Limits(seconds=0.8, cpu=1, memory=64, scratch=2, processes=16, files=32), slots=2) as sandbox:
         running = {name: sandbox.submit(text) for name, text in PROGRAMS.items()}
         reasons = {name: each.result().reason for name, each in running.items()}
