@@ -1,9 +1,9 @@
 """Sandboxed programs a second, from a warm pool and with a sandbox started for each: ``python bench/sandbox_programs.py``.
 
-A program computes for 10 ms and prints a number, which is checked. Ours are given to a pool of as many slots as there are cores; each
-slot's interpreter has started before its program comes, runs that one program under every limit, and is thrown away. Beside it is
-``bwrap python -I -S`` with every namespace and read-only binds but without limits, filter or another user, one after the other, as a
-script would call it. ``--at-a-time 2`` starts as many of those side by side as ours has slots: what is left then is what a start costs.
+A program computes for 10 ms and prints a number, which is checked. Ours go to a pool of two slots: each slot's interpreter has
+started before its program comes, runs that one program under every limit, and is thrown away. Beside it is ``bwrap python -I -S``
+with every namespace and read-only binds but no limits, filter or other user, one after the other, as a script would call it.
+``--at-a-time 2`` starts two of those side by side: what is left then is what a start costs.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def row_of(at_a_time: int) -> Row:
     beside = "one after the other" if at_a_time == 1 else f"{at_a_time} at a time"
     return Row(
         name="sandbox_programs" if at_a_time == 1 else f"sandbox_programs_{at_a_time}",
-        work="programs of 10 ms in the sandbox: a pool of 2 slots with every limit, beside bwrap python -I -S without limits, started "
-        f"for each, {beside}",
+        work="programs of 10 ms in the sandbox: a pool of 2 slots with every limit, beside bwrap python -I -S without limits, "
+        f"started for each, {beside}",
         unit="programs/s",
         ours=Side("upslope, warm pool", run_pool, (Setting("2 slots"),)),
         peer=Side(f"bwrap python -I -S, {beside}", run_cold, (Setting(beside),)),

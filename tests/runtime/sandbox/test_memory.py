@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -24,8 +25,9 @@ def test_the_first_version(tmp_path):
     group = MemoryGroup(tmp_path / "slot", LIMITS, 1)
     assert written(group.folder, "memory.limit_in_bytes") == str(68 << 20)
     (group.folder / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    group.join()
+    assert written(group.folder, "tasks") == str(threading.get_native_id())
     group.hold(4321)
-    assert written(group.folder, "cgroup.procs") == "4321"
     assert not group.exceeded(4321)  # what happened to programs before does not count
     (group.folder / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
     assert group.exceeded(4321)
@@ -36,8 +38,10 @@ def test_the_second_version(tmp_path):
     assert written(group.folder, "memory.max") == str(68 << 20)
     assert written(group.folder, "memory.swap.max") == "0" and written(group.folder, "memory.oom.group") == "1"
     (group.folder / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 1\noom_kill 0\noom_group_kill 0\n")
+    group.join()
+    assert not (group.folder / "tasks").exists()
     group.hold(1)
-    assert not group.exceeded(1)
+    assert written(group.folder, "cgroup.procs") == "1" and not group.exceeded(1)
     (group.folder / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 1\noom_kill 1\noom_group_kill 1\n")
     assert group.exceeded(1)
 

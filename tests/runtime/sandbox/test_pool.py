@@ -17,6 +17,7 @@ from hostile_programs import PROGRAMS, TOKEN, Traces, before_all, first_users, n
 from places import ROOT
 
 from upslope.runtime.sandbox import Limits, Sandbox, SandboxError, pool
+from upslope.runtime.sandbox.memory import PREFIX, own_groups
 
 pytestmark = needs_sandbox
 LIMITS = Limits(seconds=4.0, cpu=1, memory=96, scratch=4, processes=24, files=32)
@@ -318,6 +319,22 @@ def test_what_is_closed_runs_nothing():
     with pytest.raises(SandboxError, match="is closed"):
         sandbox.run("1")
     sandbox.close()
+
+
+def test_a_process_that_ends_with_programs_at_work_leaves_nothing():
+    text = """
+    import os
+    from upslope.runtime.sandbox import Limits, Sandbox
+    sandbox = Sandbox(Limits(seconds=60), slots=2, checked=False)
+    sandbox.run("1")
+    waiting = [sandbox.submit("import time; time.sleep(50)") for _ in range(4)]
+    print(os.getpid())
+    """
+    began = time.monotonic()
+    found = subprocess.run([sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=60)
+    assert found.stderr == "" and time.monotonic() - began < 30
+    left = [path for folder, _ in own_groups() for path in folder.glob(f"{PREFIX}{found.stdout.strip()}-*")]
+    assert left == []
 
 
 def test_one_that_cannot_start_says_why(monkeypatch):

@@ -14,7 +14,7 @@ from upslope.runtime.sandbox.limits import MEGABYTE, Limits, SandboxError
 
 PACKAGES = {"bwrap": "bubblewrap", "setpriv": "util-linux", "prlimit": "util-linux"}
 """Tools, and the packages of Debian and most others that bring them."""
-SYSTEM = ("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec")
+SYSTEM = ("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64")
 ALIASES = ("/bin", "/lib", "/lib32", "/lib64")
 """Of today's systems links into ``/usr``, of older ones folders."""
 SOMEBODY = 65_534
@@ -77,7 +77,7 @@ def python_command(limits: Limits, python: str) -> list[str]:
 
 def interpreter(python: str) -> list[str]:
     """The interpreter that waits for a program, without a user's or a system's settings and packages."""
-    return [python, "-I", "-S", "-X", "utf8", "-c", launcher_text()]
+    return [python, "-I", "-S", "-c", launcher_text()]
 
 
 @cache
@@ -120,23 +120,25 @@ def _environment() -> list[str]:
         "HOME": "/tmp",
         "TMPDIR": "/tmp",
         "LANG": "C.UTF-8",
-        "LD_LIBRARY_PATH": f"{PYTHON}/lib",
         # Each thread's own arena would count 64 megabytes against the address space.
         "MALLOC_ARENA_MAX": "1",
         "OMP_NUM_THREADS": "1",
     }
+    if sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        values["LD_LIBRARY_PATH"] = f"{PYTHON}/lib"
     return [word for name, value in values.items() for word in ("--setenv", name, value)]
 
 
 def _binds() -> list[str]:
     """What is there to read: libraries and tools of the system, and Python without the packages installed in it."""
-    words = [*_readable_folder("/usr")]
+    words = [*_readable_folder("/usr"), *_readable_folder("/etc")]
     words += [word for path in SYSTEM if Path(path).is_dir() for word in ("--ro-bind", path, path)]
     for path in ALIASES:
         if os.path.islink(path):
             words += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
             words += ["--ro-bind", path, path]
+    words += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]  # else every library is looked for in a dozen folders
     prefix = Path(sys.base_prefix).resolve()
     if prefix == Path("/usr"):
         return words

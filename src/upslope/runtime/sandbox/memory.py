@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,9 @@ class MemoryKeeper(ABC):
     """What it is, for people."""
     every: float
     """Seconds between two looks."""
+
+    def join(self) -> None:  # noqa: B027  # only a group of the first version can be joined
+        """Called once by the thread that will start the slot's programs."""
 
     @abstractmethod
     def hold(self, process: int) -> None:
@@ -60,8 +64,15 @@ class MemoryGroup(MemoryKeeper):
             raise
         self.killed_before = 0
 
+    def join(self) -> None:
+        """Moves the thread, in whose group the programs that it starts then are: to move each of them takes milliseconds. Only the
+        first version lets a thread be elsewhere than its process; its memory still counts where the process is."""
+        if self.version == 1:
+            (self.folder / "tasks").write_text(str(threading.get_native_id()))
+
     def hold(self, process: int) -> None:
-        (self.folder / "cgroup.procs").write_text(str(process))
+        if self.version == 2:
+            (self.folder / "cgroup.procs").write_text(str(process))
         self.killed_before = self._killed()
 
     def exceeded(self, process: int) -> bool:
@@ -73,6 +84,9 @@ class MemoryGroup(MemoryKeeper):
         return next((int(line.split()[1]) for line in counts.splitlines() if line.startswith("oom_kill ")), 0)
 
     def close(self) -> None:
+        with suppress(OSError):
+            if self.version == 1:
+                (self.folder.parent / "tasks").write_text(str(threading.get_native_id()))
         with suppress(OSError):
             self.folder.rmdir()
 
@@ -90,6 +104,8 @@ class MemoryWatcher(MemoryKeeper):
         pass
 
     def exceeded(self, process: int) -> bool:
+        if not Path(f"/proc/{process}").exists():  # it is over
+            return False
         family = descendants(process)
         # What a fork shares with its parent is counted in both; only where that would be too much is it told apart, which is slow.
         return sum(map(_resident, family)) > self.allowed and sum(map(_proportional, family)) > self.allowed
@@ -131,16 +147,17 @@ def own_groups(groups: Path = OWN_GROUPS, mounts: Path = MOUNTS) -> list[tuple[P
 
 def descendants(process: int) -> list[int]:
     """A process and all that came from it, as far as they live."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with suppress(OSError, IndexError, ValueError):
-                # Behind the name, which may hold anything and is in brackets: state, parent.
-                parent = int(Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[1])
-                children.setdefault(parent, []).append(int(name))
     found = [process]
     for each in found:
-        found += children.get(each, [])
+        found += _children(each)
+    return found
+
+
+def _children(process: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            found += map(int, Path(f"/proc/{process}/task/{thread}/children").read_text().split())
     return found
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import threading
-from collections.abc import Iterable
+import weakref
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import ClassVar
 
 from upslope.runtime.sandbox.command import Means, check_tools
 from upslope.runtime.sandbox.limits import Finished, Limits, SandboxError
 from upslope.runtime.sandbox.memory import memory_keeper
 from upslope.runtime.sandbox.process import Waiting
 from upslope.runtime.sandbox.users import HeldUser, user_range
+
+LEAVE_SECONDS = 2.0
+"""Given to each slot when the process ends."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,6 @@ class Sandbox:
 
     The first sandbox of a process tries whether every limit holds here (`upslope.runtime.sandbox.probes`), and refuses if not.
     """
-
-    _numbers: ClassVar[Iterable[int]] = iter(range(1 << 62))
 
     def __init__(
         self,
@@ -73,6 +75,9 @@ class Sandbox:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._waiting: dict[int, Waiting] = {}
+        _open.add(self)
         self._threads = [threading.Thread(target=self._serve, name=f"sandbox-{slot}", daemon=True) for slot in range(slots)]
         for thread in self._threads:
             thread.start()
@@ -104,6 +109,23 @@ class Sandbox:
         for thread in self._threads:
             thread.join()
 
+    def abandon(self) -> None:
+        """Ends everything at once; what was submitted and has not ended is cancelled or ends as if killed."""
+        if self._process != os.getpid():  # a fork has none of the threads, and the programs are not its own
+            return
+        with self._lock:
+            self._closing.set()
+            with suppress(queue.Empty):
+                while True:
+                    if (job := self._jobs.get_nowait()) is not None:
+                        job.result.cancel()
+            for _ in self._threads:
+                self._jobs.put(None)
+        for waiting in list(self._waiting.values()):
+            waiting.kill()
+        for thread in self._threads:
+            thread.join(LEAVE_SECONDS)
+
     def __enter__(self) -> Sandbox:
         return self
 
@@ -115,7 +137,7 @@ class Sandbox:
     def _serve(self) -> None:
         try:
             with _Slot(self) as slot:
-                while slot.serve(self._jobs):
+                while slot.serve(self._jobs, self._waiting):
                     pass
         except Exception as problem:
             self._refuse(problem)
@@ -133,13 +155,14 @@ class _Slot:
         self.sandbox = sandbox
         numbers = None if sandbox.weak else user_range()
         self.user = HeldUser(numbers) if numbers is not None else None
-        name = f"{threading.get_ident()}"
-        self.keeper = memory_keeper(sandbox.limits, name, sandbox.watch_memory or sandbox.weak)
+        self.keeper = memory_keeper(sandbox.limits, str(threading.get_native_id()), sandbox.watch_memory or sandbox.weak)
+        self.keeper.join()
         self.means = None if sandbox.weak else replace(sandbox.means, user=self.user.number if self.user else None)
 
-    def serve(self, jobs: queue.SimpleQueue[_Job | None]) -> bool:
+    def serve(self, jobs: queue.SimpleQueue[_Job | None], alive: dict[int, Waiting]) -> bool:
         """Starts an interpreter and runs one program in it; whether there may be another."""
         waiting = Waiting(self.sandbox.limits, self.keeper, self.means)
+        alive[threading.get_ident()] = waiting
         try:
             job = jobs.get()
             if job is None:
@@ -150,6 +173,7 @@ class _Slot:
                 job.result.set_exception(problem)
             return True
         finally:
+            del alive[threading.get_ident()]
             waiting.end()
 
     def __enter__(self) -> _Slot:
@@ -159,6 +183,16 @@ class _Slot:
         self.keeper.close()
         if self.user is not None:
             self.user.close()
+
+
+_open: weakref.WeakSet[Sandbox] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave() -> None:
+    """Control groups outlive a process that does not remove them."""
+    for sandbox in list(_open):
+        sandbox.abandon()
 
 
 def default_slots() -> int:

@@ -46,7 +46,12 @@ class Waiting:
             raise
 
     def _start_weak(self) -> subprocess.Popen[bytes]:
-        environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": self.scratch, "TMPDIR": self.scratch}
+        environment = {
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "HOME": self.scratch,
+            "TMPDIR": self.scratch,
+            "LANG": "C.UTF-8",
+        }
         process = _popen(weak_command(self.limits), cwd=self.scratch, env=environment, start_new_session=True)
         self.process, self.first = process, process.pid
         self.first_handle = os.pidfd_open(process.pid)
@@ -83,7 +88,7 @@ class Waiting:
 
     def _failed(self) -> SandboxError:
         """The error for one that did not start, in the words of the tool that gave up."""
-        self._kill()
+        self.kill()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(START_SECONDS)
         said = self.process.stderr.read(2_000).decode(errors="replace").strip() if self.process.stderr else ""
@@ -98,7 +103,7 @@ class Waiting:
         try:
             reason = self._watch(conversation, began + self.limits.seconds)
             if reason != "ended":
-                self._kill()
+                self.kill()
             status = self.process.wait()
             conversation.drain()
             if reason == "ended":
@@ -132,8 +137,8 @@ class Waiting:
             return "memory"
         return "cpu" if status in (SIGXCPU_STATUS, -signal.SIGXCPU) else "ended"
 
-    def _kill(self) -> None:
-        """Ends every process. The first one of a process namespace takes all others of it along."""
+    def kill(self) -> None:
+        """Ends every process, from any thread. The first one of a process namespace takes all others of it along."""
         handle = getattr(self, "first_handle", None)
         if handle is not None:
             if self.scratch:  # no namespace: whoever left the family of its own accord is not found
@@ -147,7 +152,7 @@ class Waiting:
 
     def end(self) -> None:
         """Ends it if it lives, and gives back what it held."""
-        self._kill()
+        self.kill()
         process = getattr(self, "process", None)
         if process is not None:
             process.wait()
