@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -19,6 +20,8 @@ ALIASES = ("/bin", "/lib", "/lib32", "/lib64")
 """Of today's systems links into ``/usr``, of older ones folders."""
 SOMEBODY = 65_534
 """Who a program is where there is one user only."""
+POWERS = ("NET_ADMIN", "SETGID", "SETPCAP", "SETUID", "SYS_ADMIN", "SYS_RESOURCE")
+"""What the zygote needs to make a program's surroundings and to give itself up."""
 PYTHON = "/py"
 """Where the interpreter's prefix is inside: at home it may be below a folder that a slot's user cannot read."""
 
@@ -59,12 +62,11 @@ def check_tools(weak: bool = False) -> None:
         )
 
 
-def python_command(limits: Limits, python: str) -> list[str]:
-    """The interpreter under the limits of each process. SIGXCPU comes a second before the end, so that it can be told apart."""
-    sizes = {
+def process_limits(limits: Limits) -> dict[str, tuple[int, int]]:
+    """The limits of each process, softly and firmly. SIGXCPU comes a second before the end, so that it can be told apart."""
+    firm = {
         "as": limits.memory * MEGABYTE,
         "core": 0,
-        "cpu": f"{limits.cpu}:{limits.cpu + 1}",
         "fsize": limits.scratch * MEGABYTE,
         "memlock": 65_536,
         "msgqueue": 0,
@@ -72,7 +74,13 @@ def python_command(limits: Limits, python: str) -> list[str]:
         "nproc": limits.processes,
         "sigpending": 64,
     }
-    return ["prlimit", *(f"--{name}={value}" for name, value in sizes.items()), *interpreter(python)]
+    return {"cpu": (limits.cpu, limits.cpu + 1), **{name: (value, value) for name, value in firm.items()}}
+
+
+def python_command(limits: Limits, python: str) -> list[str]:
+    """The interpreter under the limits of each process."""
+    set_to = [f"--{name}={soft}:{hard}" for name, (soft, hard) in process_limits(limits).items()]
+    return ["prlimit", *set_to, *interpreter(python)]
 
 
 def interpreter(python: str) -> list[str]:
@@ -80,10 +88,14 @@ def interpreter(python: str) -> list[str]:
     return [python, "-I", "-S", "-c", launcher_text()]
 
 
-@cache
 def launcher_text() -> str:
-    """`launcher.py`, which only the interpreter inside runs."""
-    return Path(__file__).with_name("launcher.py").read_text(encoding="utf-8")
+    """`launcher`, which only the interpreter inside runs."""
+    return _text_of("launcher.py")
+
+
+@cache
+def _text_of(file: str) -> str:
+    return Path(__file__).with_name(file).read_text(encoding="utf-8")
 
 
 def weak_command(limits: Limits) -> list[str]:
@@ -92,12 +104,41 @@ def weak_command(limits: Limits) -> list[str]:
 
 
 def sandbox_command(limits: Limits, means: Means, seccomp: int | None, information: int, begin: int) -> list[str]:
-    """All of it.
+    """A sandboxed interpreter that waits for its one program.
 
     Args:
         seccomp, information, begin: open files: of the filter, of where bubblewrap says which process it made, and of what it waits
             for before it runs anything.
     """
+    words = _bubblewrap(limits, means, information, begin)
+    words += ["--seccomp", str(seccomp)] if seccomp is not None else []
+    words += ["setpriv", "--no-new-privs", "--bounding-set", "-all", "--inh-caps", "-all"]
+    if means.user is not None:
+        words += ["--reuid", str(means.user), "--regid", str(means.user), "--clear-groups"]
+    return words + (python_command(limits, python_inside()) if means.limits else interpreter(python_inside()))
+
+
+def zygote_command(limits: Limits, means: Means, rules: bytes, information: int, begin: int, control: int) -> list[str]:
+    """A sandboxed interpreter, still root, that forks for each program (`zygote`).
+
+    Args:
+        rules: the filter of system calls. control: the open socket on which it is asked.
+    """
+    plan = {
+        "user": means.user,
+        "processes": means.processes,
+        "network": means.network,
+        "scratch": limits.scratch * MEGABYTE if means.sized else 0,
+        "limits": {f"RLIMIT_{name.upper()}": each for name, each in process_limits(limits).items()} if means.limits else {},
+        "filter": rules.hex() if means.seccomp else "",
+        "launcher": launcher_text(),
+    }
+    powers = [word for power in POWERS for word in ("--cap-add", f"CAP_{power}")]
+    words = [*_bubblewrap(limits, means, information, begin), "--cap-drop", "ALL", *powers]
+    return [*words, python_inside(), "-I", "-S", "-c", _text_of("zygote.py"), str(control), json.dumps(plan)]
+
+
+def _bubblewrap(limits: Limits, means: Means, information: int, begin: int) -> list[str]:
     spaces = ["ipc", "uts", "cgroup-try"]
     spaces += ["user"] if means.user is None else []
     spaces += (["pid"] if means.processes else []) + (["net"] if means.network else [])
@@ -106,12 +147,7 @@ def sandbox_command(limits: Limits, means: Means, seccomp: int | None, informati
     words += ["--clearenv", *_environment()]
     words += _binds() if means.files else [*_binds(), "--ro-bind", "/etc", "/etc"]
     words += _folders(limits, means)
-    words += ["--info-fd", str(information), "--block-fd", str(begin)]
-    words += ["--seccomp", str(seccomp)] if seccomp is not None else []
-    words += ["setpriv", "--no-new-privs", "--bounding-set", "-all", "--inh-caps", "-all"]
-    if means.user is not None:
-        words += ["--reuid", str(means.user), "--regid", str(means.user), "--clear-groups"]
-    return words + (python_command(limits, python_inside()) if means.limits else interpreter(python_inside()))
+    return [*words, "--info-fd", str(information), "--block-fd", str(begin)]
 
 
 def _environment() -> list[str]:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from upslope.runtime.sandbox.command import Means, check_tools
+from upslope.runtime.sandbox.forked import Zygote
 from upslope.runtime.sandbox.limits import Finished, Limits, SandboxError
 from upslope.runtime.sandbox.memory import memory_keeper
-from upslope.runtime.sandbox.process import Waiting
+from upslope.runtime.sandbox.process import Started, Waiting
 from upslope.runtime.sandbox.users import HeldUser, user_range
 
 LEAVE_SECONDS = 2.0
@@ -76,7 +77,7 @@ class Sandbox:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, Started] = {}
         _open.add(self)
         self._threads = [threading.Thread(target=self._serve, name=f"sandbox-{slot}", daemon=True) for slot in range(slots)]
         for thread in self._threads:
@@ -157,11 +158,12 @@ class _Slot:
         self.user = HeldUser(numbers) if numbers is not None else None
         self.keeper = memory_keeper(sandbox.limits, str(threading.get_native_id()), sandbox.watch_memory or sandbox.weak)
         self.keeper.join()
+        self.zygote: Zygote | None = None
         self.means = None if sandbox.weak else replace(sandbox.means, user=self.user.number if self.user else None)
 
-    def serve(self, jobs: queue.SimpleQueue[_Job | None], alive: dict[int, Waiting]) -> bool:
+    def serve(self, jobs: queue.SimpleQueue[_Job | None], alive: dict[int, Started]) -> bool:
         """Starts an interpreter and runs one program in it; whether there may be another."""
-        waiting = Waiting(self.sandbox.limits, self.keeper, self.means)
+        waiting = self._next()
         alive[threading.get_ident()] = waiting
         try:
             job = jobs.get()
@@ -176,10 +178,24 @@ class _Slot:
             del alive[threading.get_ident()]
             waiting.end()
 
+    def _next(self) -> Started:
+        """An interpreter that waits: a fork of the slot's own where this process is root, else one that is started."""
+        if self.means is None or self.means.user is None:
+            return Waiting(self.sandbox.limits, self.keeper, self.means)
+        if self.zygote is not None:
+            try:
+                return self.zygote.fork()
+            except SandboxError:  # it went with a program that took too much memory
+                self.zygote.end()
+        self.zygote = Zygote(self.sandbox.limits, self.keeper, self.means)
+        return self.zygote.fork()
+
     def __enter__(self) -> _Slot:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.zygote is not None:
+            self.zygote.end()
         self.keeper.close()
         if self.user is not None:
             self.user.close()

@@ -10,8 +10,10 @@ import signal
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import IO
 
 from upslope.runtime.sandbox.command import Means, sandbox_command, weak_command
@@ -28,8 +30,84 @@ CURE = (
 )
 
 
-class Waiting:
-    """An interpreter in a sandbox that waits for its one program.
+class Started(ABC):
+    """An interpreter in a sandbox that waits for its one program."""
+
+    limits: Limits
+    keeper: MemoryKeeper
+    first: int
+    """The number of its first process."""
+    first_handle: int | None = None
+    """On that process."""
+    streams: tuple[IO[bytes], IO[bytes], IO[bytes]]
+    """Its stdin, stdout and stderr."""
+
+    @abstractmethod
+    def status(self) -> int:
+        """Waits for its end; the exit status, a signal as a negative number."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Ends every process, from any thread."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Ends it if it lives, and gives back what it held."""
+
+    def is_ready(self) -> bool:
+        """Waits until the interpreter says that it is there; whether it does."""
+        stdout = self.streams[1]
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(stdout, selectors.EVENT_READ)
+            return bool(waiting.select(START_SECONDS)) and os.read(stdout.fileno(), 1) == b"+"
+
+    def run(self, program: str, stdin: str = "") -> Finished:
+        """Hands it the program and waits for its end, or ends it where it meets a limit."""
+        source = program.encode(errors="surrogatepass")
+        given = b"%d\n%s%s" % (len(source), source, stdin.encode(errors="surrogatepass"))
+        began = time.perf_counter()
+        conversation = Conversation(self.streams, given, self.limits.output * MEGABYTE)
+        try:
+            reason = self._watch(conversation, began + self.limits.seconds)
+            if reason != "ended":
+                self.kill()
+            status = self.status()
+            conversation.drain()
+            if reason == "ended":
+                reason = self._why(conversation, status)
+            if reason in ("seconds", "memory", "output"):  # bubblewrap says 0 of a sandbox that was killed from outside
+                status = -signal.SIGKILL
+        finally:
+            self.end()
+        stdout, stderr = (bytes(each).decode(errors="replace") for each in conversation.outputs)
+        return Finished(stdout, stderr, 128 - status if status < 0 else status, reason, time.perf_counter() - began)
+
+    def _watch(self, conversation: Conversation, deadline: float) -> Reason:
+        """Waits until the program is over or meets a limit."""
+        assert self.first_handle is not None
+        with conversation.opened(self.first_handle):
+            while True:
+                left = deadline - time.perf_counter()
+                if left <= 0:
+                    return "seconds"
+                over = conversation.move(min(left, self.keeper.every))
+                if conversation.too_much:
+                    return "output"
+                if over:
+                    return "ended"
+                if self.keeper.exceeded(self.first):
+                    return "memory"
+
+    def _why(self, conversation: Conversation, status: int) -> Reason:
+        if conversation.too_much:
+            return "output"
+        if self.keeper.exceeded(self.first):
+            return "memory"
+        return "cpu" if status in (SIGXCPU_STATUS, -signal.SIGXCPU) else "ended"
+
+
+class Waiting(Started):
+    """One that was started for its program.
 
     The thread that makes it must live as long as it does: the kernel ends it when that thread ends.
     """
@@ -40,7 +118,10 @@ class Waiting:
         self.scratch = tempfile.mkdtemp(prefix="upslope-weak-") if means is None else ""
         try:
             self.process = self._start_weak() if means is None else self._start(means)
-            self._await_ready()
+            self.streams = streams_of(self.process)
+            if not self.is_ready():
+                self.kill()
+                raise failure(self.process)
         except BaseException:
             self.end()
             raise
@@ -59,87 +140,25 @@ class Waiting:
         return process
 
     def _start(self, means: Means) -> subprocess.Popen[bytes]:
-        information, told = os.pipe()
-        begin, go = os.pipe()
         rules = _pipe_with(filter_bytes()) if means.seccomp else None
-        inside = [each for each in (told, begin, rules) if each is not None]
+        passed = [] if rules is None else [rules]
         try:
-            process = _popen(sandbox_command(self.limits, means, rules, told, begin), pass_fds=inside)
-            self.process = process
+            command = partial(sandbox_command, self.limits, means, rules)
+            self.process, self.first = start_bubblewrap(command, passed, self.keeper)
         finally:
-            for each in inside:
+            for each in passed:
                 os.close(each)
-        with os.fdopen(information, "rb") as reader, os.fdopen(go, "wb") as writer:
-            self.first = _first_process(reader)
-            if not self.first:
-                raise self._failed()
-            self.first_handle = os.pidfd_open(self.first)
-            self.keeper.hold(self.first)
-            writer.write(b"+")
-        return process
+        if not self.first:
+            raise failure(self.process)
+        self.first_handle = os.pidfd_open(self.first)
+        return self.process
 
-    def _await_ready(self) -> None:
-        assert self.process.stdout is not None
-        with selectors.DefaultSelector() as waiting:
-            waiting.register(self.process.stdout, selectors.EVENT_READ)
-            ready = waiting.select(START_SECONDS)
-        if not ready or os.read(self.process.stdout.fileno(), 1) != b"+":
-            raise self._failed()
-
-    def _failed(self) -> SandboxError:
-        """The error for one that did not start, in the words of the tool that gave up."""
-        self.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(START_SECONDS)
-        said = self.process.stderr.read(2_000).decode(errors="replace").strip() if self.process.stderr else ""
-        return SandboxError(f"the sandbox does not start here: {said or 'no reason was given'}. {CURE}.")
-
-    def run(self, program: str, stdin: str = "") -> Finished:
-        """Hands it the program and waits for its end, or ends it where it meets a limit."""
-        source = program.encode(errors="surrogatepass")
-        given = b"%d\n%s%s" % (len(source), source, stdin.encode(errors="surrogatepass"))
-        began = time.perf_counter()
-        conversation = _Conversation(self.process, given, self.limits.output * MEGABYTE)
-        try:
-            reason = self._watch(conversation, began + self.limits.seconds)
-            if reason != "ended":
-                self.kill()
-            status = self.process.wait()
-            conversation.drain()
-            if reason == "ended":
-                reason = self._why(conversation, status)
-            if reason in ("seconds", "memory", "output"):  # bubblewrap says 0 of a sandbox that was killed from outside
-                status = -signal.SIGKILL
-        finally:
-            self.end()
-        stdout, stderr = (bytes(each).decode(errors="replace") for each in conversation.outputs)
-        return Finished(stdout, stderr, 128 - status if status < 0 else status, reason, time.perf_counter() - began)
-
-    def _watch(self, conversation: _Conversation, deadline: float) -> Reason:
-        """Waits until the program is over or meets a limit."""
-        with conversation.opened(self.first_handle):
-            while True:
-                left = deadline - time.perf_counter()
-                if left <= 0:
-                    return "seconds"
-                over = conversation.move(min(left, self.keeper.every))
-                if conversation.too_much:
-                    return "output"
-                if over:
-                    return "ended"
-                if self.keeper.exceeded(self.first):
-                    return "memory"
-
-    def _why(self, conversation: _Conversation, status: int) -> Reason:
-        if conversation.too_much:
-            return "output"
-        if self.keeper.exceeded(self.first):
-            return "memory"
-        return "cpu" if status in (SIGXCPU_STATUS, -signal.SIGXCPU) else "ended"
+    def status(self) -> int:
+        return self.process.wait()
 
     def kill(self) -> None:
-        """Ends every process, from any thread. The first one of a process namespace takes all others of it along."""
-        handle = getattr(self, "first_handle", None)
+        """The first process of a namespace takes all others of it along."""
+        handle = self.first_handle
         if handle is not None:
             if self.scratch:  # no namespace: whoever left the family of its own accord is not found
                 for each in reversed(descendants(self.first)):
@@ -151,7 +170,6 @@ class Waiting:
             self.process.kill()
 
     def end(self) -> None:
-        """Ends it if it lives, and gives back what it held."""
         self.kill()
         process = getattr(self, "process", None)
         if process is not None:
@@ -162,19 +180,18 @@ class Waiting:
             for stream in (process.stdin, process.stdout, process.stderr):
                 with suppress(OSError):
                     stream.close()
-        if (handle := getattr(self, "first_handle", None)) is not None:
+        if (handle := self.first_handle) is not None:
             os.close(handle)
-            self.first_handle = None  # type: ignore[assignment]
+            self.first_handle = None
         if self.scratch:
             shutil.rmtree(self.scratch, ignore_errors=True)
 
 
-class _Conversation:
+class Conversation:
     """What goes to a program and comes from it, without ever waiting for one of the three."""
 
-    def __init__(self, process: subprocess.Popen[bytes], given: bytes, allowed: int):
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        self.stdin, self.streams = process.stdin, (process.stdout, process.stderr)
+    def __init__(self, streams: tuple[IO[bytes], IO[bytes], IO[bytes]], given: bytes, allowed: int):
+        self.stdin, self.streams = streams[0], streams[1:]
         self.given, self.allowed = memoryview(given), allowed
         self.outputs = (bytearray(), bytearray())
         self.selector = selectors.DefaultSelector()
@@ -241,6 +258,38 @@ class _Conversation:
         for output in reversed(self.outputs):
             del output[max(0, len(output) - max(0, excess)) :]
             excess = sum(map(len, self.outputs)) - self.allowed
+
+
+def start_bubblewrap(
+    command: Callable[[int, int], list[str]], passed: Sequence[int], keeper: MemoryKeeper
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Starts a command that is given two files, of what bubblewrap tells and of what it waits for; and the number of its first
+    process, which is held to its memory before it runs, or 0 if it gave up."""
+    information, told = os.pipe()
+    begin, go = os.pipe()
+    try:
+        process = _popen(command(told, begin), pass_fds=[*passed, told, begin])
+    finally:
+        os.close(told)
+        os.close(begin)
+    with os.fdopen(information, "rb") as reader, os.fdopen(go, "wb") as writer:
+        if first := _first_process(reader):
+            keeper.hold(first)
+            writer.write(b"+")
+    return process, first
+
+
+def streams_of(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    return process.stdin, process.stdout, process.stderr
+
+
+def failure(process: subprocess.Popen[bytes]) -> SandboxError:
+    """The error for one that did not start, in the words of the tool that gave up."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(START_SECONDS)
+    said = process.stderr.read(2_000).decode(errors="replace").strip() if process.stderr else ""
+    return SandboxError(f"the sandbox does not start here: {said or 'no reason was given'}. {CURE}.")
 
 
 def _popen(command: Sequence[str], **options: object) -> subprocess.Popen[bytes]:
