@@ -26,7 +26,7 @@ PROGRAMS = {
     "thread bomb": "import threading, time\nwhile True:\n    try: threading.Thread(target=time.sleep, args=(9,)).start()\n"
     "    except RuntimeError: pass",
     "memory bomb": "held = []\nwhile True: held.append(b'x' * (8 << 20))",
-    "memory of many": "import os, time\nfor _ in range(20):\n    if os.fork() == 0:\n        held = b'x' * (50 << 20)\n"
+    "memory of many": "import os, time\nfor _ in range(20):\n    if os.fork() == 0:\n        held = b'x' * (20 << 20)\n"
     "        time.sleep(9)\ntime.sleep(9)",
     "disk bomb": f"n = 0\nwhile True:\n    n += 1\n    try: open(f'/tmp/{TOKEN}-{{n}}', 'wb').write(b'x' * (1 << 20))\n"
     "    except OSError: pass",

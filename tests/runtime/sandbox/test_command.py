@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import resource
 import shutil
 import sys
 
 import pytest
 
 from upslope.runtime.sandbox import command
-from upslope.runtime.sandbox.command import Means, check_tools, sandbox_command, weak_command
+from upslope.runtime.sandbox.command import Means, check_tools, sandbox_command, weak_command, zygote_command
 from upslope.runtime.sandbox.limits import Limits, SandboxError
 from upslope.runtime.sandbox.pool import Sandbox
 
@@ -43,7 +45,7 @@ def test_without_another_user_there_is_a_user_namespace():
 
 def test_limits_are_those_given():
     words = line(limits=Limits(seconds=3, cpu=4, memory=100, scratch=5, processes=6, files=7))
-    wanted = {"--as=104857600", "--cpu=4:5", "--fsize=5242880", "--nproc=6", "--nofile=7", "--core=0"}
+    wanted = {"--as=104857600:104857600", "--cpu=4:5", "--fsize=5242880:5242880", "--nproc=6:6", "--nofile=7:7", "--core=0:0"}
     assert wanted <= set(words)
     sized = [words[place - 4 : place + 2] for place, word in enumerate(words) if word == "--tmpfs" and words[place + 1] == "/tmp"]
     assert sized == [["--perms", "1777", "--size", "5242880", "--tmpfs", "/tmp"]]
@@ -67,9 +69,20 @@ def test_python_is_found_at_a_neutral_place(monkeypatch, tmp_path):
     assert "/py/bin" not in line() and f"/usr/bin/python3.{sys.version_info.minor}" in line()
 
 
+def test_the_zygote_is_told_what_each_fork_gives_itself():
+    words = zygote_command(Limits(cpu=4, processes=6, scratch=5), Means(user=1234), b"\1\2", 8, 9, 10)
+    control, plan = words[-2], json.loads(words[-1])
+    assert control == "10" and (plan["user"], plan["scratch"], plan["filter"]) == (1234, 5 << 20, "0102")
+    assert plan["limits"]["RLIMIT_CPU"] == [4, 5] and plan["limits"]["RLIMIT_NPROC"] == [6, 6]
+    assert {name for name in plan["limits"] if not hasattr(resource, name)} == set()
+    assert words[words.index("--cap-drop") + 1] == "ALL" and words.count("--cap-add") == len(command.POWERS)
+    assert "--die-with-parent" not in words  # which has a gap: it ends with its socket
+    assert "setpriv" not in words and "--seccomp" not in words  # it does both itself, after what they would forbid
+
+
 def test_weak_has_limits_and_nothing_else():
     words = weak_command(Limits(processes=9))
-    assert "bwrap" not in words and "--reuid" not in words and "--nproc=9" in words
+    assert "bwrap" not in words and "--reuid" not in words and "--nproc=9:9" in words
     assert words[:3] == ["setpriv", "--pdeathsig", "KILL"]
 
 

@@ -25,7 +25,10 @@ NAMES = [probe.name for probe in (*PROBES, STAYS, IMPATIENT)]
 
 
 def lacking(**absent):
-    return lambda limits, slots: Sandbox(limits, slots, means=replace(Means(), **absent), checked=False)
+    def make(limits, slots):
+        return Sandbox(replace(limits, seconds=6.0), slots, means=replace(Means(), **absent), checked=False)
+
+    return make
 
 
 @needs_sandbox

@@ -110,7 +110,7 @@ def sandbox_command(limits: Limits, means: Means, seccomp: int | None, informati
         seccomp, information, begin: open files: of the filter, of where bubblewrap says which process it made, and of what it waits
             for before it runs anything.
     """
-    words = _bubblewrap(limits, means, information, begin)
+    words = [*_bubblewrap(limits, means, information, begin), "--die-with-parent"]
     words += ["--seccomp", str(seccomp)] if seccomp is not None else []
     words += ["setpriv", "--no-new-privs", "--bounding-set", "-all", "--inh-caps", "-all"]
     if means.user is not None:
@@ -120,6 +120,9 @@ def sandbox_command(limits: Limits, means: Means, seccomp: int | None, informati
 
 def zygote_command(limits: Limits, means: Means, rules: bytes, information: int, begin: int, control: int) -> list[str]:
     """A sandboxed interpreter, still root, that forks for each program (`zygote`).
+
+    It does not die with its parent by bubblewrap's means, which leave a process behind if the parent dies while they are set up: it
+    ends when nobody holds the other end of its socket any more, and all that is in its sandbox with it.
 
     Args:
         rules: the filter of system calls. control: the open socket on which it is asked.
@@ -142,7 +145,7 @@ def _bubblewrap(limits: Limits, means: Means, information: int, begin: int) -> l
     spaces = ["ipc", "uts", "cgroup-try"]
     spaces += ["user"] if means.user is None else []
     spaces += (["pid"] if means.processes else []) + (["net"] if means.network else [])
-    words = ["bwrap", *(f"--unshare-{space}" for space in spaces), "--die-with-parent", "--new-session", "--hostname", "sandbox"]
+    words = ["bwrap", *(f"--unshare-{space}" for space in spaces), "--new-session", "--hostname", "sandbox"]
     words += ["--uid", str(SOMEBODY), "--gid", str(SOMEBODY)] if means.user is None else []
     words += ["--clearenv", *_environment()]
     words += _binds() if means.files else [*_binds(), "--ro-bind", "/etc", "/etc"]

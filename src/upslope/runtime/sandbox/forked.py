@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import socket
 from contextlib import suppress
@@ -31,6 +32,7 @@ class Zygote:
                 return zygote_command(limits, means, rules, told, begin, number)
 
             self.process, self.first = start_bubblewrap(command, [number], keeper)
+            self.first_handle = os.pidfd_open(self.first) if self.first else None
         if not self.first or self.hear() != b"ready":
             self.process.kill()
             problem = failure(self.process)
@@ -49,8 +51,16 @@ class Zygote:
         return Forked(self)
 
     def end(self) -> None:
-        """Ends it, and all that is in its sandbox."""
+        """Ends it, and all that is in its sandbox: the first process there takes the others along."""
         self.control.close()
+        if self.first_handle is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.first_handle, signal.SIGKILL)
+            with selectors.DefaultSelector() as waiting:
+                waiting.register(self.first_handle, selectors.EVENT_READ)
+                waiting.select(START_SECONDS)
+            os.close(self.first_handle)
+            self.first_handle = None
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):

@@ -27,6 +27,7 @@ def _program(posix):  # type: ignore[no-untyped-def]
 
 
 def _run(posix, sys):  # type: ignore[no-untyped-def]
+    posix.closerange(3, 4096)
     posix.write(1, b"+")
     source, file = _program(posix), posix.getcwd() + "/program.py"
     with open(file, "wb") as written:  # so that a traceback can show its lines

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from upslope.runtime.sandbox.limits import MEGABYTE, Limits
 
 PREFIX = "upslope-sandbox-"
 OWN_GROUPS, MOUNTS = Path("/proc/self/cgroup"), Path("/proc/self/mounts")
+LEAVE_SECONDS = 1.0
 WATCH_SECONDS, GROUP_SECONDS = 0.02, 0.1
 """Between two looks of the watcher, and between two looks whether the kernel has ended a process of a group, and the rest should go
 as well."""
@@ -87,8 +89,13 @@ class MemoryGroup(MemoryKeeper):
         with suppress(OSError):
             if self.version == 1:
                 (self.folder.parent / "tasks").write_text(str(threading.get_native_id()))
-        with suppress(OSError):
-            self.folder.rmdir()
+        end = time.monotonic() + LEAVE_SECONDS
+        while self.folder.exists():
+            with suppress(OSError):
+                self.folder.rmdir()
+            if time.monotonic() > end:
+                return
+            time.sleep(0.002)  # processes that were killed are still leaving
 
 
 class MemoryWatcher(MemoryKeeper):

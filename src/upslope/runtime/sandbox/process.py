@@ -268,7 +268,8 @@ def start_bubblewrap(
     information, told = os.pipe()
     begin, go = os.pipe()
     try:
-        process = _popen(command(told, begin), pass_fds=[*passed, told, begin])
+        # With the end that reads as well: bubblewrap gives up halfway if nobody is left to read what it tells.
+        process = _popen(command(told, begin), pass_fds=[*passed, information, told, begin])
     finally:
         os.close(told)
         os.close(begin)

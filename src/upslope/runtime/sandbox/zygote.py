@@ -11,6 +11,7 @@ that has ended, its status; or ``!`` and what went wrong.
 
 import ctypes
 import fcntl
+import gc
 import json
 import os
 import resource
@@ -144,6 +145,7 @@ def _hold(control, plan, streams):  # type: ignore[no-untyped-def]
 def _serve(control, plan):  # type: ignore[no-untyped-def]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     _expose_to_shortage(-1000)
+    gc.freeze()  # collecting garbage would copy the pages that forks share
     control.send(b"ready")
     while True:
         asked, streams, _, _ = socket.recv_fds(control, 16, 3)
