@@ -12,18 +12,19 @@ SEED ?= 0
 # Scripts that declare a claim; the rest of the folder is what they share.
 CLAIMS = $(subst _,-,$(notdir $(basename $(shell grep -l "^CLAIM = " bench/claims/*.py))))
 # The rows of the performance table that need no GPU; scaling takes other flags and is run by itself: make bench ROW=scaling.
-BENCH := grpo_short grpo_long_prompt grpo_early_stop sft_short dpo_short dpo_long_prompt online_dpo guided_step ppo_cartpole ppo_halfcheetah sac_updates td3_updates td3_bc_updates iql_updates
+BENCH := grpo_short grpo_long_prompt grpo_early_stop sft_short dpo_short dpo_long_prompt online_dpo guided_step ppo_cartpole ppo_halfcheetah sac_updates td3_updates td3_bc_updates iql_updates \
+	async_step sandbox_programs
 # One thread per process: two test workers share two cores, and small models gain nothing from more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo browser test test-fast fuzz torture mutate lint format install claims claims-fast claims-all bench docs clean
+.PHONY: help demo browser sandbox test test-fast fuzz torture mutate lint format install claims claims-fast claims-all bench docs clean
 
 help:
 	@echo "make demo       install the core and train the embedded model with DHPO (minutes; SEED=1 for another run)"
 	@echo "make test       install everything and run lint and all tests"
 	@echo "make test-fast  the tests that take seconds"
 	@echo "make fuzz       random nonsense in settings, data and run folders for ten minutes (FUZZ_SECONDS=60 for less)"
-	@echo "make torture    kills runs at random moments, ten times each; they must end as if undisturbed (half an hour; ARGS='--kills 40' for less)"
+	@echo "make torture    kills runs at random moments, ten times each, and runs 1,000 hostile programs in the sandbox (ARGS='--kills 40')"
 	@echo "make mutate     puts 200 small faults into the objective and the learners, one at a time; tests must notice (ARGS='--count 20')"
 	@echo "make lint       ruff and mypy            make format   ruff, rewriting files"
 	@echo "make install    the environment with every extra (TORCH=torch for the CUDA build)"
@@ -67,7 +68,7 @@ browser:
 		$$as env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1; } || \
 		echo "chromium could not be installed: the tests of the board's page will be skipped (apt-get install chromium)"
 
-test: $(ALL) browser lint
+test: $(ALL) browser sandbox lint
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: $(ALL)
@@ -80,8 +81,18 @@ fuzz: $(ALL)
 	@end=$$(( $$(date +%s) + $(FUZZ_SECONDS) )); while [ $$(date +%s) -lt $$end ]; do \
 		UPSLOPE_FUZZ=60 $(BIN)/python -m pytest -n 2 tests/test_fuzz.py --hypothesis-seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ') || exit 1; done
 
-torture: $(ALL)
+torture: $(ALL) sandbox
 	@cd tests && ../$(BIN)/python torture.py $(ARGS)
+	@cd tests && ../$(BIN)/python torture_sandbox.py
+
+# Programs that models write run in bubblewrap. Where it is not there it is installed if that can be done without asking.
+sandbox:
+	@command -v bwrap >/dev/null || { \
+		echo "installing bubblewrap for the tests of the sandbox"; \
+		as=$$([ "$$(id -u)" = 0 ] || echo "sudo -n"); \
+		$$as apt-get update -qq >/dev/null 2>&1; \
+		$$as env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends bubblewrap >/dev/null 2>&1; } || \
+		echo "bubblewrap could not be installed: the tests of the sandbox will be skipped (apt-get install bubblewrap)"
 
 mutate: $(ALL)
 	@$(BIN)/python tools/mutate.py $(ARGS)

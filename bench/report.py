@@ -27,6 +27,7 @@ ROWS = {
     "td3_updates": "TD3, stored experience",
     "td3_bc_updates": "TD3+BC, stored experience",
     "iql_updates": "IQL, stored experience",
+    "sandbox_programs": "sandboxed programs, warm pool",
     "gpu_sampling": "GPU: sampling, 135M",
     "gpu_grpo": "GPU: GRPO step, 135M",
     "gpu_sft": "GPU: supervised fine-tuning, 135M",

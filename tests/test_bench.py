@@ -24,6 +24,7 @@ import machine  # noqa: E402
 import report  # noqa: E402
 from bench_sides import broken, environment, sleeper  # noqa: E402
 from equal_return import add_returns, compare  # noqa: E402
+from hostile_programs import needs_sandbox  # noqa: E402
 from phases import PHASES, Phases  # noqa: E402
 from side_by_side import DifferentWork, Worker, _narrowed, arguments, differences, in_words, measure, quartiles, ratio, result, save  # noqa: E402
 from sides import Row, Setting, Side  # noqa: E402
@@ -332,6 +333,18 @@ def test_both_sides_of_a_row_do_the_same_work(name: str) -> None:
     told = measure(small(found), windows=1, settle=0.0, listen=0.05)
     assert told["ratio"] > 0 and told["counts"]["ours"]["updates"] >= 1
     assert found.name == name and set(found.exact) <= set(told["counts"]["peer"])
+
+
+@needs_sandbox
+@pytest.mark.slow
+@pytest.mark.parametrize("at_a_time", [1, 2])
+def test_both_sides_run_the_same_programs(at_a_time: int) -> None:
+    from sandbox_programs import ROW, ProgramWork, row_of
+
+    found = dataclasses.replace(row_of(at_a_time), given=ProgramWork(programs=3, at_a_time=at_a_time), window=1)
+    told = measure(found, windows=1, settle=0.0, listen=0.05)
+    assert told["counts"]["ours"] == told["counts"]["peer"] == {"programs": 3, "right": 3} and told["ratio"] > 0
+    assert (ROW.name in report.ROWS) and (found.name == ROW.name) == (at_a_time == 1)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from hostile_programs import needs_sandbox
 from places import ROOT
 
 from upslope.cli import main
@@ -146,7 +147,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def with_examples() -> list:
     """All pages, those that train marked slow."""
     slow = (pytest.mark.slow,)
-    return [pytest.param(page, marks=slow if page.name in TRAINING else ()) for page in (*PAGES, *METHOD_PAGES)]
+    marks = {**dict.fromkeys(TRAINING, slow), "sandbox.md": (*slow, needs_sandbox)}
+    return [pytest.param(page, marks=marks.get(page.name, ())) for page in (*PAGES, *METHOD_PAGES)]
 
 
 @pytest.mark.parametrize("page", with_examples(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -207,6 +209,11 @@ def test_pages_quote_the_examples_as_they_are(page: str, file: str, tmp_path: Pa
 def test_pages_quote_the_problems_as_they_are() -> None:
     quoted = next(block.body for block in blocks(ROOT / "docs" / "your-own-task.md") if block.kind == "json")
     assert (EXAMPLES / "problems.jsonl").read_text().startswith(quoted + "\n")
+
+
+def test_the_page_on_the_sandbox_quotes_the_programs_as_they_are() -> None:
+    quoted = next(block.body for block in blocks(ROOT / "docs" / "sandbox.md") if block.kind == "json")
+    assert (EXAMPLES / "programs.jsonl").read_text() == quoted + "\n"
 
 
 def test_the_readme_names_every_method() -> None:

@@ -210,7 +210,7 @@ def test_without_jsonschema_its_extra_is_named(tmp_path, monkeypatch):
         ("format:think,think", "names a tag twice"),
         ("format:think,<b>", "has the tag '<b>'"),
         ("json:schema=no.json", "no file 'no.json' for json:schema"),
-        ("tests", "the reward 'tests' is not here yet: programs are run and tested only in a sandbox"),
+        ("tests:second=3", "tests has no option 'second'. Did you mean 'seconds'? Its options: seconds, memory."),
     ],
 )
 def test_what_is_wrong_in_a_name_is_said(name, told):

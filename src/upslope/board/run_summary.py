@@ -15,6 +15,7 @@ from upslope.board.plan_file import parse_plan
 from upslope.plain_data import JsonDict
 from upslope.runtime import process_file
 from upslope.runtime.data_files import shown_name
+from upslope.runtime.sandbox.limits import WEAK
 
 LATELY = 60.0
 """Seconds after its last line in which a run that does not name its process counts as under way."""
@@ -90,7 +91,7 @@ class RunSummary:
             "name": name,
             "group": group,
             "status": status,
-            "why": why,
+            "why": why or (WEAK if plan.get("settings", {}).get("sandbox") == "weak" else ""),
             "method": text(method.get("name")),
             "parent": text(method.get("parent")),
             "family": text(method.get("family")),

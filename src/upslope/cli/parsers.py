@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from upslope import __version__
-from upslope.cli import data, exporting, looking, runs, training
+from upslope.cli import data, exporting, looking, runs, sandbox, training
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 
@@ -27,6 +27,7 @@ EXAMPLES = """examples:
   upslope show dhpo                                   what a method changes, its formula, its paper
   upslope eval runs/dhpo-reverse-0 --k 16             pass@k with intervals
   upslope serve runs/dhpo-reverse-0                   its result behind OpenAI's protocol
+  upslope sandbox check                               whether programs that a model writes can be run here
 
 'upslope COMMAND --help' says more about each command."""
 SET: JsonDict = {
@@ -39,8 +40,9 @@ REWARD: JsonDict = {
     "action": "append",
     "default": [],
     "metavar": "NAME[*WEIGHT]",
-    "help": "exact, contains, number, boxed, choice, math-verify, json, regex:PATTERN, format:TAGS, length:max=N, repetition, "
-    "rm:RUN (a reward model), one of an installed package, or file.py:function; repeatable, each with a weight behind a *",
+    "help": "exact, contains, number, boxed, choice, math-verify, tests, json, regex:PATTERN, format:TAGS, length:max=N, "
+    "repetition, rm:RUN (a reward model), one of an installed package, or file.py:function; repeatable, each with a weight behind "
+    "a *",
 }
 TAKE: JsonDict = {
     "action": "append",
@@ -102,7 +104,8 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     for each in (methods, show, check, tasks):
         each.add_argument("--json", action="store_true", help="the same as JSON")
     below_data = data.add_commands(command("data", lambda flags: 0, data.ABOUT), shape)
-    return parser, {**below.choices, **below_data}
+    below_sandbox = sandbox.add_commands(command("sandbox", lambda flags: 0, sandbox.ABOUT), shape)
+    return parser, {**below.choices, **below_data, **below_sandbox}
 
 
 def _add_tasks_flags(tasks: argparse.ArgumentParser) -> None:

@@ -98,15 +98,18 @@ def _measure_served(run: Run, asked: EvaluationRequest, progress: Callable[..., 
 
     from upslope.policies.tokenization import PromptFormat
     from upslope.rewards import load_rewards
+    from upslope.rewards.programs import settle_sandbox
     from upslope.rollout.engines.server_answers import ServerAnswers
     from upslope.rollout.prompt_lengths import cut_prompts, fit_prompts
     from upslope.tasks import load_task
 
     plan, form = run.plan, PromptFormat.parse(run.plan.settings.system, run.plan.settings.template)
     given = plan.objects
+    reward = given.reward or load_rewards(plan.reward)
+    settle_sandbox(reward, plan.settings.sandbox, now=False)
     task: Any = load_task(
         plan.task if given.task is None else given.task,
-        reward=given.reward or load_rewards(plan.reward),
+        reward=reward,
         test_data=plan.test_data or None,
         columns=plan.settings.columns,
     )

@@ -272,6 +272,8 @@ class LiveTable(Watcher):
         """A line that stays. What is being drawn moves on below it."""
         if self.quiet:
             return
+        if self.run is not None and self.run.plan.settings.sandbox == "weak":
+            text = f"{text}  [weak sandbox]"
         if self.drawing:
             self.console.print(Text(text), soft_wrap=True)
             return

@@ -19,6 +19,7 @@ from upslope.plugins import REWARDS, Plugin, missing, named, plugins
 from upslope.rewards.builtin import Boxed, BuiltIn, Choice, Contains, ExactMatch, Format, Json, Length, Number, Regex, Repetition
 from upslope.rewards.errors import RewardError
 from upslope.rewards.given import GivenReward, combined, labels_of, read_rewards, texts_of
+from upslope.rewards.programs import CodeTests
 from upslope.rewards.spec import BUILT_IN, built_in
 from upslope.rewards.user import UserReward, load_user_reward
 from upslope.rewards.verifiers import MathVerify
@@ -27,8 +28,8 @@ from upslope.runtime.reward_text import MODEL_PREFIX, RewardText
 from upslope.tasks.text import Reward
 
 __all__ = [
-    "Boxed", "Choice", "Contains", "ExactMatch", "Format", "Json", "Length", "MathVerify", "Number", "Regex", "Repetition",
-    "RewardError", "RewardPart", "UserReward", "WeightedRewards", "load_reward",
+    "Boxed", "Choice", "CodeTests", "Contains", "ExactMatch", "Format", "Json", "Length", "MathVerify", "Number", "Regex",
+    "Repetition", "RewardError", "RewardPart", "UserReward", "WeightedRewards", "load_reward",
 ]  # fmt: skip
 
 
@@ -68,7 +69,7 @@ def load_rewards(texts: Sequence[str]) -> Reward | None:
 def _part(given: GivenReward) -> RewardPart:
     what = given.what
     if not isinstance(what, str):
-        what = what if isinstance(what, (BuiltIn, MathVerify, UserReward, WeightedRewards)) else UserReward(what)
+        what = what if isinstance(what, (BuiltIn, MathVerify, CodeTests, UserReward, WeightedRewards)) else UserReward(what)
         return RewardPart(what, given.weight, given.label)
     return RewardPart(_by_name(RewardText(what)), given.weight, given.label)
 

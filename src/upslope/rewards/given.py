@@ -21,6 +21,7 @@ from upslope.fields import shown
 from upslope.plain_data import JsonDict
 from upslope.rewards.builtin import BuiltIn, Format, Regex
 from upslope.rewards.errors import RewardError
+from upslope.rewards.programs import CodeTests
 from upslope.rewards.verifiers import MathVerify
 from upslope.rewards.weighted import RewardPart, WeightedRewards, distinct, label_of
 from upslope.runtime import user_code
@@ -42,7 +43,7 @@ class GivenReward:
         """The text that stands for it in ``run.toml``; nothing if only Python has it."""
         if isinstance(self.what, str):
             return str(RewardText(self.what, self.weight, self.label))
-        name = _built_in_text(self.what) if isinstance(self.what, (BuiltIn, MathVerify)) else _name_in_file(self.what)
+        name = _built_in_text(self.what) if isinstance(self.what, (BuiltIn, MathVerify, CodeTests)) else _name_in_file(self.what)
         return None if name is None else str(RewardText(name, self.weight, self.label))
 
 

@@ -10,26 +10,24 @@ from upslope.errors import did_you_mean
 from upslope.fields import hints, problem, shown
 from upslope.rewards.builtin import Boxed, BuiltIn, Choice, Contains, ExactMatch, Format, Json, Length, Number, Regex, Repetition
 from upslope.rewards.errors import RewardError
+from upslope.rewards.programs import CodeTests
 from upslope.rewards.verifiers import MathVerify
 from upslope.runtime.reward_text import MODEL_PREFIX
 
 BUILT_IN: dict[str, Any] = {
-    kind.name: kind for kind in (ExactMatch, Contains, Number, Boxed, Choice, MathVerify, Json, Regex, Format, Length, Repetition)
+    kind.name: kind
+    for kind in (ExactMatch, Contains, Number, Boxed, Choice, MathVerify, CodeTests, Json, Regex, Format, Length, Repetition)
 }
 """The rewards by name."""
-COMING = {"tests": "programs are run and tested only in a sandbox, which there is none of yet"}
-"""Names that are taken, and why they cannot be used."""
 
 
-def built_in(text: str) -> BuiltIn | MathVerify | None:
+def built_in(text: str) -> BuiltIn | MathVerify | CodeTests | None:
     """The reward of ours that a text names, with its options; nothing if it names none.
 
     Raises:
         RewardError: if an option does not exist or cannot have this value.
     """
     name, colon, options = text.partition(":")
-    if name in COMING:
-        raise RewardError(f"the reward {name!r} is not here yet: {COMING[name]}. Give a function of yours, as my.py:score.")
     if name not in BUILT_IN:
         return None
     kind = BUILT_IN[name]

@@ -56,6 +56,11 @@ class WeightedRewards:
     def needs_answer(self) -> bool:
         return any(part.needs_answer for part in self.parts)
 
+    def check_row(self, info: Mapping[str, Any]) -> str:
+        """What is wrong with a row for one of them, in words; nothing if all can score it."""
+        checks = [getattr(part.reward, "check_row", None) for part in self.parts]
+        return next((wrong for check in checks if check is not None and (wrong := check(info))), "")
+
     @property
     def judge(self) -> RewardPart | None:
         """The reward that says what is right: the first that compares with the answer, else the first function that asks for it by

@@ -69,6 +69,8 @@ class TrainingLoop:
         assert run.components is not None
         self.run, self.components, self.watcher, self.saver = run, run.components, watcher, saver
         self.folder, self.settings = run.folder, run.plan.settings
+        if self.settings.sandbox == "weak":
+            self.folder.marks = {"sandbox": "weak"}
         self.progress: JsonDict = {"step": 0, "tokens": 0.0, "seconds": 0.0}
         self.stop_rule = StopRule(self.settings, {})
         control = run.plan.domain == "control"

@@ -42,6 +42,8 @@ class RunFolder:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.lines = dict.fromkeys(LOGS, 0)
+        self.marks: JsonDict = {}
+        """What every line of the logs says as well, of a run that nobody should take for an ordinary one."""
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -83,7 +85,7 @@ class RunFolder:
     def append(self, log: str, record: JsonDict) -> None:
         """One line at the end of a log."""
         with (self.path / log).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_finite(record)) + "\n")
+            file.write(json.dumps(_finite({**record, **self.marks})) + "\n")
         self.lines[log] += 1
 
     def sync_logs(self) -> None:

@@ -116,6 +116,9 @@ class Settings:
     audit: Literal["on", "off"] = text_only("on")
     """Text: before the first rollout the reward is tried on the expected answer, an empty one, nonsense and another problem's, of
     twenty problems; what is odd is said."""
+    sandbox: Literal["full", "weak"] = text_only("full")
+    """Text, with `--reward tests`: how programs that the model wrote are held. `weak` is limits only, for machines without
+    bubblewrap: such a program can read and send whatever you can, and every line of the run's logs says so."""
     judge: str = text_only("")
     """Text: who says which of two answers is better, for methods that compare them: the folder of a run or a checkpoint, the
     address of an OpenAI-compatible server such as http://127.0.0.1:8000, or `policy`, the policy itself. It is asked in both

@@ -13,6 +13,7 @@ from upslope.learners.base import check_learner
 from upslope.plain_data import Knobs
 from upslope.policies.control.own_module import OwnModule
 from upslope.rewards import load_rewards
+from upslope.rewards.programs import settle_sandbox
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.reward_text import reward_texts
 from upslope.runtime.settings import Settings
@@ -65,6 +66,7 @@ def set_up(
         columns=settings.columns,
         judged=bool(settings.judge),
     )
+    settle_sandbox(wanted, settings.sandbox, now=for_training)
     if loaded.domain == "control":
         own = objects.model if isinstance(objects.model, OwnModule) else None  # a language model is refused with the settings
         return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {}, for_training, dataset, own)

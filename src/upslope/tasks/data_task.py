@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -82,6 +82,7 @@ class DataTask(TextTask):
         if getattr(self.reward, "needs_answer", False):
             _demand_answers(table.name, rows, self.reward)
             _demand_answers("" if tested is None else tested.name, held_out or [], self.reward)
+        _check_rows(found, self.reward)
         division = divide(table.name, rows, held_out)
         further = (*table.remarks, *(tested.remarks if tested is not None else ()), *([remark] if remark else []))
         object.__setattr__(self, "division", replace(division, remarks=(*further, *division.remarks)))
@@ -191,6 +192,14 @@ def _demand_answers(path: str, rows: list[ProblemRow], reward: Any) -> None:
                 f'{path}, {row.place}: no "answer", which the reward {reward_name(reward)} compares with. '
                 f"The prompt begins {row.problem.prompt[:60]!r}."
             )
+
+
+def _check_rows(rows: list[tuple[str, ProblemRow]], reward: Any) -> None:
+    """Refuses rows that a reward cannot score because a column of its own is missing or unreadable."""
+    check: Callable[[Mapping[str, Any]], str] = getattr(reward, "check_row", lambda info: "")
+    for path, row in rows:
+        if wrong := check(row.problem.info):
+            raise TaskError(f"{path}, {row.place}: {wrong} The prompt begins {row.problem.prompt[:60]!r}.")
 
 
 def divide(path: str, rows: list[ProblemRow], held_out: list[ProblemRow] | None) -> Division:
