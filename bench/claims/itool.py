@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from harness import Claim, Statement, Variant, main
-from tool_calls import ACCURACY, BED, GAINED, IMITATION, LONG, MEASURES, ONLY_IMITATES, SAMPLED, SETTINGS, imitates_at
+from tool_calls import (
+    ACCURACY,
+    ALONE,
+    BED,
+    GAINED,
+    IMITATION,
+    LONG,
+    MEASURES,
+    ONLY_IMITATES,
+    SAMPLED,
+    SETTINGS,
+    imitates_at,
+    imitation_alone,
+)
 
-LR = 3e-4
+LR = 1e-4
 EASY = 0.35
 KNOBS = imitates_at(LR, easy=EASY, sft=IMITATION - EASY)
 WHOLE = "itool on whole answers"
@@ -20,11 +33,13 @@ CLAIM = Claim(
     Here a small untrained model calls one of two functions with one to three arguments, `tfab,gc:fb7a3=` -> `f(a=3,b=7)`; a
     step of an answer ends with a comma. itool imitates solutions for {IMITATION:.0%} of the steps, the easier half of the
     problems first, and then searches trees for those that a first answer gets wrong. `{WHOLE}` compares whole answers to these.
-    `sft` is imitation alone, of all problems and to the end, with a learning rate that falls: it is shown a solution to every
-    problem, where itool sees what its own answers earn. Accuracy is greedy, over 600 held-out problems; `gained after
+    `{ALONE}` is the same run, in which solutions are imitated in the last steps too, with the learning rate of the pairs: it is
+    shown a solution to every problem, where itool sees what its own answers earn. `sft` imitates all problems from the first
+    step on, with a learning rate that falls to the last. Accuracy is greedy, over 600 held-out problems; `gained after
     imitation` is against the same run before its first pair.""",
     variants={
         "sft": Variant("sft", settings=ONLY_IMITATES),
+        ALONE: Variant(imitation_alone("itool"), KNOBS),
         WHOLE: Variant("itool", {**KNOBS, "rollout.depth": 1}),
         "itool": Variant("itool", KNOBS),
     },
@@ -34,6 +49,8 @@ CLAIM = Claim(
     measures=MEASURES,
     statements=[
         Statement("itool", "accuracy gained after imitation, above", 0.0, GAINED),
+        Statement("itool", "accuracy above that of its", ALONE, ACCURACY),
+        Statement("itool", "more samples right at the end than its", ALONE, SAMPLED),
         Statement("itool", "accuracy above that of", "sft", ACCURACY),
         Statement("itool", "accuracy on the longest calls above that of", "sft", LONG),
         Statement("itool", "more samples right at the end than", "sft", SAMPLED),
@@ -41,7 +58,10 @@ CLAIM = Claim(
     ],
     seeds=5,
     curves={"loss": "loss", "reward": "reward of answers searched for"},
-    chosen="""tbd""",
+    chosen="""On seed 100, before: the learning rate of pairs, 1e-4, 3e-4 and 1e-3 with itool itself, which ended at an accuracy
+    of 0.41, 0.40 and 0.38, from 0.41 after imitation (3e-5, tried afterwards, 0.40). On seed 102, 340 steps of imitation left
+    no call of three arguments right (0.43 to 0.39, pairs at 3e-4), so there are more of it here. The two stages of imitation
+    keep about the proportion that they have by default.""",
 )
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ TASKS = {
 }
 LEVELS = {"chain_sum": 1, "course_schedule": 0}
 """Of the tasks' own curricula: two numbers of up to two digits, and the fewest courses."""
-LR = {"grpo": 1e-5, "online-dpo": 1e-5, "sppo": 1e-5, "inpo": 1e-5}
+LR = {"grpo": 1e-5, "online-dpo": 1e-5, "sppo": 1e-5, "inpo": 3e-6}
 """Of each method; see how it was chosen."""
 SHARE = 5
 """The last fifth of them is what the end is measured by."""
@@ -107,14 +107,19 @@ NO_KL = {"regularize.weight": 0.0}
 CLAIM = TwoTasks(
     name="smollm2-preferences",
     title="preferences on SmolLM2",
-    about=f"""Where answers can be scored, what is lost by learning only from who is better? SmolLM2-135M-Instruct answers two tasks
-    of reasoning-gym: `chain_sum`, where the last number of an answer counts and about one sample in twelve is right at first, and
-    `course_schedule`, to be answered with True or False and nothing else, where about one in four is.
+    about=f"""Where answers can be scored, what is lost by learning only from who is better? SmolLM2-135M-Instruct answers two
+    tasks of reasoning-gym: `chain_sum`, where the last number of an answer counts and about one sample in twenty-five is right
+    at first, and `course_schedule`, to be answered with True or False and nothing else, where about one in three is.
 
-    `grpo`, without its KL term, learns from the rewards of 8 answers; `online-dpo` from the best and the worst of them, `sppo` and
-    `inpo` from win rates that follow from the rewards (Bradley and Terry). A run ends when it has sampled its tokens, as many for
-    every method: one that makes answers shorter has more steps. Each method has a learning rate of its own, constant after five
-    steps. Accuracy is greedy, over held-out problems; `at the end` is in the last {SHARE}th of the tokens.""",
+    `course_schedule` turned out to be easy to see through, after it was run: at this level every problem with seven pairs of
+    courses is True and every one with more is False, so that the length of the list tells the answer. Three of the methods find
+    that and end where no more can be won; its lines say how steady they are there, and not that anybody plans courses.
+
+    `grpo`, without its KL term, learns from the rewards of 8 answers; `online-dpo` from the best and the worst of them, `sppo`
+    and `inpo` from win rates that follow from the rewards (Bradley and Terry), all with their defaults. A run ends when it has
+    sampled its tokens, as many for every method: one that makes answers shorter has more steps. Each method has a learning rate
+    of its own, constant after five steps. Accuracy is greedy, over held-out problems; `at the end` is in the last {SHARE}th of
+    the tokens.""",
     variants={name: Variant(name, NO_KL if name == "grpo" else {}, {"lr": lr}) for name, lr in LR.items()},
     bed=TokenBed(),
     settings={
@@ -139,7 +144,11 @@ CLAIM = TwoTasks(
     ],
     curves={"reward": "reward of samples", "length": "tokens of an answer"},
     seeds=3,
-    chosen="""tbd""",
+    chosen="""Tasks: ten of reasoning-gym, mostly at their easiest level, were sampled 96 times each. These two were most often
+    right, save `products` and the easiest level of `chain_sum`, whose test problems are among the training problems. Learning
+    rates: 3e-6 and 1e-5 for each method on chain_sum, seed 100; right samples at the end: grpo 0.12 and 0.23, online-dpo 0.10
+    and 0.22, sppo 0.10 and 0.22, inpo 0.05 and 0.04. Nothing else of inpo was tried. All ran on one H200, up to eight at a
+    time.""",
 )
 
 if __name__ == "__main__":

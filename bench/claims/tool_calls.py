@@ -6,6 +6,9 @@ from typing import Any
 
 from harness import Measure, Result, TextBed, extra
 
+from upslope.methods import find
+from upslope.types import Method
+
 LONGEST = 3
 """Arguments of the longest calls, a third of all."""
 STEPS, IMITATION = 700, 0.9
@@ -13,6 +16,7 @@ STEPS, IMITATION = 700, 0.9
 IMITATED = round(STEPS * IMITATION)
 IMITATION_LR = 1e-3
 ACCURACY, LONG, SAMPLED = "accuracy", "accuracy on the longest calls", "share of right samples"
+ALONE = "imitation alone"
 BEFORE, GAINED = "accuracy after imitation", "accuracy gained after imitation"
 ONLY_IMITATES = {"lr": IMITATION_LR, "schedule": "linear"}
 """Of runs without pairs: imitation that ends with a small learning rate, which alone is worth something."""
@@ -33,6 +37,11 @@ def imitates_at(lr: float, **shares: float) -> dict[str, float]:
     """Knobs of stages that imitate for these shares of the run, with one learning rate whatever that of the pairs is."""
     scale = {f"stages.{name}.lr_scale": IMITATION_LR / lr for name in shares}
     return scale | {f"stages.{name}.share": share for name, share in shares.items()}
+
+
+def imitation_alone(name: str) -> Method:
+    """A method's stages, and imitation again in place of what follows them."""
+    return find("sft").derive(name=f"{name}-imitation", stages=find(name).stages)
 
 
 def right_calls(run: Any) -> dict[str, float]:
