@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -114,3 +115,20 @@ def strict_text(path: str, body: dict[str, Any]) -> tuple[int, Any]:
         return 400, {"detail": "prompt must be a string."}
     word = body["prompt"][1:-1]  # the task's problems read "rabc="
     return 200, {"choices": [{"index": 0, "text": word[::-1], "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}
+
+
+def chosen(prompt: str) -> str:
+    """The letter of the answer that comes first in the alphabet."""
+    asked = re.search(r"Answer A:\n(.*)\n\nAnswer B:\n(.*)\n\nSay A", prompt, re.S)
+    assert asked is not None, prompt
+    first, second = asked.groups()
+    return "A" if first < second else "B"
+
+
+def judging(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    """A judge that says what `chosen` does."""
+    if path == "/v1/models":
+        return 200, {"data": [{"id": "judge"}]}
+    if path != "/v1/chat/completions":
+        return 404, {"error": {"message": "Not Found"}}
+    return 200, {"choices": [{"message": {"content": f"{chosen(body['messages'][-1]['content'])}."}}]}

@@ -1,7 +1,8 @@
 """Kills runs at random moments, again and again, and demands that each ends as the run that was never disturbed: ``make torture``.
 
 A cell is a method on a small task. Its run is trained once in peace; then once more under kill -9 (now and then SIGTERM), resumed
-until it is done. Weights must be the same bit for bit, metrics and samples line for line, and every file in the folder whole.
+until it is done. Weights must be the same bit for bit, metrics and samples line for line, and every file in the folder whole. One
+cell is killed while a judge is asked: its verdicts must be those of the undisturbed run, each once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from killing_judge import KillingJudge, killed_at, live, verdicts
 
 from upslope.runtime.checkpoint_files import CheckpointReader
 from upslope.runtime.run_folder import RunFolder
@@ -49,6 +52,8 @@ CELLS = {
         "--eval-problems", "8", "--checkpoint-every", "3", "--steps", "25",
     ],
 }  # fmt: skip
+
+JUDGED = "sppo with a judge"
 
 
 def upslope(words: list[str], log: Path) -> subprocess.Popen[bytes]:
@@ -141,11 +146,37 @@ def same(one: Path, other: Path) -> None:
         assert checked.returncode == 0, checked.stdout
 
 
+def judged(root: Path, kills: int, dice: random.Random) -> float:
+    """A run whose judge kills it at random questions; the seconds of the undisturbed one."""
+    began = time.monotonic()
+    with KillingJudge() as judge:
+        assert live(judge, root / "peaceful", root / "log.txt") == 0, (root / "log.txt").read_text()[-2000:]
+        seconds = time.monotonic() - began
+        places = sorted(dice.choices(range(1, judge.questions + 1), k=kills))
+        killed_at(judge, root / "tortured", root / "log.txt", places)
+    same(root / "peaceful", root / "tortured")
+    assert verdicts(root / "peaceful") == verdicts(root / "tortured")
+    return seconds
+
+
+def disturbed(cell: str, root: Path, wanted: int, dice: random.Random) -> tuple[int, float]:
+    """How often a cell's runs were killed, and the seconds of the undisturbed one."""
+    if cell == JUDGED:
+        return wanted, judged(root, wanted, dice)
+    seconds = peaceful(CELLS[cell], root / "peaceful", root / "log.txt")
+    kills = 0
+    while kills < wanted:  # a run is done after a few; then it begins again
+        kills += tortured(CELLS[cell], root / "tortured", root / "log.txt", wanted - kills, seconds, dice)
+        same(root / "peaceful", root / "tortured")
+        shutil.rmtree(root / "tortured")
+    return kills, seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, help=f"in all, shared by the cells; {KILLS} for each unless given")
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--cells", nargs="*", default=list(CELLS), choices=list(CELLS))
+    parser.add_argument("--cells", nargs="*", default=[*CELLS, JUDGED], choices=[*CELLS, JUDGED])
     asked = parser.parse_args()
     dice, total, kills_in_all = random.Random(asked.seed), 0, KILLS * len(asked.cells) if asked.kills is None else asked.kills
     print(f"seed {asked.seed}: {kills_in_all} kills over {len(asked.cells)} cells", flush=True)
@@ -153,13 +184,8 @@ def main() -> None:
         for number, cell in enumerate(asked.cells):
             root = Path(folder, cell.replace(" ", "-"))
             root.mkdir()
-            seconds = peaceful(CELLS[cell], root / "peaceful", root / "log.txt")
             wanted = (kills_in_all - total + len(asked.cells) - number - 1) // (len(asked.cells) - number)
-            kills = 0
-            while kills < wanted:  # a run is done after a few; then it begins again
-                kills += tortured(CELLS[cell], root / "tortured", root / "log.txt", wanted - kills, seconds, dice)
-                same(root / "peaceful", root / "tortured")
-                shutil.rmtree(root / "tortured")
+            kills, seconds = disturbed(cell, root, wanted, dice)
             total += kills
             print(f"{cell:<22} {kills:>3} kills, the end of the undisturbed run ({seconds:.0f} s)", flush=True)
             shutil.rmtree(root)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 import torch
-from fake_servers import FakeServer
+from fake_servers import FakeServer, chosen, judging
+from killing_judge import KillingJudge, killed_at, live, verdicts
 from serving_client import loud
 
 import upslope as up
@@ -21,26 +21,13 @@ from upslope.rollout import judges
 from upslope.rollout.judges import ModelJudge, ServerJudge, make_judge
 from upslope.serving.server import Server
 from upslope.tasks.text import Problem
+from upslope.testing.runs import assert_same_run
 
 torch.set_num_threads(1)
 
 TINY = "tiny:layers=1,width=32"
 SMALL = dict(model=TINY, warm_start=0.0, tasks_per_step=2, samples_per_task=4, max_tokens=4, eval_problems=4, steps=4)
 WINS = {"data": "Compared(pays=True)"}
-
-
-def chosen(prompt: str) -> str:
-    """The letter of the answer that comes first in the alphabet."""
-    first, second = re.search(r"Answer A:\n(.*)\n\nAnswer B:\n(.*)\n\nSay A", prompt, re.S).groups()
-    return "A" if first < second else "B"
-
-
-def judging(path: str, body: dict) -> tuple[int, object]:
-    if path == "/v1/models":
-        return 200, {"data": [{"id": "judge"}]}
-    if path != "/v1/chat/completions":
-        return 404, {"error": {"message": "Not Found"}}
-    return 200, {"choices": [{"message": {"content": f"{chosen(body['messages'][-1]['content'])}."}}]}
 
 
 def only_text(path: str, body: dict) -> tuple[int, object]:
@@ -173,6 +160,18 @@ def test_a_run_that_was_killed_asks_nothing_twice(tmp_path, monkeypatch):
     assert torch.equal(weights(again), weights(whole))
     told = ["preference_gap", "judge_pairs", *(f"judge_{kind}" for kind in FAILURES)]
     assert [[step[name] for name in told] for step in again.metrics] == [[step[name] for name in told] for step in whole.metrics]
+
+
+@pytest.mark.slow
+def test_kill_dash_nine_while_a_judge_is_asked_counts_no_verdict_twice(tmp_path):
+    """At its first question, halfway, and at its last; ``make torture`` kills at ten random ones."""
+    with KillingJudge() as judge:
+        assert live(judge, tmp_path / "whole", tmp_path / "log.txt") == 0, (tmp_path / "log.txt").read_text()
+        asked = judge.questions
+        assert asked == 2 * len(verdicts(tmp_path / "whole")) > 200
+        killed_at(judge, tmp_path / "killed", tmp_path / "log.txt", (1, asked // 2, asked))
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+    assert verdicts(tmp_path / "whole") == verdicts(tmp_path / "killed")
 
 
 def test_a_run_whose_judge_goes_away_stops_with_its_checkpoint(tmp_path, monkeypatch):
