@@ -14,7 +14,7 @@ import numpy as np
 from harness import Cell, Claim, Measure, Result, Statement, Variant, extra, main, sampled_answers
 
 from upslope.rollout.text import TextRollout
-from upslope.types import Trajectories
+from upslope.types import Assignment, RolloutRequest
 
 ACCURACY, SAMPLED, PAIRS = "accuracy at the end", "share of right samples at the end", "pairs learned from"
 TREE = {"rollout.actions": 4, "rollout.depth": 2, "rollout.step_tokens": 1}
@@ -25,16 +25,16 @@ ONCE = {"once": True}
 @contextmanager
 def collected_once() -> Iterator[None]:
     """While it lasts all that runs sample comes from the policy as it was at their first step: as if collected before training."""
-    collect = TextRollout.collect
+    assign = TextRollout.assign
 
-    def by_the_first(self: TextRollout, step: int) -> Trajectories:
+    def by_the_first(self: TextRollout, request: RolloutRequest) -> list[Assignment]:
         if self.engine.policy is self.policy:  # type: ignore[attr-defined]
             self.engine.sync(self.policy.frozen_copy())
             self.engine.follows = False  # type: ignore[attr-defined]  # evaluations are of the policy that learns
             self.sync = lambda: None  # type: ignore[method-assign]
-        return collect(self, step)
+        return assign(self, request)
 
-    with patch.object(TextRollout, "collect", by_the_first):
+    with patch.object(TextRollout, "assign", by_the_first):
         yield
 
 
