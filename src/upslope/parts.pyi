@@ -120,6 +120,7 @@ from upslope.objective.filter.gated import Gated as Gated
 from upslope.objective.filter.groups import DropConstantGroups as DropConstantGroups
 from upslope.objective.filter.replaced import Replaced as Replaced
 from upslope.objective.filter.some_answers import SomeAnswers as SomeAnswers
+from upslope.objective.filter.stale import Stale as Stale
 from upslope.objective.filter.variance import MaxVariance as MaxVariance
 from upslope.objective.functional.curvature import ObjectiveChange as ObjectiveChange
 from upslope.objective.functional.curvature import PolicyShift as PolicyShift
@@ -249,6 +250,7 @@ from upslope.objective.weight.difficulty import DifficultyWeight as DifficultyWe
 from upslope.objective.weight.downsample import TopAdvantageEntropy as TopAdvantageEntropy
 from upslope.objective.weight.gate import GateWeight as GateWeight
 from upslope.objective.weight.selection import TopEntropy as TopEntropy
+from upslope.objective.weight.truncated import Truncated as Truncated
 from upslope.objective.weight.window import ThisWindow as ThisWindow
 from upslope.policies.control.networks import Deterministic as Deterministic
 from upslope.policies.control.networks import FamilyOfPolicies as FamilyOfPolicies

@@ -326,7 +326,7 @@ def pack_rows(rows: Trajectories) -> JsonDict:
             return {name: column for name, column in found.items() if column is not None}
         return dict(value) if isinstance(value, Mapping) else value
 
-    found = {f.name: getattr(rows, f.name) for f in dataclasses.fields(rows) if f.name not in (*UNCUT, "prepared")}
+    found = {f.name: getattr(rows, f.name) for f in dataclasses.fields(rows) if f.name not in (*UNCUT, "prepared", "now")}
     return {name: plain(value) for name, value in found.items() if value is not None}
 
 
