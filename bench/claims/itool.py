@@ -3,20 +3,7 @@
 from __future__ import annotations
 
 from harness import Claim, Statement, Variant, main
-from tool_calls import (
-    ACCURACY,
-    ALONE,
-    BED,
-    GAINED,
-    IMITATION,
-    LONG,
-    MEASURES,
-    ONLY_IMITATES,
-    SAMPLED,
-    SETTINGS,
-    imitates_at,
-    imitation_alone,
-)
+from tool_calls import ACCURACY, BED, GAINED, IMITATION, LONG, MEASURES, ONLY_IMITATES, SAMPLED, SETTINGS, imitates_at
 
 LR = 1e-4
 EASY = 0.35
@@ -33,13 +20,11 @@ CLAIM = Claim(
     Here a small untrained model calls one of two functions with one to three arguments, `tfab,gc:fb7a3=` -> `f(a=3,b=7)`; a
     step of an answer ends with a comma. itool imitates solutions for {IMITATION:.0%} of the steps, the easier half of the
     problems first, and then searches trees for those that a first answer gets wrong. `{WHOLE}` compares whole answers to these.
-    `{ALONE}` is the same run, in which solutions are imitated in the last steps too, with the learning rate of the pairs: it is
-    shown a solution to every problem, where itool sees what its own answers earn. `sft` imitates all problems from the first
-    step on, with a learning rate that falls to the last. Accuracy is greedy, over 600 held-out problems; `gained after
-    imitation` is against the same run before its first pair.""",
+    `sft` imitates all problems from the first step on, with a learning rate that falls to the last: it is shown a solution to
+    every problem. Accuracy is greedy, over 600 held-out problems; `gained after imitation` is against the same run before its
+    first pair. What the same last steps give when they imitate stands on a [page of its own](itool-imitation.md).""",
     variants={
         "sft": Variant("sft", settings=ONLY_IMITATES),
-        ALONE: Variant(imitation_alone("itool"), KNOBS),
         WHOLE: Variant("itool", {**KNOBS, "rollout.depth": 1}),
         "itool": Variant("itool", KNOBS),
     },
@@ -49,8 +34,6 @@ CLAIM = Claim(
     measures=MEASURES,
     statements=[
         Statement("itool", "accuracy gained after imitation, above", 0.0, GAINED),
-        Statement("itool", "accuracy above that of its", ALONE, ACCURACY),
-        Statement("itool", "more samples right at the end than its", ALONE, SAMPLED),
         Statement("itool", "accuracy above that of", "sft", ACCURACY),
         Statement("itool", "accuracy on the longest calls above that of", "sft", LONG),
         Statement("itool", "more samples right at the end than", "sft", SAMPLED),

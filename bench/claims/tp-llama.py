@@ -3,20 +3,7 @@
 from __future__ import annotations
 
 from harness import Claim, Statement, Variant, main
-from tool_calls import (
-    ACCURACY,
-    ALONE,
-    BED,
-    GAINED,
-    IMITATION,
-    LONG,
-    MEASURES,
-    ONLY_IMITATES,
-    SAMPLED,
-    SETTINGS,
-    imitates_at,
-    imitation_alone,
-)
+from tool_calls import ACCURACY, BED, GAINED, IMITATION, LONG, MEASURES, ONLY_IMITATES, SAMPLED, SETTINGS, imitates_at
 
 LR = 1e-4
 KNOBS = imitates_at(LR, sft=IMITATION)
@@ -30,14 +17,12 @@ CLAIM = Claim(
 
     Here a small untrained model calls one of two functions with one to three arguments, `tfab,gc:fb7a3=` -> `f(a=3,b=7)`; a
     step of an answer ends with a comma. tp-llama imitates solutions for {IMITATION:.0%} of the steps and then learns from trees
-    of three tries behind each beginning, at most 8 answers in each. `{PATHS}` has trees of depth one. `{ALONE}` is the same
-    run, in which solutions are imitated in the last steps too, with the learning rate of the pairs: it is shown a solution to
-    every problem, where tp-llama searches for one. `sft` imitates to the end with a learning rate that falls from the first
-    step to the last. Accuracy is greedy, over 600 held-out problems; `gained after imitation` is against the same run before
-    its first pair.""",
+    of three tries behind each beginning, at most 8 answers in each. `{PATHS}` has trees of depth one. `sft` imitates to the end
+    with a learning rate that falls from the first step to the last: it is shown a solution to every problem, where tp-llama
+    searches for one. Accuracy is greedy, over 600 held-out problems; `gained after imitation` is against the same run before
+    its first pair. What the same last steps give when they imitate stands on a [page of its own](tp-llama-imitation.md).""",
     variants={
         "sft": Variant("sft", settings=ONLY_IMITATES),
-        ALONE: Variant(imitation_alone("tp-llama"), KNOBS),
         PATHS: Variant("tp-llama", {**KNOBS, "rollout.depth": 1}),
         "tp-llama": Variant("tp-llama", KNOBS),
     },
@@ -46,8 +31,6 @@ CLAIM = Claim(
     measures=MEASURES,
     statements=[
         Statement("tp-llama", "accuracy gained after imitation, above", 0.0, GAINED),
-        Statement("tp-llama", "accuracy above that of its", ALONE, ACCURACY),
-        Statement("tp-llama", "more samples right at the end than its", ALONE, SAMPLED),
         Statement("tp-llama", "accuracy above that of", "sft", ACCURACY),
         Statement("tp-llama", "accuracy on the longest calls above that of", "sft", LONG),
         Statement("tp-llama", "more samples right at the end than", "sft", SAMPLED),
