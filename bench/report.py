@@ -112,6 +112,8 @@ HOW = """## Where the time is saved
   wrote it down where learning reads it (`policies/forward/activation_cache.py`); the backward pass begins at once. Not where
   answers are compared with a reference policy: there both must be computed alike.
 - **Rows without a gradient are not computed**, nor are passes whose columns nobody reads or whose coefficient is 0.
+- **An update is cut as little as memory allows**: each slice launches a whole pass, during which a GPU waits that has few tokens
+  (`policies/slice_budget.py`).
 - **Answers that have ended leave**: the next one that waits takes the place, or the batch shrinks. On a GPU a decoding step
   is one CUDA graph with Triton kernels between the products; one of them draws (temperature, top-k, top-p, min-p) and gives
   the log-probability and the entropy (`rollout/decode/triton_kernels.py`).
