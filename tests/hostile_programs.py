@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from upslope.runtime.sandbox.command import missing_tools
 from upslope.runtime.sandbox.memory import PREFIX, own_groups
-from upslope.runtime.sandbox.users import RANGES, is_held
+from upslope.runtime.sandbox.users import RANGES, is_held, user_range
 
 LACKS = missing_tools()
 needs_sandbox = pytest.mark.skipif(
@@ -85,8 +84,9 @@ class Traces:
     open_files: int
 
     @classmethod
-    def now(cls, users: frozenset[int] = frozenset()) -> Traces:
-        """As it is; of user numbers that no other process holds, all that runs in their name."""
+    def now(cls, own: range | None = None) -> Traces:
+        """As it is; of user numbers that only this process uses, all that runs in their name."""
+        users = frozenset(own or ())
         return cls(
             frozenset(_processes(users)),
             frozenset(_files()),
@@ -95,14 +95,6 @@ class Traces:
             frozenset(number for number in users if is_held(number)),
             len(os.listdir("/proc/self/fd")),
         )
-
-
-def before_all(users: frozenset[int], seconds: float = 20.0) -> Traces:
-    """As it is once the sandboxes of a process that was killed a moment ago are gone as well."""
-    end = time.monotonic() + seconds
-    while (found := Traces.now(users)).processes and time.monotonic() < end:
-        time.sleep(0.02)
-    return found
 
 
 def _processes(users: frozenset[int]) -> list[str]:
@@ -122,10 +114,11 @@ def _files() -> list[str]:
     return [str(path) for folder in folders for path in Path(folder).glob(f"{TOKEN}*")]
 
 
-def first_users(count: int) -> frozenset[int]:
-    """The numbers that the next slots will get, if this process may use them and nobody else begins meanwhile."""
-    if os.geteuid() != 0:
-        return frozenset()
-    start, end = RANGES[0]
-    free = (number for number in range(start, end) if not is_held(number))
-    return frozenset(next(free) for _ in range(count))
+def own_users(slots: int) -> range | None:
+    """User numbers that no other process on this machine gives to its slots: what runs in their name is this process's fault.
+    Nothing where this process cannot become anybody else."""
+    found = user_range()
+    if found is None or found.start != RANGES[0][0]:
+        return None
+    start = 1_850_000_000 + os.getpid() % 4_000_000 * 10
+    return range(start, start + slots)
