@@ -107,7 +107,7 @@ class Forked(Started):
 
     def kill(self) -> None:
         if self.first_handle is not None:
-            with suppress(ProcessLookupError, OSError):
+            with suppress(OSError):  # it is gone, or given back by its own thread in this moment
                 signal.pidfd_send_signal(self.first_handle, signal.SIGKILL)
 
     def end(self) -> None:

@@ -164,7 +164,7 @@ class Waiting(Started):
                 for each in reversed(descendants(self.first)):
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(each, signal.SIGKILL)
-            with suppress(ProcessLookupError):
+            with suppress(OSError):  # it is gone, or given back by its own thread in this moment
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         elif getattr(self, "process", None) is not None:
             self.process.kill()
