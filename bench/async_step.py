@@ -23,14 +23,12 @@ from text_work import TextWork, worth
 from upslope.rollout.workers import WorkerPlan, WorkerPool
 from upslope.tasks.text import Problem, Scores
 
-WORK: dict[str, Any] = {"prompts": 16, "samples": 8, "prompt_tokens": 231, "max_tokens": 24}
-
 
 @dataclass(frozen=True)
 class AsyncWork:
     """The work of a step."""
 
-    text: TextWork = field(default_factory=lambda: TextWork(**WORK))
+    text: TextWork = field(default_factory=lambda: TextWork(prompts=16, samples=8, prompt_tokens=231, max_tokens=24))
 
 
 class Paid(InOrder):
@@ -41,11 +39,15 @@ class Paid(InOrder):
         return Scores(rewards, [False] * len(rewards))
 
 
+@dataclass(frozen=True)
 class BenchPlan(WorkerPlan):
     """Workers that make the work of this script, not that of a run."""
 
+    work: TextWork = field(default_factory=TextWork)
+
     def command(self, channel: int) -> list[str]:
-        return [sys.executable, str(Path(__file__).with_name("async_worker.py")), str(channel), json.dumps(WORK)]
+        sizes = {name: getattr(self.work, name) for name in ("prompts", "samples", "prompt_tokens", "max_tokens")}
+        return [sys.executable, str(Path(__file__).with_name("async_worker.py")), str(channel), json.dumps(sizes)]
 
 
 def rollout_of(given: TextWork, policy: Any, ahead: int) -> Any:
@@ -60,7 +62,7 @@ def rollout_of(given: TextWork, policy: Any, ahead: int) -> Any:
 
 
 def run_async(clock: Clock, given: AsyncWork, setting: Setting) -> None:
-    pool = WorkerPool(BenchPlan(Path(tempfile.mkdtemp()), 1))
+    pool = WorkerPool(BenchPlan(Path(tempfile.mkdtemp()), 1, work=given.text))
     try:
         run(clock, given.text, setting, "asyncflow", 1, pool)
     finally:

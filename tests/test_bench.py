@@ -22,7 +22,7 @@ sys.path.insert(0, str(FOLDER))
 
 import machine  # noqa: E402
 import report  # noqa: E402
-from bench_sides import broken, environment, sleeper  # noqa: E402
+from bench_sides import CPU_ROWS, broken, environment, sleeper  # noqa: E402
 from equal_return import add_returns, compare  # noqa: E402
 from hostile_programs import needs_sandbox  # noqa: E402
 from phases import PHASES, Phases  # noqa: E402
@@ -31,11 +31,6 @@ from sides import Row, Setting, Side  # noqa: E402
 from text_work import QUIET_MARK, SILENT, TextWork, worth  # noqa: E402
 
 FIELDS = {"work", "unit", "ours", "peer", "ratio", "memory_ours", "memory_peer", "command"}
-CPU_ROWS = (
-    *("grpo_short", "grpo_long_prompt", "grpo_early_stop", "sft_short", "dpo_short", "dpo_long_prompt", "online_dpo"),
-    *("guided_step", "ppo_cartpole", "ppo_halfcheetah"),
-    *("sac_updates", "td3_updates", "td3_bc_updates", "iql_updates"),
-)
 
 
 def row(**changes: Any) -> Row:

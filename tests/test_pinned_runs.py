@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 import torch
+from pinned_build import build
 from safetensors.torch import load_file, save_file
 
 import upslope as up
@@ -28,20 +27,6 @@ CONTROL = {"task": "gym:CartPole-v1", "steps": 3, "envs": 2, "horizon": 32, "pas
 CHOSEN = TEXT | {"tasks_per_step": 8, "samples_per_task": 2}
 """For a method that chooses its problems: few answers to each, so that many come back."""
 RUNS = {"grpo": TEXT, "dhpo": TEXT, "t-ppo": TEXT, "spo-single-stream": CHOSEN, "ppo": CONTROL}
-
-
-def build() -> dict[str, str]:
-    cpu = next((line for line in _cpu_lines() if line.startswith(("model name", "CPU part"))), "").partition(":")[2].strip()
-    return {
-        "cpu": f"{platform.machine()} {cpu}",
-        "torch": torch.__version__,
-        "python": ".".join(map(str, sys.version_info[:2])),
-    }
-
-
-def _cpu_lines() -> list[str]:
-    file = Path("/proc/cpuinfo")
-    return file.read_text().splitlines() if file.exists() else []
 
 
 def final_weights(method: str, out: Path) -> dict[str, torch.Tensor]:

@@ -39,8 +39,9 @@ def test_what_the_weights_of_now_sampled_is_learned_as_grpo_does(ragged_batch: B
 
 
 @pytest.mark.checks("identity", "asyncflow")
-def test_without_staleness_a_run_is_grpos_to_the_bit_where_both_look_at_the_policy_before_the_step():
-    settings = dataclasses.replace(SIZES, updates_per_step=2)
+@pytest.mark.parametrize("updates", [1, 2])
+def test_without_staleness_a_run_is_grpos_to_the_bit(updates):
+    settings = dataclasses.replace(SIZES, updates_per_step=updates)
     ours, theirs = learner("asyncflow", settings), learner("grpo", settings)
     for step in (1, 2, 3):
         ours.step(step), theirs.step(step)

@@ -15,6 +15,5 @@ asyncflow = grpo.derive(
     weight=Truncated(cap=2.0),
     notes="The paper is about the system: workers, a store by rows and columns, weights that are at most so many steps old. The "
     "correction is the decoupled one of AReaL (arXiv 2505.24298), the ratio of the step being taken to the policy before it; its "
-    "cut at 2 is ours. With --max-staleness 0 it is grpo, to the last bit where a step makes several updates and else to rounding: "
-    "it always looks at the policy before the step.",
+    "cut at 2 is ours. With --max-staleness 0 it is grpo to the last bit.",
 )

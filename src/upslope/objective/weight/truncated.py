@@ -31,7 +31,8 @@ class Truncated(Weight):
     cap: float = 2.0
 
     def needs(self) -> frozenset[str]:
-        return frozenset({"proximal.logp", "behavior.logp"})
+        # Not the proximal ones: in a step's only update they are the current ones, which saves a pass.
+        return frozenset({"behavior.logp"})
 
     def __call__(self, batch: Batch) -> Tensor:
         if batch.proximal is None:
