@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, Damaged, as_reader
+from upslope.runtime.nested_tensors import put_together, taken_apart
 
 
 def write_text(path: Path, text: str) -> None:
@@ -73,18 +74,7 @@ def save_state(folder: Path | CheckpointWriter, name: str, state: object) -> Non
     """A nested dict or list of tensors, numbers, text and None as ``name.json``, its tensors in ``name.safetensors``."""
     files = CheckpointWriter(folder) if isinstance(folder, Path) else folder
     tensors: dict[str, Tensor] = {}
-
-    def plain(value: object, path: str) -> Any:
-        if isinstance(value, Tensor):
-            tensors[path] = value.detach()
-            return {"__tensor__": path}
-        if isinstance(value, dict):
-            return {str(key): plain(item, f"{path}/{key}") for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(item, f"{path}/{position}") for position, item in enumerate(value)]
-        return value
-
-    files.write_json(f"{name}.json", plain(state, name))
+    files.write_json(f"{name}.json", taken_apart(state, name, tensors))
     if tensors:
         files.write_tensors(f"{name}.safetensors", tensors)
 
@@ -98,15 +88,7 @@ def load_state(folder: Path | CheckpointReader, name: str) -> Any:
     files, packed = as_reader(folder), f"{name}.safetensors"
     plain = files.read_json(f"{name}.json")
     tensors = files.read_tensors(packed) if packed in files else {}
-
-    def rebuilt(value: object) -> Any:
-        if isinstance(value, dict):
-            if "__tensor__" in value:
-                return tensors[value["__tensor__"]]
-            return {key: rebuilt(item) for key, item in value.items()}
-        return [rebuilt(item) for item in value] if isinstance(value, list) else value
-
     try:
-        return rebuilt(plain)
+        return put_together(plain, tensors)
     except KeyError as missing:
         raise Damaged(f"{files.folder / packed} is damaged: it has no {missing}.") from None

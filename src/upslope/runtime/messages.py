@@ -7,17 +7,16 @@ import json
 import socket
 import struct
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
 from upslope.plain_data import JsonDict
+from upslope.runtime.nested_tensors import put_together, taken_apart
 from upslope.runtime.tensor_files import read_tensors, write_tensors
 
 LENGTHS = struct.Struct("<QQ")
 """What stands before each message: the bytes of its plain data, and of its tensors."""
 MOST_FILES = 4
-TENSOR = "__tensor__"
 
 
 class Closed(ConnectionError):
@@ -46,7 +45,7 @@ def send(channel: socket.socket, message: Message) -> None:
         OSError: where the other side is gone.
     """
     tensors: dict[str, Tensor] = {}
-    text = json.dumps({"kind": message.kind, "data": _plain(message.data, "", tensors)}, separators=(",", ":")).encode()
+    text = json.dumps({"kind": message.kind, "data": taken_apart(message.data, "", tensors)}, separators=(",", ":")).encode()
     body = io.BytesIO()
     if tensors:
         write_tensors(body.write, tensors)
@@ -70,25 +69,7 @@ def receive(channel: socket.socket) -> Message:
     text_size, body_size = LENGTHS.unpack(head)
     told = json.loads(_exactly(channel, text_size))
     tensors = read_tensors(io.BytesIO(_exactly(channel, body_size)), lambda seen: None) if body_size else {}
-    return Message(told["kind"], _rebuilt(told["data"], tensors), tuple(files))
-
-
-def _plain(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """A value with its tensors taken out, each named by where it stood."""
-    if isinstance(value, Tensor):
-        tensors[path] = value
-        return {TENSOR: path}
-    if isinstance(value, dict):
-        return {str(key): _plain(item, f"{path}/{key}", tensors) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{path}/{place}", tensors) for place, item in enumerate(value)]
-    return value
-
-
-def _rebuilt(value: Any, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(value, dict):
-        return tensors[value[TENSOR]] if TENSOR in value else {key: _rebuilt(item, tensors) for key, item in value.items()}
-    return [_rebuilt(item, tensors) for item in value] if isinstance(value, list) else value
+    return Message(told["kind"], put_together(told["data"], tensors), tuple(files))
 
 
 def _exactly(channel: socket.socket, size: int) -> bytes:
