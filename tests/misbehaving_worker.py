@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+if (Path(sys.argv[1]) / "never-ready").exists():  # before anything that takes long to load
+    sys.exit("no such model")
+
 import os
 import signal
 import socket
-import sys
 import time
-from pathlib import Path
 
 import torch
 
@@ -27,8 +31,6 @@ def rows_of(assignment: Assignment) -> Trajectories:
 
 def main(folder: Path, number: int) -> None:
     channel = socket.socket(fileno=number)
-    if (folder / "never-ready").exists():
-        sys.exit("no such model")
     send(channel, Message("ready"))
     proof = 0
     while (message := receive(channel)).kind != "quit":

@@ -54,7 +54,9 @@ def test_one_and_several(runs: dict[str, Path], name: str):
     assert several.shape == (7, *actions.shape) and state == "kept"
     for one, wanted in zip(batch, several, strict=True):
         found, _ = run.predict(one, deterministic=True)
-        assert isinstance(found, np.ndarray) and (found == wanted).all() and actions.contains(found if found.shape else found[()])
+        # To rounding: some processors multiply a single row in another order than several.
+        assert isinstance(found, np.ndarray) and np.allclose(found, wanted, rtol=1e-5, atol=1e-6)
+        assert actions.contains(found if found.shape else found[()])
     drawn = np.stack([run.predict(batch)[0] for _ in range(50)])
     assert len(np.unique(drawn.reshape(50, -1), axis=0)) > 1, "without deterministic=True actions are drawn"
     assert (up.load(runs[name]).predict(batch)[0] == drawn[0]).all(), "from the run's seed"

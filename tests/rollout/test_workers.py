@@ -151,7 +151,7 @@ class Kills:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["asyncflow", "t-ppo+asyncflow", "dapo+asyncflow"])
+@pytest.mark.parametrize("method", ["asyncflow", "t-ppo+asyncflow"])
 def test_sampling_ahead_ends_the_same_undisturbed_in_processes_and_with_workers_killed(tmp_path, method):
     ahead = {"max_staleness": 2, "steps": 6}
     here = trained(tmp_path / "here", method, **ahead)
