@@ -12,6 +12,9 @@ from torch import Tensor
 from upslope.objective.ratio import LOG_LIMIT, raw_log_ratio
 from upslope.types import Metrics, Trajectories
 
+MOST_AGES = 16
+"""Ages that are counted apart; what is older counts as that."""
+
 
 class PendingMetrics(NamedTuple):
     """What an update showed, not yet added up."""
@@ -91,6 +94,8 @@ def sampling_metrics(everything: Trajectories, rows: Trajectories) -> Metrics:
     if everything.version is not None:
         age = everything.age()
         metrics |= {"age": float(age.sum() / decisions), "oldest": float(age.max())}
+        counts = torch.bincount(age[everything.sampled > 0].long().clamp(0, MOST_AGES)).tolist()
+        metrics |= {f"age_share_{steps}": count / float(decisions) for steps, count in enumerate(counts)}
     return metrics
 
 
