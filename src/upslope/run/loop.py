@@ -212,13 +212,14 @@ class TrainingLoop:
         self.heed_callbacks()
 
     def _faults(self) -> Metrics:
-        """What went wrong and was mended during the step, ``fault_KIND`` each; the run's totals go into its summary."""
+        """How often something went wrong and was mended during the step, by kind, also those of earlier steps; the summary has the
+        run's totals."""
         faults = self.components.faults()
         if not faults:
             return {}
         self.progress["faults"] = dict(self.faults_before + faults)
         fresh, self.faults_told = faults - self.faults_told, Counter(faults)
-        return {f"fault_{kind}": float(count) for kind, count in fresh.items()}
+        return {f"fault_{kind}": float(fresh[kind]) for kind in faults}
 
     def _learn(self, step: int) -> Metrics:
         """One step. Rows without a finite gradient are kept in the run's folder; what ends the run says how to go on."""
