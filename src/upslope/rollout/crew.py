@@ -221,7 +221,10 @@ class Crew(ABC, Generic[J, W, D]):
         state.pid, state.doing, state.version = worker.pid, "starting", None
         self.launched()
         worker.wait_until_ready(STARTING_SECONDS)
-        state.pid, state.doing = worker.pid, "waiting"
+        if worker.pid != state.pid:  # an actor's is known only now
+            state.pid = worker.pid
+            self.launched()
+        state.doing = "waiting"
         return worker
 
     def _next(self, state: WorkerState) -> J | None:

@@ -161,6 +161,9 @@ class Settings:
     workers: int = text_only(0)
     """Text: processes beside this one that sample, each with a copy of the policy; 0 samples here. With `max_staleness` they sample
     while this one learns. The same plan gives the same weights wherever it is sampled."""
+    where: str = text_only("local")
+    """Text, with `workers`: `local` are processes here; `ray` are actors of the Ray cluster that this machine is part of, or of one
+    that is started here; ray://HOST:PORT of a cluster elsewhere. Ray is an extra: pip install upslope[ray]."""
     shares: int = text_only(1)
     """Text: pieces that a step's problems are cut into, each sampled in one go by whoever is free. It changes the last bits, so it
     is part of the run; fewer than `workers` leaves some without work."""
