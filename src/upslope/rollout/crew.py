@@ -65,6 +65,13 @@ W = TypeVar("W", bound=Worker)
 D = TypeVar("D")
 
 
+@dataclass(frozen=True)
+class Unfinished(Generic[J]):
+    """What is left of a job, for whoever is free."""
+
+    job: J
+
+
 @dataclass
 class WorkerState:
     """What one worker is doing, for people."""
@@ -126,8 +133,8 @@ class Crew(ABC, Generic[J, W, D]):
         """A new worker, which need not be ready yet."""
 
     @abstractmethod
-    def hand_over(self, state: WorkerState, worker: W, job: J) -> D:
-        """Has a worker do a job, and waits for it.
+    def hand_over(self, state: WorkerState, worker: W, job: J) -> D | Unfinished[J]:
+        """Has a worker do a job, or a piece of it, and waits for it.
 
         Raises:
             WorkerLost: if it does not, or what it says cannot be believed.
@@ -245,7 +252,10 @@ class Crew(ABC, Generic[J, W, D]):
         board = self.board
         with board.changed:
             board.working.pop(state.number)
-            board.done.setdefault(job.key, found)
+            if isinstance(found, Unfinished):
+                board.waiting.insert(0, found.job)
+            else:
+                board.done.setdefault(job.key, found)
             board.lost_in_a_row = 0
             board.changed.notify_all()
 

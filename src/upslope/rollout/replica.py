@@ -34,10 +34,14 @@ class Replica:
             rollout.sync()
 
     def answer(self, assignment: Assignment) -> Message:
-        """What comes of an assignment, and the proof of who wrote it."""
-        found = self.rollouts[assignment.stage].fulfilled(assignment)
-        answer = {"rows": packed(found.rows.to("cpu")), "told": found.told}
-        return Message("fulfilled", answer | {"version": self.version, "checksum": self.checksum})
+        """What comes of an assignment, or how far its answers are where others may go on with them, and a proof of who wrote it."""
+        rollout, proof = self.rollouts[assignment.stage], {"version": self.version, "checksum": self.checksum}
+        if rollout.interrupt_every:
+            assignment = rollout.extended(assignment)
+            if any(answer["finish"] == "paused" for answer in assignment.begun):
+                return Message("fulfilled", {"begun": list(assignment.begun), **proof})
+        found = rollout.fulfilled(assignment)
+        return Message("fulfilled", {"rows": packed(found.rows.to("cpu")), "told": found.told, **proof})
 
 
 def failure(problem: BaseException) -> Message:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from upslope.plain_data import JsonDict
-from upslope.rollout.crew import Crew, Worker, WorkerState
+from upslope.rollout.crew import Crew, Unfinished, Worker, WorkerState
 from upslope.rollout.pool import Fulfilled
 from upslope.rollout.under_way import unpacked
 from upslope.runtime.worker_process import WorkerLost
@@ -81,7 +81,7 @@ class Sampler(Worker, Protocol[Given]):
     """Of the weights that it holds."""
 
     def fulfil(self, assignment: Assignment, weights: Given | None, silent_seconds: float) -> JsonDict:
-        """Its rows, packed, with the version and the checksum of the weights that wrote them.
+        """Its rows, packed, or how far its answers are, with the version and the checksum of the weights that wrote them.
 
         Args:
             weights: Those it shall take first; none where it holds them already.
@@ -123,13 +123,15 @@ class SamplingCrew(Crew[Assignment, S, Fulfilled], Generic[S, V]):
         newest = self.weights.newest
         return replace(job, version=newest) if self.plan.free and newest is not None else job
 
-    def hand_over(self, state: WorkerState, worker: S, job: Assignment) -> Fulfilled:
+    def hand_over(self, state: WorkerState, worker: S, job: Assignment) -> Fulfilled | Unfinished[Assignment]:
         with self.board.changed:
             weights = self.weights.versions[job.version]
         answer = worker.fulfil(job, None if worker.version == job.version else weights, self.silent_seconds)
         if answer["version"] != job.version or answer["checksum"] != weights.checksum:
             raise WorkerLost("other_weights", f"worker {state.number} sampled with other weights than it was told")
         worker.version = state.version = job.version
+        if "begun" in answer:
+            return Unfinished(replace(job, begun=tuple(answer["begun"])))
         rows = unpacked(answer["rows"]).to(self.plan.device)
         state.rows += rows.rows
         return Fulfilled(rows, answer["told"], job.version)

@@ -173,6 +173,9 @@ class Settings:
     pace: Literal["exact", "free"] = text_only("exact")
     """Text, with `max_staleness`: `exact` samples the rows of each step with the weights of just so many steps before, so that the
     run repeats to the last bit; `free` takes the newest there are when a worker begins, never older ones than that."""
+    interrupt: bool = text_only(False)
+    """Text, at a free pace: a worker takes newer weights inside an answer too, up to three times on its way to the token limit, in
+    place of ending it with those it began with. Every token knows which weights drew it."""
     reuse: Literal["auto", "off"] = text_only("auto")
     """Text: whether learning starts from what sampling has computed, where that was here and of the same weights. It changes the
     last bits; where there are workers, shares or older weights it is off."""

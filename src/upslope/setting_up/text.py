@@ -30,7 +30,7 @@ from upslope.runtime.settings import Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.runtime.threads import torch_threads
 from upslope.setting_up.base import Components, Progress, pick_device, settled_method
-from upslope.setting_up.where import check_where, reuses_sampling, worker_pool
+from upslope.setting_up.where import check_where, interrupt_every, reuses_sampling, worker_pool
 from upslope.tasks.fixed import fix_problems
 from upslope.tasks.giving import check_given
 from upslope.tasks.text import NoReward, UndecidedReward, WithReward
@@ -185,7 +185,7 @@ class TextComponents(Components):
             rollout = build(self.task, self.policy, **sizes, engine=engine)
             rollout.embed, rollout.reuse = embed, reuses_sampling(settings)
             rollout.under_way.shares, rollout.under_way.dates_rows = settings.shares, settings.max_staleness > 0
-            rollout.crews = settings.max_staleness + 1
+            rollout.crews, rollout.interrupt_every = settings.max_staleness + 1, interrupt_every(settings, rollout)
             return rollout
 
         return made

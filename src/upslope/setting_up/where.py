@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from upslope.rollout.sampling_crew import SamplingCrew
 
 
+WINDOWS, LEAST_WINDOW = 4, 8
+"""Pieces that an answer is written in where it may be interrupted, and tokens of one at least: each reads what is there again."""
+
+
 def reuses_sampling(settings: Settings) -> bool:
     """Whether learning may start from what sampling has computed: only in one process, in one call, with the weights of now."""
     apart = settings.workers or settings.shares > 1 or settings.max_staleness
@@ -77,6 +81,9 @@ def check_where(method: Method, settings: Settings) -> None:
     if settings.pace == "free" and not (settings.workers and staleness):
         raise UserError("--pace free lets workers take the newest weights there are, which needs somebody who samples while others "
                         "learn. Give --workers 1 and --max-staleness 1, or leave it out.")  # fmt: skip
+    if settings.interrupt and settings.pace != "free":
+        raise UserError("--interrupt takes newer weights inside an answer, whenever they come, and --pace exact promises a run "
+                        "that repeats. Give --pace free with it, or leave it out.")  # fmt: skip
     phases = [stage.as_method(method) for stage in method.stages] + [method]
     if staleness and not settings.uncorrected and not all(map(corrects_for_age, phases)):
         name = next(each.name for each in phases if not corrects_for_age(each))
@@ -89,6 +96,22 @@ def check_where(method: Method, settings: Settings) -> None:
             Remark(f"--workers {settings.workers} with --shares {settings.shares}: a step is cut into {settings.shares}, so that "
                    f"some workers may wait. --shares {settings.workers} has work for all."), stacklevel=2,
         )  # fmt: skip
+
+
+def interrupt_every(settings: Settings, rollout: Any) -> int:
+    """Tokens of an answer after which a worker may take newer weights; 0 for never.
+
+    Raises:
+        UserError: if these answers are not written one after the other.
+    """
+    from upslope.rollout.text import TextRollout
+
+    if not settings.interrupt:
+        return 0
+    if type(rollout).fulfil is not TextRollout.fulfil:
+        raise UserError("--interrupt goes with answers that are written from beginning to end; this method samples in its own way. "
+                        "Leave it out.")  # fmt: skip
+    return max(rollout.sampling.max_tokens // WINDOWS, LEAST_WINDOW)
 
 
 def worker_pool(settings: Settings, folder: Path, trusted: bool, device: torch.device | str) -> SamplingCrew[Any, Any]:
