@@ -30,6 +30,7 @@ from upslope.types import Assignment
 
 pytestmark = pytest.mark.slow
 MAKER = "misbehaving_replica:made"
+PATIENT_STARTS = 5
 LONG = 300.0
 """Seconds after which something will not come any more, however busy the machine is."""
 
@@ -44,10 +45,17 @@ def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     before, heeds = os.environ.get("HOME"), signal.getsignal(signal.SIGTERM)
     os.environ["HOME"] = str(tmp_path_factory.mktemp("home"))
-    port = free_port()
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": port}
-    )  # fmt: skip
+    cluster = Cluster()
+    for attempt in range(PATIENT_STARTS):
+        port = free_port()
+        try:
+            cluster.add_node(num_cpus=2, include_dashboard=False, ray_client_server_port=port)
+            break
+        except Exception as problem:  # it gives itself 30 s, which is little where the machine is busy
+            cluster.shutdown()
+            cluster = Cluster()
+            if attempt == PATIENT_STARTS - 1:
+                pytest.skip(f"Ray does not start on this machine: {problem}")
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     cluster.client = f"ray://127.0.0.1:{port}"
     yield cluster
@@ -66,6 +74,13 @@ def free_port() -> int:
 
 # -- whole runs ------------------------------------------------------------------------------------------------------------
 
+REWARD = """
+from weights import worth
+
+
+def variety(prompts, responses, answers):
+    return [worth(len(set(response))) for response in responses]
+"""
 PLANS: dict[str, dict[str, Any]] = {
     "in turns": {"method": "grpo", "shares": 2, "reuse": "off"},
     "one ahead": {"method": "asyncflow", "shares": 2, "max_staleness": 1, "steps": 6},
@@ -73,13 +88,24 @@ PLANS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], up.Run]:
+def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """With a reward from a file, and another file that it imports: both must travel. An untrained model earns something by it."""
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "mine.py").write_text(REWARD)
+    (folder / "weights.py").write_text("def worth(letters):\n    return 0.25 * letters\n")
+    mine = {"warm_start": 0.0, "reward": f"{folder / 'mine.py'}:variety"}
+    return {name: SMALL | mine | plan for name, plan in PLANS.items()}
+
+
+@pytest.fixture(scope="module")
+def here(plans, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], up.Run]:
     """A plan's run in this process, once."""
     done: dict[str, up.Run] = {}
 
     def run(plan: str) -> up.Run:
         if plan not in done:
-            done[plan] = up.train(**(SMALL | PLANS[plan]), out=tmp_path_factory.mktemp("here") / "run")
+            done[plan] = up.train(**plans[plan], out=tmp_path_factory.mktemp("here") / "run")
+            assert min(step["grad_norm"] for step in done[plan].metrics) > 0, "the case must have something to learn from"
         return done[plan]
 
     return run
@@ -98,15 +124,17 @@ class KillsOne:
             os.kill(self.killed, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize(("place", "workers"), [("local", 1), ("ray", 1), ("ray", 2)])
-def test_a_plan_ends_in_the_same_weights_in_every_place(tmp_path, request, here, plan, place, workers):
+@pytest.mark.parametrize(
+    ("plan", "place", "workers"),
+    [("in turns", "local", 1), ("in turns", "ray", 2), ("one ahead", "local", 2), ("one ahead", "ray", 1)],
+)
+def test_a_plan_ends_in_the_same_weights_in_every_place(tmp_path, request, plans, here, plan, place, workers):
     if place == "ray":
         request.getfixturevalue("on_ray")
     ahead = "max_staleness" in PLANS[plan]
     kills = KillsOne(tmp_path / "run")
     there = up.train(
-        **(SMALL | PLANS[plan]), workers=workers, where=place, out=tmp_path / "run", callbacks=[kills] if ahead else []
+        **plans[plan], workers=workers, where=place, out=tmp_path / "run", callbacks=[kills] if ahead else []
     )  # fmt: skip
     alone = here(plan)
     expected, found = alone.policy.weights(), there.policy.weights()
@@ -116,8 +144,8 @@ def test_a_plan_ends_in_the_same_weights_in_every_place(tmp_path, request, here,
     assert there.summary.get("faults", {}) == ({"worker_died": 1} if ahead else {})
 
 
-def test_a_run_elsewhere_connects_by_the_cluster_address(on_ray, tmp_path, here):
-    words = [f"--{name.replace('_', '-')}={value}" for name, value in (SMALL | PLANS["in turns"]).items() if name != "method"]
+def test_a_run_elsewhere_connects_by_the_cluster_address(on_ray, tmp_path, plans, here):
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in plans["in turns"].items() if name != "method"]
     place = ["--workers", "1", "--where", on_ray.client, "--out", str(tmp_path / "run"), "--quiet"]
     command = [sys.executable, "-m", "upslope", "train", "grpo", *words, *place]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -57,6 +58,8 @@ def connect(where: str) -> ModuleType:
             **({} if address else {"include_dashboard": False}),
         )  # fmt: skip
     except Exception as problem:  # of many kinds, as the versions of Ray go
+        with suppress(Exception):
+            ray.shutdown()  # what has begun to start
         said = str(problem).strip().splitlines() or [type(problem).__name__]
         raise UserError(f"--where {where}: {address or 'Ray on this machine'} cannot be used: {said[0][:300]}. {_CURE}") from None
     _address[:] = [where]
