@@ -13,20 +13,12 @@ import signal
 import socket
 import time
 
-import torch
+from misbehaving_rows import rows_of
 
-from upslope.policies.text_inputs import TextInputs
 from upslope.rollout.under_way import packed
 from upslope.runtime.messages import Message, receive, send
 from upslope.runtime.shared_weights import ReadWeights, checksum
-from upslope.types import Assignment, Trajectories, View
-
-
-def rows_of(assignment: Assignment) -> Trajectories:
-    count = sum(assignment.samples)
-    one, nobody = torch.ones(count, 1), torch.zeros(count, dtype=torch.int64)
-    inputs = TextInputs(torch.ones(count, 1, dtype=torch.int64), one)
-    return Trajectories(one, torch.full((count,), float(assignment.step)), nobody, nobody, View(one), inputs=inputs)
+from upslope.types import Assignment
 
 
 def main(folder: Path, number: int) -> None:
