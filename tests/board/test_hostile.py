@@ -31,7 +31,7 @@ QUESTIONS = {
     "/api/rollouts": {"run": "a"}, "/api/rollout": {"run": "a", "step": 1}, "/api/episodes": {"run": "a"},
     "/api/episode": {"run": "a", "step": 1}, "/api/frames": {"run": "a", "step": 1}, "/api/method": {"run": "a"},
     "/api/settings": {"run": "a"}, "/api/problems": {"run": "a", "step": 1},
-    "/api/contests": {"run": "a", "step": 1},
+    "/api/contests": {"run": "a", "step": 1}, "/api/workers": {"run": "a"},
 }  # fmt: skip
 """One for every route that can be asked."""
 

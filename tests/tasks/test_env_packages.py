@@ -109,7 +109,7 @@ def test_a_run_in_a_maze_goes_on_and_answers(tmp_path):
     assert env.action_space.contains(action)
     both = {key: np.stack([value, value]) for key, value in seen.items()}
     several, _ = again.predict(both, deterministic=True)
-    assert (several == action).all() and several.shape == (2, 2)
+    assert several.shape == (2, 2) and np.allclose(several, action, rtol=0, atol=1e-6)  # a product of two rows rounds otherwise
     deployed: DeployedPolicy = again.controller
     flat = gymnasium.spaces.flatten(env.observation_space, seen).astype(np.float32)
     assert deployed._flat(seen)[0].tolist() == [flat.tolist()]

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from upslope import __version__
-from upslope.board import contests, plan_view, problems, recordings, safe_files
+from upslope.board import contests, plan_view, problems, recordings, safe_files, workers
 from upslope.board.access import Door, Guard
 from upslope.board.answers import answer, asset, failure
 from upslope.board.bands import bands
@@ -202,6 +202,13 @@ def _add_recordings(app: FastAPI, board: Board) -> None:
     @app.get("/api/problems")
     def of_problems(run: str, step: PerhapsStep = None) -> Response:
         return answer(problems.problems(board.runs.root, board.runs.find(run).parts, step))
+
+    @app.get("/api/workers")
+    def of_workers(run: str) -> Response:
+        glance = board.runs.find(run)
+        with board.logs.table(run) as table:
+            busy = workers.busy(table)
+        return answer(workers.workers(board.runs.root, glance.parts) | {"busy": busy})
 
     @app.get("/api/episodes")
     def episodes(run: str) -> Response:

@@ -14,6 +14,9 @@ from upslope.plain_data import JsonDict
 from upslope.runtime.team import ALONE, Team
 from upslope.types import Metrics, Trajectories
 
+MOST_AGES = 16
+"""Ages that are counted apart; what is older counts as that."""
+
 
 class PendingMetrics(NamedTuple):
     """What an update showed, not yet added up."""
@@ -99,6 +102,8 @@ def sampling_metrics(everything: Trajectories, rows: Trajectories) -> Metrics:
     if everything.version is not None:
         age = everything.age()
         metrics |= {"age": float(age.sum() / decisions), "oldest": float(age.max())}
+        counts = torch.bincount(age[everything.sampled > 0].long().clamp(0, MOST_AGES)).tolist()
+        metrics |= {f"age_share_{steps}": count / float(decisions) for steps, count in enumerate(counts)}
     return metrics
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from upslope.plain_data import JsonDict, Prompt
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.tokenization import encoded
 from upslope.rewards.judging import Judge
+from upslope.rollout.begun_answers import BegunAnswer, completed, extend
 from upslope.rollout.choosing import Candidate, Choices, beside, category_id, offered, others
 from upslope.rollout.embeddings import EMBEDDINGS
 from upslope.rollout.engines.torch_engine import Speaker, TorchEngine
@@ -79,14 +80,16 @@ class TextRollout:
         """Of a method in stages, which one this is the rollout of."""
         self.reuse = True
         """Whether the policy may learn from what sampling has computed."""
+        self.interrupt_every = 0
+        """Tokens of an answer after which whoever writes it may take newer weights; 0 writes answers in one go."""
         self.asked: dict[int, Problem] = {}
         """The problems of the step, by task."""
         self.choices = Choices()
         self.embed: Callable[[Sequence[str]], Tensor] | None = None
         """Makes vectors of answers, where the method reads them."""
         self.judge: Judge | None = None
-        self.reference_cache: ReferenceCache | None = None
         """Who compares answers, where the run has somebody for it."""
+        self.reference_cache: ReferenceCache | None = None
         self._draws: OrderedDict[tuple[int, int, int], list[Problem]] = OrderedDict()
 
     # -- decided beside the learner ------------------------------------------------------------------------------------
@@ -193,17 +196,43 @@ class TextRollout:
             return self.sampling
         return replace(self.sampling, max_tokens=most, temperature=heat)
 
+    def _prompts_of(self, assignment: Assignment) -> tuple[list[Problem], list[list[int]]]:
+        """Its problems, and the ids of their prompts."""
+        problems = self.problems_of(assignment)
+        return problems, self.policy.encode_all([problem.model_input for problem in problems])
+
+    def _numbers_of(self, assignment: Assignment) -> Tensor:
+        """What decides on each token of its answers."""
+        where = (self.seed, "tokens", assignment.step, assignment.attempt)
+        numbers = uniforms((assignment.rows, self.sampling.max_tokens), *where)[:, : self.sampling_of(assignment).max_tokens]
+        return numbers[assignment.first_row : assignment.first_row + sum(assignment.samples)]
+
+    def extended(self, assignment: Assignment) -> Assignment:
+        """The assignment with a window more of each of its answers: `fulfil` makes rows of it once none of them goes on."""
+        _, prompts = self._prompts_of(assignment)
+        repeated = [prompt for prompt, own in zip(prompts, assignment.samples, strict=True) for _ in range(own)]
+        answers = [BegunAnswer(**each) for each in assignment.begun or ({},) * len(repeated)]
+        going = [place for place, answer in enumerate(answers) if answer.finish == "paused"]
+        there, sampling = len(answers[going[0]].tokens), self.sampling_of(assignment)  # those that go on are all as long
+        window = replace(sampling, max_tokens=min(self.interrupt_every, sampling.max_tokens - there))
+        numbers = self._numbers_of(assignment)[going, there : there + window.max_tokens]
+        contexts = [repeated[place] + answers[place].tokens for place in going]
+        written = self.engine.generate(contexts, 1, window, numbers)
+        extend([answers[place] for place in going], written, sampling.max_tokens, assignment.version)
+        return replace(assignment, begun=tuple(asdict(answer) for answer in answers))
+
     def fulfil(self, assignment: Assignment) -> Trajectories:
         """A group of sampled and scored answers to each of its problems."""
-        problems, each, sampling = self.problems_of(assignment), list(assignment.samples), self.sampling_of(assignment)
-        prompts = self.policy.encode_all([problem.model_input for problem in problems])
-        where = (self.seed, "tokens", assignment.step, assignment.attempt)
-        numbers = uniforms((assignment.rows, self.sampling.max_tokens), *where)[:, : sampling.max_tokens]
-        numbers = numbers[assignment.first_row : assignment.first_row + sum(each)]
-        completions = self.engine.generate(prompts, each, sampling, numbers, keep=self.reuse)
+        (problems, prompts), each, sampling = self._prompts_of(assignment), list(assignment.samples), self.sampling_of(assignment)
+        version: Tensor | None = None
+        if assignment.begun:
+            answers = [BegunAnswer(**answer) for answer in assignment.begun]
+            completions, version = completed(answers, self.policy.pad_id)
+        else:
+            completions = self.engine.generate(prompts, each, sampling, self._numbers_of(assignment), keep=self.reuse)
         repeated = [problem for problem, own in zip(problems, each, strict=True) for _ in range(own)]
         group = torch.arange(len(problems)).repeat_interleave(torch.tensor(each)) + assignment.first_group
-        rows = sampled_rows(self.policy, prompts, each, completions, sampling).replace(group=group)
+        rows = sampled_rows(self.policy, prompts, each, completions, sampling).replace(group=group, version=version)
         if self.reuse and self.policy.kept is not None:
             rows = rows.replace(inputs=replace(rows.inputs, kept=self.policy.kept.numbers))
         rows = self.scored(rows, repeated, sampled_ids(completions), completions.finish)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from upslope.errors import MethodError, UserError
 from upslope.objective.base import RolloutPlan, State
+from upslope.rollout.begun_answers import extend, padded
 from upslope.rollout.text import TextRollout
 from upslope.rollout.text_rows import join_text, row_notes, sampled_rows
 from upslope.runtime.seeding import numpy_generator, uniforms
@@ -166,14 +167,7 @@ class WindowRollout(TextRollout):
         numbers = uniforms((assignment.rows, self.window), self.seed, "tokens", assignment.step, 0)[first : first + len(answers)]
         contexts = [prompt + live.tokens for prompt, live in zip(prompts, answers, strict=True)]
         written = self.engine.generate(contexts, 1, sampling, numbers, [limit - live.begun for live in answers])
-        columns = [column.tolist() for column in (written.tokens, written.logp, written.entropy)]
-        lengths = written.sampled.sum(1).long().tolist()
-        for live, length, finish, tokens, logp, entropy in zip(answers, lengths, written.finish, *columns, strict=True):
-            live.tokens, live.logp, live.entropy = (
-                old + new[:length] for old, new in ((live.tokens, tokens), (live.logp, logp), (live.entropy, entropy))
-            )
-            live.version = live.version + [assignment.version] * length
-            live.finish = "paused" if finish == "length" and len(live.tokens) < limit else finish
+        extend(answers, written, limit, assignment.version)
 
     def _rows(self, answers: list[LiveAnswer], problems: list[Problem], prompts: list[list[int]]) -> Trajectories:
         """A row for each answer, in their order: all of one that ended, this window of one that goes on."""
@@ -251,12 +245,6 @@ class WindowRollout(TextRollout):
         self.live.clear()
         self.live |= {int(crew): [each and LiveAnswer(**each) for each in answers] for crew, answers in saved.items()}
         self.told = state["told"]
-
-
-def padded(rows: Sequence[Sequence[float]], blank: float) -> Tensor:
-    """Lists of different lengths as a matrix, blank behind each."""
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[blank] * (width - len(row))] for row in rows])
 
 
 def _or_zero(column: Tensor | None, like: Tensor) -> Tensor:

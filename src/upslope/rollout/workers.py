@@ -1,344 +1,45 @@
-"""A pool of worker processes that sample: started fresh, replaced when they are lost, with the policy's weights by version.
-
-A worker is a thread here and a process there. The thread gives it one assignment at a time and waits for the rows; where the
-process dies, falls silent or answers with other weights than it was told, it is replaced and the assignment given out again. Rows
-are a function of the assignment and the weights, so that whoever does it in the end makes no difference.
-"""
+"""A pool of worker processes that sample: started fresh, with the policy's weights by version in memory that they share."""
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import time
-import traceback
-from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-
-import torch
-from torch import Tensor
-
-from upslope.errors import UserError
 from upslope.plain_data import JsonDict
-from upslope.rollout.pool import Fulfilled
-from upslope.rollout.under_way import unpacked
-from upslope.runtime.environment import ALLOCATOR
-from upslope.runtime.files import write_json
-from upslope.runtime.messages import Closed, Message, receive, send
+from upslope.rollout.sampling_crew import SamplingCrew, WorkerPlan
+from upslope.runtime.messages import Message
 from upslope.runtime.process_file import say_workers
-from upslope.runtime.shared_weights import SharedWeights
-from upslope.types import Assignment, Metrics
+from upslope.runtime.shared_weights import SharedWeights, WeightsInMemory
+from upslope.runtime.worker_process import WorkerProcess
+from upslope.types import Assignment
 
-Key = tuple[int, int, int]
-STATES = "workers.json"
-SILENT_SECONDS = 60.0
-"""A worker that has said nothing for so long hangs: one that works says so every second."""
-STARTING_SECONDS = 600.0
-"""What a worker gets to load the task and the model."""
-MOST_LOST = 5
-"""Workers lost one after another, with nothing done in between, that end the run."""
-PATIENCE = 5.0
-"""Seconds that a worker gets to leave when the run ends."""
+__all__ = ["SamplingProcess", "WorkerPlan", "WorkerPool"]
 
 
-@dataclass(frozen=True)
-class WorkerPlan:
-    """How workers are started.
+class SamplingProcess(WorkerProcess):
+    """A process that samples."""
 
-    Fields:
-        folder: Of the run: workers make task, model and rollout from its ``run.toml``.
-        count: How many there are.
-        threads: Torch threads of each.
-        free: Whether they take the newest weights in place of those that an assignment names.
-        trusted: Code in the folder that this machine did not write may run.
-        device: Where rows go.
-    """
-
-    folder: Path
-    count: int
-    threads: int = 1
-    free: bool = False
-    trusted: bool = False
-    device: torch.device | str = "cpu"
-
-    def command(self, channel: int) -> list[str]:
-        trusted = ["--trust"] if self.trusted else []
-        return [sys.executable, "-m", "upslope.run.worker", str(self.folder), str(channel), *trusted]
-
-
-class WorkerLost(Exception):
-    """A worker that cannot go on; ``kind`` is what faults are counted by."""
-
-    def __init__(self, kind: str, why: str):
-        super().__init__(why)
-        self.kind = kind
-
-
-@dataclass
-class _Worker:
-    """A process at work."""
-
-    process: subprocess.Popen[bytes]
-    channel: socket.socket
     version: int | None = None
-    """Of the weights that it holds."""
+
+    def fulfil(self, assignment: Assignment, weights: WeightsInMemory | None, silent_seconds: float) -> JsonDict:
+        told: JsonDict = {"assignment": assignment.table()}
+        files: tuple[int, ...] = ()
+        if weights is not None:
+            told["weights"], files = weights.plain(), (weights.file,)
+        self.tell(Message("fulfil", told, files), silent_seconds)
+        return self.hear("fulfilled", silent_seconds).data
 
 
-@dataclass
-class WorkerState:
-    """What one worker is doing, for people."""
-
-    number: int
-    pid: int = 0
-    doing: str = "starting"
-    version: int | None = None
-    rows: int = 0
-    seconds: float = 0.0
-    lost: int = 0
-
-
-@dataclass
-class _Board:
-    """What the threads of a pool share, all of it under one lock."""
-
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    waiting: list[Assignment] = field(default_factory=list)
-    working: dict[int, Assignment] = field(default_factory=dict)
-    done: dict[Key, Fulfilled] = field(default_factory=dict)
-    lost_in_a_row: int = 0
-    problem: BaseException | None = None
-    closed: bool = False
-
-
-class WorkerPool:
+class WorkerPool(SamplingCrew[SamplingProcess, WeightsInMemory]):
     """Fulfils assignments in processes of their own (`upslope.rollout.pool.Pool`).
 
     Args:
         plan: How they are started.
     """
 
-    silent_seconds = SILENT_SECONDS
-
     def __init__(self, plan: WorkerPlan):
-        self.plan = plan
-        self.faults: Counter[str] = Counter()
-        """What went wrong and was mended, by kind."""
-        self.states = [WorkerState(number) for number in range(plan.count)]
-        self.workers: dict[int, _Worker] = {}
-        self._weights, self._board = SharedWeights(), _Board()
-        self._waited, self._since = 0.0, time.perf_counter()
-        self._busy_before = 0.0
-        self._threads = [threading.Thread(target=self._serve, args=(state,), daemon=True) for state in self.states]
-        for thread in self._threads:
-            thread.start()
+        super().__init__(plan, SharedWeights())
 
-    # -- for the rollout -----------------------------------------------------------------------------------------------
+    def launch(self, number: int) -> SamplingProcess:
+        log = self.folder / "logs" / f"worker-{number}.txt"
+        return SamplingProcess(f"worker {number}", self.plan.command, log, self.plan.threads)
 
-    def publish(self, version: int, weights: Callable[[], dict[str, Tensor]]) -> None:
-        with self._board.changed:
-            if self._weights.newest != version:
-                needed = {each.version for each in (*self._board.waiting, *self._board.working.values())}
-                self._weights.publish(version, weights(), needed)
-
-    def give(self, assignments: Sequence[Assignment]) -> None:
-        with self._board.changed:
-            self._board.waiting += assignments
-            self._board.changed.notify_all()
-
-    def result(self, assignment: Assignment) -> Fulfilled:
-        board, began = self._board, time.perf_counter()
-        with board.changed:
-            while assignment.key not in board.done:
-                if board.problem is not None:
-                    raise board.problem
-                board.changed.wait()
-            self._waited += time.perf_counter() - began
-            return board.done[assignment.key]
-
-    def forget(self, assignment: Assignment) -> None:
-        with self._board.changed:
-            self._board.done.pop(assignment.key, None)
-
-    def metrics(self) -> Metrics:
-        """``waited`` is how long the learner stood still for rows, ``worker_busy`` the share of time that workers worked."""
-        now, busy = time.perf_counter(), sum(state.seconds for state in self.states)
-        spent = max(now - self._since, 1e-9) * max(self.plan.count, 1)
-        self._write_states()
-        found = {"waited": self._waited, "worker_busy": min((busy - self._busy_before) / spent, 1.0)}
-        self._waited, self._since, self._busy_before = 0.0, now, busy
-        return found
-
-    def _write_states(self) -> None:
-        """Who does what, in ``workers.json`` of the run's folder, for whoever looks at it meanwhile."""
-        told = {
-            "workers": [asdict(state) for state in self.states],
-            "waiting": len(self._board.waiting),
-            "faults": dict(self.faults),
-        }
-        with suppress(OSError):  # nothing of the run depends on it
-            write_json(self.plan.folder / STATES, told)
-
-    def close(self) -> None:
-        """Ends all workers."""
-        with self._board.changed:
-            self._board.closed = True
-            self._board.changed.notify_all()
-        for worker in list(self.workers.values()):
-            with suppress(OSError):
-                send(worker.channel, Message("quit"))
-        for thread in self._threads:
-            thread.join(PATIENCE)
-        for worker in list(self.workers.values()):
-            _end(worker)
-        self._weights.close()
-
-    # -- the thread of a worker ----------------------------------------------------------------------------------------
-
-    def _serve(self, state: WorkerState) -> None:
-        """Keeps a worker going until the pool is closed."""
-        while not self._board.closed:
-            try:
-                worker = self._start(state)
-                while (assignment := self._next(state)) is not None:
-                    self._hand_over(state, worker, assignment)
-                return
-            except WorkerLost as lost:
-                self._replace(state, lost)
-            except BaseException as problem:  # the run must not wait for what will never come
-                self._fail(problem)
-                return
-
-    def _start(self, state: WorkerState) -> _Worker:
-        ours, theirs = socket.socketpair()
-        logs = self.plan.folder / "logs"
-        logs.mkdir(exist_ok=True)
-        environment = {**ALLOCATOR, **os.environ, "OMP_NUM_THREADS": str(self.plan.threads), "PYTHONUNBUFFERED": "1"}
-        with theirs, (logs / f"worker-{state.number}.txt").open("ab") as log:
-            process = subprocess.Popen(
-                self.plan.command(theirs.fileno()), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
-                pass_fds=(theirs.fileno(),), start_new_session=True,
-            )  # fmt: skip
-        worker = self.workers[state.number] = _Worker(process, ours)
-        state.pid, state.doing, state.version = process.pid, "starting", None
-        say_workers(self.plan.folder, [each.process.pid for each in self.workers.values()])
-        ours.settimeout(STARTING_SECONDS)
-        self._heard(worker, "ready")
-        ours.settimeout(self.silent_seconds)
-        state.doing = "waiting"
-        return worker
-
-    def _next(self, state: WorkerState) -> Assignment | None:
-        """The assignment that is wanted first of those that wait; nothing when the pool is closed."""
-        board = self._board
-        with board.changed:
-            while not board.waiting and not board.closed:
-                board.changed.wait()
-            if board.closed:
-                return None
-            assignment = board.waiting.pop(0)
-            if self.plan.free and self._weights.newest is not None:
-                assignment = replace(assignment, version=self._weights.newest)
-            board.working[state.number] = assignment
-            return assignment
-
-    def _hand_over(self, state: WorkerState, worker: _Worker, assignment: Assignment) -> None:
-        state.doing, began = "sampling", time.perf_counter()
-        with self._board.changed:
-            weights = self._weights.versions[assignment.version]
-        told: JsonDict = {"assignment": assignment.table()}
-        files: tuple[int, ...] = ()
-        if worker.version != assignment.version:
-            told["weights"], files = weights.plain(), (weights.file,)
-        try:
-            send(worker.channel, Message("fulfil", told, files))
-        except OSError:
-            raise WorkerLost("worker_died", self._last_words(state, worker)) from None
-        answer = self._heard(worker, "fulfilled").data
-        if answer["version"] != assignment.version or answer["checksum"] != weights.checksum:
-            raise WorkerLost("other_weights", f"worker {state.number} sampled with other weights than it was told")
-        worker.version = state.version = assignment.version
-        rows = unpacked(answer["rows"]).to(self.plan.device)
-        state.rows, state.seconds, state.doing = state.rows + rows.rows, state.seconds + time.perf_counter() - began, "waiting"
-        with self._board.changed:
-            self._board.working.pop(state.number)
-            self._board.done.setdefault(assignment.key, Fulfilled(rows, answer["told"], assignment.version))
-            self._board.lost_in_a_row = 0
-            self._board.changed.notify_all()
-
-    def _heard(self, worker: _Worker, kind: str) -> Message:
-        """The next message of this kind; signs of life in between say that there is something to wait for.
-
-        Raises:
-            WorkerLost: if it does not come.
-            UserError: if the worker refuses what it is asked, in its own words.
-        """
-        state = next(each for each in self.states if self.workers.get(each.number) is worker)
-        while True:
-            try:
-                message = receive(worker.channel)
-            except TimeoutError:
-                silent = f"worker {state.number} said nothing for {worker.channel.gettimeout():g} s"
-                raise WorkerLost("worker_hung", silent) from None
-            except (Closed, OSError, ValueError):
-                raise WorkerLost("worker_died", self._last_words(state, worker)) from None
-            if message.kind == "refused":
-                raise UserError(message.data["why"])
-            if message.kind == "raised":
-                raise RuntimeError(f"worker {state.number} failed:\n{message.data['why']}")
-            if message.kind == kind:
-                return message
-
-    def _last_words(self, state: WorkerState, worker: _Worker) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            worker.process.wait(PATIENCE)
-        code = worker.process.returncode
-        how = f"was killed ({signal.Signals(-code).name})" if code is not None and code < 0 else f"ended with code {code}"
-        with suppress(OSError):
-            lines = (self.plan.folder / "logs" / f"worker-{state.number}.txt").read_text(errors="replace").strip().splitlines()
-            if lines and code != 0 and (code or 0) > 0:
-                how += f": {lines[-1][:300]}"
-        return f"worker {state.number} {how}"
-
-    # -- when something goes wrong -------------------------------------------------------------------------------------
-
-    def _replace(self, state: WorkerState, lost: WorkerLost) -> None:
-        """Its assignment is given out again, first of all; the run ends where nothing gets done any more."""
-        _end(self.workers.pop(state.number))
-        board = self._board
-        with board.changed:
-            if board.closed:
-                return
-            state.doing, state.lost = "lost", state.lost + 1
-            self.faults[lost.kind] += 1
-            if (assignment := board.working.pop(state.number, None)) is not None:
-                board.waiting.insert(0, assignment)
-            board.lost_in_a_row += 1
-            if board.lost_in_a_row >= MOST_LOST * self.plan.count:
-                logs = self.plan.folder / "logs"
-                told = f"{board.lost_in_a_row} workers were lost one after another; the last: {lost}. What they said is in {logs}"
-                board.problem = UserError(f"{told}. Mend that, and 'upslope resume {self.plan.folder}' goes on.")
-                board.closed = True
-            board.changed.notify_all()
-
-    def _fail(self, problem: BaseException) -> None:
-        with self._board.changed:
-            if not self._board.closed:
-                if not isinstance(problem, UserError):
-                    traceback.print_exception(problem)
-                self._board.problem = problem
-                self._board.closed = True
-            self._board.changed.notify_all()
-
-
-def _end(worker: _Worker) -> None:
-    """Kills what is left of a worker, and all that it has started."""
-    worker.channel.close()
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(worker.process.pid, signal.SIGKILL)
-    worker.process.wait()
+    def launched(self) -> None:
+        say_workers(self.folder, [each.pid for each in self.workers.values()])

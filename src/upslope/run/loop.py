@@ -83,6 +83,8 @@ class TrainingLoop:
         self.evaluated_at = -1
         self.faults_before: Counter[str] = Counter()
         """Those of earlier processes of this run."""
+        self.faults_told: Counter[str] = Counter()
+        """Those of this process that are in the log."""
         self.keeps_start = needs_start(run.plan.method, self.settings)
         self.learner: Learner
 
@@ -202,8 +204,7 @@ class TrainingLoop:
         step, settings = self.progress["step"] + 1, self.settings
         metrics = self._learn(step)
         self.progress |= {"step": step, "tokens": self.progress["tokens"] + metrics["tokens"]}
-        if faults := self.components.faults():
-            self.progress["faults"] = dict(self.faults_before + faults)
+        metrics |= self._faults()
         self.folder.append("metrics.jsonl", {"kind": "step", "step": step, **metrics, "memory": peak_memory()})
         self._log_samples(step)
         self.signal.say(step, self.folder)
@@ -214,6 +215,16 @@ class TrainingLoop:
             self._end_if(self.stop_rule.reason(step, self._evaluate()))
         self.saver.check()
         self.heed_callbacks()
+
+    def _faults(self) -> Metrics:
+        """How often something went wrong and was mended during the step, by kind, also those of earlier steps; the summary has the
+        run's totals."""
+        faults = self.components.faults()
+        if not faults:
+            return {}
+        self.progress["faults"] = dict(self.faults_before + faults)
+        fresh, self.faults_told = faults - self.faults_told, Counter(faults)
+        return {f"fault_{kind}": float(fresh[kind]) for kind in faults}
 
     def _learn(self, step: int) -> Metrics:
         """One step. Rows without a finite gradient are kept in the run's folder; what ends the run says how to go on."""

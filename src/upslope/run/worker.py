@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +19,11 @@ from typing import Any
 
 from upslope.errors import UserError
 from upslope.plan import Plan
-from upslope.rollout.under_way import packed
+from upslope.rollout.replica import Replica, failure
 from upslope.run import set_up_plan
 from upslope.runtime.messages import Message, receive, send
 from upslope.runtime.run_folder import RunFolder
-from upslope.runtime.shared_weights import checksum, read_weights
+from upslope.runtime.shared_weights import read_weights
 from upslope.runtime.threads import use_threads
 from upslope.types import Assignment
 
@@ -41,8 +40,7 @@ class Worker:
     def __init__(self, channel: socket.socket, make: Callable[[], tuple[Any, dict[str, Any]]]):
         self.channel, self.sending = channel, threading.Lock()
         threading.Thread(target=self._say_alive, daemon=True).start()
-        self.policy, self.rollouts = make()
-        self.version, self.checksum = -1, 0
+        self.replica = Replica(*make())
 
     def serve(self) -> None:
         """Until the run has no more to ask."""
@@ -58,23 +56,16 @@ class Worker:
             assignment = Assignment.from_table(message.data["assignment"])
             if message.files:
                 self._load(message.files[0], message.data["weights"], assignment.version)
-            found = self.rollouts[assignment.stage].fulfilled(assignment)
-            answer = {"rows": packed(found.rows.to("cpu")), "told": found.told}
-            return Message("fulfilled", answer | {"version": self.version, "checksum": self.checksum})
-        except UserError as problem:
-            return Message("refused", {"why": str(problem)})
-        except Exception:
-            return Message("raised", {"why": traceback.format_exc()})
+            return self.replica.answer(assignment)
+        except Exception as problem:
+            return failure(problem)
 
     def _load(self, file: int, told: dict[str, Any], version: int) -> None:
         weights, memory = read_weights(file, told)
-        self.policy.load_weights(weights)
+        self.replica.load(weights, version)
         weights.clear()
         memory.close()
         os.close(file)
-        self.version, self.checksum = version, checksum(self.policy.weights())
-        for rollout in self.rollouts.values():
-            rollout.sync()
 
     def _tell(self, message: Message) -> None:
         with self.sending:

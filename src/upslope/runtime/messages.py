@@ -1,4 +1,4 @@
-"""Messages between a run and its workers over a socket: plain data, tensors and open files, without pickle."""
+"""Messages between a run and its workers, over a socket or as bytes: plain data, tensors and open files, without pickle."""
 
 from __future__ import annotations
 
@@ -44,15 +44,10 @@ def send(channel: socket.socket, message: Message) -> None:
     Raises:
         OSError: where the other side is gone.
     """
-    tensors: dict[str, Tensor] = {}
-    text = json.dumps({"kind": message.kind, "data": taken_apart(message.data, "", tensors)}, separators=(",", ":")).encode()
-    body = io.BytesIO()
-    if tensors:
-        write_tensors(body.write, tensors)
-    head = LENGTHS.pack(len(text), body.getbuffer().nbytes)
+    head, text, body = _pieces(message)
     sent = socket.send_fds(channel, [head], list(message.files)) if message.files else channel.send(head)
     channel.sendall(head[sent:] + text)
-    channel.sendall(body.getbuffer())
+    channel.sendall(body)
 
 
 def receive(channel: socket.socket) -> Message:
@@ -67,9 +62,44 @@ def receive(channel: socket.socket) -> Message:
         raise Closed("the other side has closed the channel")
     head += _exactly(channel, LENGTHS.size - len(head))
     text_size, body_size = LENGTHS.unpack(head)
-    told = json.loads(_exactly(channel, text_size))
-    tensors = read_tensors(io.BytesIO(_exactly(channel, body_size)), lambda seen: None) if body_size else {}
-    return Message(told["kind"], put_together(told["data"], tensors), tuple(files))
+    return _read(_exactly(channel, text_size), _exactly(channel, body_size), tuple(files))
+
+
+def encoded(message: Message) -> bytes:
+    """The bytes of a message without files, for whoever carries them another way."""
+    assert not message.files
+    return b"".join(_pieces(message))
+
+
+def decoded(content: bytes) -> Message:
+    """What `encoded` gave.
+
+    Raises:
+        ValueError: if it is no whole message.
+    """
+    if len(content) < LENGTHS.size:
+        raise ValueError("it is too short for a message")
+    text_size, body_size = LENGTHS.unpack_from(content)
+    if len(content) != LENGTHS.size + text_size + body_size:
+        raise ValueError("it is no whole message")
+    middle = LENGTHS.size + text_size
+    return _read(content[LENGTHS.size : middle], content[middle:])
+
+
+def _pieces(message: Message) -> tuple[bytes, bytes, memoryview]:
+    """Lengths, plain data, tensors."""
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps({"kind": message.kind, "data": taken_apart(message.data, "", tensors)}, separators=(",", ":")).encode()
+    body = io.BytesIO()
+    if tensors:
+        write_tensors(body.write, tensors)
+    return LENGTHS.pack(len(text), body.getbuffer().nbytes), text, body.getbuffer()
+
+
+def _read(text: bytes, body: bytes, files: tuple[int, ...] = ()) -> Message:
+    told = json.loads(text)
+    tensors = read_tensors(io.BytesIO(body), lambda seen: None) if body else {}
+    return Message(told["kind"], put_together(told["data"], tensors), files)
 
 
 def _exactly(channel: socket.socket, size: int) -> bytes:

@@ -161,6 +161,9 @@ class Settings:
     workers: int = text_only(0)
     """Text: processes beside this one that sample, each with a copy of the policy; 0 samples here. With `max_staleness` they sample
     while this one learns. The same plan gives the same weights wherever it is sampled."""
+    where: str = text_only("local")
+    """Text, with `workers`: `local` are processes here; `ray` are actors of the Ray cluster that this machine is part of, or of one
+    that is started here; ray://HOST:PORT of a cluster elsewhere. Ray is an extra: pip install upslope[ray]."""
     shares: int = text_only(1)
     """Text: pieces that a step's problems are cut into, each sampled in one go by whoever is free. It changes the last bits, so it
     is part of the run; fewer than `workers` leaves some without work."""
@@ -173,6 +176,9 @@ class Settings:
     pace: Literal["exact", "free"] = text_only("exact")
     """Text, with `max_staleness`: `exact` samples the rows of each step with the weights of just so many steps before, so that the
     run repeats to the last bit; `free` takes the newest there are when a worker begins, never older ones than that."""
+    interrupt: bool = text_only(False)
+    """Text, at a free pace: a worker takes newer weights inside an answer too, up to three times on its way to the token limit, in
+    place of ending it with those it began with. Every token knows which weights drew it."""
     reuse: Literal["auto", "off"] = text_only("auto")
     """Text: whether learning starts from what sampling has computed, where that was here and of the same weights. It changes the
     last bits; where there are workers, shares or older weights it is off."""

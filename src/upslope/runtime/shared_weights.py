@@ -53,12 +53,11 @@ class SharedWeights:
     def publish(self, version: int, weights: Mapping[str, Tensor], needed: Iterable[int]) -> None:
         """Copies the weights; of the versions before, those that are ``needed`` stay."""
         self.drop_but(needed)
-        table, size = _layout(weights)
+        table, size = layout(weights)
         file = self._memory(size)
         with mmap.mmap(file, size) as memory:
             room = torch.frombuffer(memory, dtype=torch.uint8)
-            for name, tensor in weights.items():
-                _view(room, table[name]).copy_(tensor.detach())
+            fill(room, table, weights)
             del room  # the map cannot be closed while somebody looks at it
         self.versions[version] = WeightsInMemory(file, size, table, checksum(weights))
 
@@ -88,7 +87,7 @@ def read_weights(file: int, told: Mapping[str, Any]) -> tuple[dict[str, Tensor],
     """The weights of a version that another process has published, as views of the shared memory; close that when done."""
     memory = mmap.mmap(file, told["size"], prot=mmap.PROT_READ | mmap.PROT_WRITE)
     room = torch.frombuffer(memory, dtype=torch.uint8)
-    return {name: _view(room, entry) for name, entry in told["table"].items()}, memory
+    return views(room, told["table"]), memory
 
 
 def checksum(weights: Mapping[str, Tensor]) -> int:
@@ -101,7 +100,8 @@ def checksum(weights: Mapping[str, Tensor]) -> int:
     return total
 
 
-def _layout(weights: Mapping[str, Tensor]) -> tuple[JsonDict, int]:
+def layout(weights: Mapping[str, Tensor]) -> tuple[JsonDict, int]:
+    """Where each tensor stands in one piece of memory (its dtype, shape and first byte), and the size of that."""
     table: JsonDict = {}
     end = 0
     for name, tensor in weights.items():
@@ -109,6 +109,17 @@ def _layout(weights: Mapping[str, Tensor]) -> tuple[JsonDict, int]:
         table[name] = [NAMES[tensor.dtype], list(tensor.shape), begin]
         end = begin + tensor.numel() * tensor.element_size()
     return table, max(end, 1)
+
+
+def fill(room: Tensor, table: JsonDict, weights: Mapping[str, Tensor]) -> None:
+    """Copies weights into memory that is laid out for them."""
+    for name, tensor in weights.items():
+        _view(room, table[name]).copy_(tensor.detach())
+
+
+def views(room: Tensor, table: JsonDict) -> dict[str, Tensor]:
+    """The weights in such memory, not copied."""
+    return {name: _view(room, entry) for name, entry in table.items()}
 
 
 def _view(room: Tensor, entry: list[Any]) -> Tensor:

@@ -20,7 +20,7 @@ from upslope.runtime.settings import Settings
 from upslope.setting_up.base import Components, Progress, pick_device
 from upslope.setting_up.control import ControlComponents
 from upslope.setting_up.text import TextComponents
-from upslope.setting_up.where import check_found_by_workers
+from upslope.setting_up.where import check_found_by_workers, check_reachable
 from upslope.tasks import load_task
 from upslope.types import Method
 
@@ -80,4 +80,5 @@ def set_up(
     if for_training:
         components.bring_judge()
         components.check_memory()
+        check_reachable(components.settings)
     return components

@@ -30,7 +30,7 @@ from upslope.runtime.settings import Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.runtime.threads import torch_threads
 from upslope.setting_up.base import Components, Progress, pick_device, settled_method
-from upslope.setting_up.where import check_where, reuses_sampling
+from upslope.setting_up.where import check_where, interrupt_every, reuses_sampling, worker_pool
 from upslope.tasks.fixed import fix_problems
 from upslope.tasks.giving import check_given
 from upslope.tasks.text import NoReward, UndecidedReward, WithReward
@@ -39,7 +39,7 @@ from upslope.types import Method, Network
 if TYPE_CHECKING:
     from upslope.policies.given import GivenModel
     from upslope.policies.language_model import LanguageModel
-    from upslope.rollout.workers import WorkerPool
+    from upslope.rollout.sampling_crew import SamplingCrew
     from upslope.tasks.text import TextTask
 
 RECORDING, FREE_RECORDING = 0.02, 1.0
@@ -99,7 +99,7 @@ class TextComponents(Components):
         self.token_text = TokenText(self.policy.tokenizer)
         self.stepping = self.recording = 0.0
         self.judge: Judge | None = None
-        self.pool: WorkerPool | None = None
+        self.pool: SamplingCrew[Any, Any] | None = None
         make = self._rollout_maker()
         self.rollout = make(TextRollout if self.method.rollout is None else self.method.rollout.build)
         self.stage_rollouts = {stage.name: make(stage.rollout.build) for stage in self.method.stages}
@@ -185,7 +185,7 @@ class TextComponents(Components):
             rollout = build(self.task, self.policy, **sizes, engine=engine)
             rollout.embed, rollout.reuse = embed, reuses_sampling(settings)
             rollout.under_way.shares, rollout.under_way.dates_rows = settings.shares, settings.max_staleness > 0
-            rollout.crews = settings.max_staleness + 1
+            rollout.crews, rollout.interrupt_every = settings.max_staleness + 1, interrupt_every(settings, rollout)
             return rollout
 
         return made
@@ -218,14 +218,11 @@ class TextComponents(Components):
     @contextmanager
     def with_workers(self, folder: RunFolder, trusted: bool) -> Iterator[None]:
         """With workers, a pool of them."""
-        from upslope.rollout.workers import WorkerPlan, WorkerPool
-
         settings = self.settings
         if not settings.workers:
             yield
             return
-        threads, free = settings.threads or 1, settings.pace == "free"
-        self.pool = WorkerPool(WorkerPlan(folder.path, settings.workers, threads, free, trusted, self.policy.device))
+        self.pool = worker_pool(settings, folder.path, trusted, self.policy.device)
         try:
             for rollout in (self.rollout, *self.stage_rollouts.values()):
                 rollout.under_way.pool = self.pool

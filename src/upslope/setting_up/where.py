@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 import torch
 
@@ -11,6 +15,13 @@ from upslope.objective.weight.truncated import Truncated
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.settings import Settings
 from upslope.types import Method
+
+if TYPE_CHECKING:
+    from upslope.rollout.sampling_crew import SamplingCrew
+
+
+WINDOWS, LEAST_WINDOW = 4, 8
+"""Pieces that an answer is written in where it may be interrupted, and tokens of one at least: each reads what is there again."""
 
 
 def reuses_sampling(settings: Settings) -> bool:
@@ -46,10 +57,35 @@ def check_learners(settings: Settings) -> None:
         raise UserError(f"{told}. Give at most {there}, or --device cpu.")
 
 
+def check_reachable(settings: Settings) -> None:
+    """Refuses a Ray cluster that is not there, or has no room for the workers. This connects to it."""
+    if settings.workers and settings.where != "local":
+        from upslope.rollout.ray_cluster import check_room
+
+        check_room(settings.where, settings.workers, gpus_of_each(settings))
+
+
+def gpus_of_each(settings: Settings) -> float:
+    """What each worker asks of a Ray cluster."""
+    return 1.0 if settings.device == "cuda" else 0.0
+
+
+def _check_place(where: str, workers: int) -> None:
+    """Refuses a place that is none, and one without workers to be there."""
+    if where == "local":
+        return
+    host, _, port = where.removeprefix("ray://").rpartition(":")
+    if where != "ray" and not (where.startswith("ray://") and host and port.isdigit() and 0 < int(port) < 65536):
+        raise UserError(f"--where is {where!r}; it must be local, ray, or the address of a cluster such as ray://10.0.0.1:10001.")
+    if not workers:
+        raise UserError(f"--where {where} says where workers are, and there are none. Give --workers 1, or leave it out.")
+
+
 def check_where(method: Method, settings: Settings) -> None:
     """Refuses settings of workers, shares and staleness that do not go together, or not with this method; says what is odd."""
     check_learners(settings)
     staleness, tasks = settings.max_staleness, settings.tasks_per_step or 32
+    _check_place(settings.where, settings.workers)
     if settings.shares > tasks:
         raise UserError(f"--shares {settings.shares} is more than the {tasks} problems of a step; give at most {tasks}.")
     if settings.workers and settings.engine != "torch":
@@ -58,6 +94,9 @@ def check_where(method: Method, settings: Settings) -> None:
     if settings.pace == "free" and not (settings.workers and staleness):
         raise UserError("--pace free lets workers take the newest weights there are, which needs somebody who samples while others "
                         "learn. Give --workers 1 and --max-staleness 1, or leave it out.")  # fmt: skip
+    if settings.interrupt and settings.pace != "free":
+        raise UserError("--interrupt takes newer weights inside an answer, whenever they come, and --pace exact promises a run "
+                        "that repeats. Give --pace free with it, or leave it out.")  # fmt: skip
     phases = [stage.as_method(method) for stage in method.stages] + [method]
     if staleness and not settings.uncorrected and not all(map(corrects_for_age, phases)):
         name = next(each.name for each in phases if not corrects_for_age(each))
@@ -70,3 +109,35 @@ def check_where(method: Method, settings: Settings) -> None:
             Remark(f"--workers {settings.workers} with --shares {settings.shares}: a step is cut into {settings.shares}, so that "
                    f"some workers may wait. --shares {settings.workers} has work for all."), stacklevel=2,
         )  # fmt: skip
+
+
+def interrupt_every(settings: Settings, rollout: Any) -> int:
+    """Tokens of an answer after which a worker may take newer weights; 0 for never.
+
+    Raises:
+        UserError: if these answers are not written one after the other.
+    """
+    from upslope.rollout.text import TextRollout
+
+    if not settings.interrupt:
+        return 0
+    if type(rollout).fulfil is not TextRollout.fulfil:
+        raise UserError("--interrupt goes with answers that are written from beginning to end; this method samples in its own way. "
+                        "Leave it out.")  # fmt: skip
+    return max(rollout.sampling.max_tokens // WINDOWS, LEAST_WINDOW)
+
+
+def worker_pool(settings: Settings, folder: Path, trusted: bool, device: torch.device | str) -> SamplingCrew[Any, Any]:
+    """The workers that the settings ask for, of the run in a folder.
+
+    Args:
+        device: Where rows go.
+    """
+    from upslope.rollout.workers import WorkerPlan, WorkerPool
+
+    plan = WorkerPlan(folder, settings.workers, settings.threads or 1, settings.pace == "free", trusted, device)
+    if settings.where == "local":
+        return WorkerPool(plan)
+    from upslope.rollout.ray_pool import RayPool
+
+    return RayPool(plan, settings.where, gpus_of_each(settings))

@@ -64,7 +64,7 @@ class Assignment:
         temperature: What to sample at; 0: the run's.
         notes: For people, why each problem was chosen, where it was.
         made: Problems that no draw has, as text.
-        begun: Answers that go on from an earlier step, where there are such.
+        begun: Answers that go on from an earlier step, or from whoever wrote their beginning, where there are such.
         first, first_row: How many problems, and answers, the shares before this one have, ...
         problems, rows: ... and all shares together.
     """

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from batches import assert_same, gradient, random_batch
+from rollout_calls import collect
 from small_learner import SIZES, learner
 from torch import Tensor
 
@@ -391,7 +392,7 @@ def test_the_kl_of_the_update_is_that_of_a_pass(tmp_path):
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     made = learner("dpo", SIZES, task=str(tmp_path / "pairs.jsonl"))
     made.step(1)
-    rows = made.rollout.collect(2)
+    rows = collect(made.rollout, 2)
     start, now = (
         made.views.columns(made.method, policy, rows, frozenset()).logp for policy in (made.references.start, made.policy)
     )

@@ -35,7 +35,10 @@ export class Chart {
     return Math.max(200, this.host.clientWidth);
   }
 
-  /** New lines ({name, hue, dash, x, y, and perhaps faint, low, high, whiskers, band}) on axes {xName, logX, logY, range}. */
+  /**
+   * New lines ({name, hue, dash, x, y, and perhaps faint, low, high, whiskers, band}) on axes {xName, logX, logY, range}, perhaps
+   * with marks ({x, text} each): moments at which something happened.
+   */
   show(lines, axes) {
     this.model = { lines: lines.map((line) => forLog(line, axes.logX, axes.logY)), axes };
     const shape = JSON.stringify([
@@ -62,6 +65,7 @@ export class Chart {
           last < 0 ? `${name}: nothing yet` : `${name}: ${number(y[last], 4)} at ${this.model.axes.xName} ${number(x[last])}`,
         );
       }),
+      (this.model.axes.marks ?? []).map(({ x, text }) => h("li", {}, `${text} at ${this.model.axes.xName} ${number(x)}`)),
     );
   }
 
@@ -124,7 +128,11 @@ export class Chart {
           },
         },
       },
-      hooks: { setCursor: [() => this.read()], setSelect: [() => this.selected()], draw: [(plot) => this.whiskers(plot)] },
+      hooks: {
+        setCursor: [() => this.read()],
+        setSelect: [() => this.selected()],
+        draw: [(plot) => this.whiskers(plot), (plot) => this.marks(plot)],
+      },
     };
   }
 
@@ -183,6 +191,32 @@ export class Chart {
     ctx.restore();
   }
 
+  /** What happened: a stroke from top to bottom, with a flag that is seen where strokes are many. */
+  marks(plot) {
+    const { ctx } = plot;
+    const { left, top, width, height } = plot.bbox;
+    const flag = 4 * devicePixelRatio;
+    ctx.save();
+    ctx.strokeStyle = faded(colour("--bad"), 0.6);
+    ctx.fillStyle = colour("--bad");
+    ctx.lineWidth = devicePixelRatio;
+    ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+    for (const { x } of this.model.axes.marks ?? []) {
+      const at = plot.valToPos(x, "x", true);
+      if (!(at >= left && at <= left + width)) continue;
+      ctx.beginPath();
+      ctx.moveTo(at, top);
+      ctx.lineTo(at, top + height);
+      ctx.stroke();
+      ctx.beginPath();
+      ctx.moveTo(at - flag, top);
+      ctx.lineTo(at + flag, top);
+      ctx.lineTo(at, top + 1.5 * flag);
+      ctx.fill();
+    }
+    ctx.restore();
+  }
+
   selected() {
     const { left, width } = this.plot.select;
     if (width < 5) return;
@@ -222,11 +256,16 @@ export class Chart {
         ),
       ),
       rows.length > MOST_ROWS && h("small", {}, `and ${rows.length - MOST_ROWS} more`),
+      this.marksNear(x, slack / 3).map(({ text }) => h("p", { class: "mark-text" }, text)),
     );
     this.card.hidden = false;
     const wide = this.card.offsetWidth;
     const beside = left + 16 + wide > this.plot.over.clientWidth ? left - wide - 16 : left + 16;
     this.card.style.transform = `translate(${Math.round(Math.max(-40, beside))}px, 4px)`;
+  }
+
+  marksNear(x, slack) {
+    return (this.model.axes.marks ?? []).filter((mark) => Math.abs(mark.x - x) <= slack);
   }
 
   row(line, at) {

@@ -40,6 +40,7 @@ const AXES = [
   ["seconds", "seconds"],
 ];
 const PAUSE_MS = 900;
+const FAULT = "fault_";
 
 /** Opens the curves of the runs in the address, or of those that are ticked. */
 export function open(root, params) {
@@ -48,7 +49,7 @@ export function open(root, params) {
 
 class CurvesView {
   constructor(root, params) {
-    Object.assign(this, { root, charts: new Map(), keys: new Map(), timer: 0, last: 0, notice: "", asked: new Map() });
+    Object.assign(this, { root, charts: new Map(), keys: new Map(), timer: 0, last: 0, notice: "", asked: new Map(), marks: [] });
     this.take(params);
     this.build();
     this.stop = subscribe((changed, gone) => this.heard(changed, gone));
@@ -192,9 +193,9 @@ class CurvesView {
     await this.fetch();
   }
 
-  /** Which metrics the runs have; asked once per run, and again while a run has none. */
+  /** Which metrics the runs have; asked once per run, and again while it goes on or has none. */
   async learnKeys() {
-    const unknown = this.ids.filter((id) => !this.keys.get(id)?.length);
+    const unknown = this.ids.filter((id) => !this.keys.get(id)?.length || store.runs.get(id)?.status === "running");
     await Promise.all(
       unknown.map(async (id) => {
         try {
@@ -315,7 +316,24 @@ class CurvesView {
       }),
     );
     this.notice = [...troubles].join(" ") || this.notice;
+    this.marks = await this.faults(from, to).catch((error) => {
+      if (!(error instanceof ApiError)) throw error;
+      return [];
+    });
     this.draw();
+  }
+
+  /** What went wrong and was mended, as marks on every curve. */
+  async faults(from, to) {
+    const kinds = this.known.filter((key) => key.startsWith(FAULT));
+    const found = await Promise.all(kinds.map((key) => get("curves", { run: this.ids, key, x: this.x, points: 600, from, to })));
+    return found.flatMap(({ curves }, at) =>
+      curves.flatMap(({ x, y, high }) =>
+        (high ?? y).flatMap((times, place) =>
+          times > 0 ? [{ x: x[place], text: `${words(kinds[at].slice(FAULT.length))}${times > 1 ? ` ×${times}` : ""}` }] : [],
+        ),
+      ),
+    );
   }
 
   draw() {
@@ -324,7 +342,7 @@ class CurvesView {
     this.said.textContent = this.notice;
     const runs = this.ids.map((id) => store.runs.get(id)).filter(Boolean);
     const [styles, names] = [looks(runs), namesOf(runs)];
-    const axes = { xName: this.x, logX: this.logX, logY: this.logY, range: this.range };
+    const axes = { xName: this.x, logX: this.logX, logY: this.logY, range: this.range, marks: this.marks };
     for (const [key, { chart, data }] of this.charts) {
       if (!data) continue;
       const lines = data.bands

@@ -14,6 +14,7 @@ const VIEWS = {
   rollouts: { title: "Rollouts", load: () => import("./rollouts.js") },
   problems: { title: "Problems", load: () => import("./problems.js") },
   preferences: { title: "Preferences", load: () => import("./preferences.js") },
+  workers: { title: "Workers", load: () => import("./workers.js") },
   method: { title: "Method", load: () => import("./method.js") },
   start: { title: "New run", load: () => import("./start.js") },
 };

@@ -1,6 +1,6 @@
 // What metrics mean in a line, and which of them belong together. A key that is not here is shown by its name.
 
-const [CRITICS, PREFERENCES] = ["critics", "preferences"];
+const [CRITICS, PREFERENCES, WHERE] = ["critics", "preferences", "where"];
 
 /** By key: the title of its chart, its meaning, its group. */
 const KNOWN = {
@@ -22,10 +22,16 @@ const KNOWN = {
   judge_pairs: ["Pairs that were judged", "", PREFERENCES],
   judge_timeouts: ["Verdicts that did not come", "Of the pairs that were judged.", PREFERENCES],
   judge_unreadable: ["Verdicts that cannot be read", "Of the pairs that were judged.", PREFERENCES],
+  age: ["Age", "Steps between the weights that wrote a token and those that learn from it.", WHERE],
+  oldest: ["Oldest", "The age of the oldest token of a step.", WHERE],
+  waited: ["Waited", "Seconds in which the learner stood still for rows.", WHERE],
+  worker_busy: ["Workers busy", "Share of the time in which those who sample worked.", WHERE],
+  scorer_busy: ["Scorers busy", "Share of the time in which those who score worked.", WHERE],
   judge_contradicts: ["Verdicts that change with the order", "Of the pairs that were judged.", PREFERENCES],
 };
+const PLACES = /^(age_share|fault)_/;
 const MODEL = /_(loss|value|td_error|target|penalty)$/;
-const TITLES = { [CRITICS]: "Critics", [PREFERENCES]: "Preferences" };
+const TITLES = { [CRITICS]: "Critics", [PREFERENCES]: "Preferences", [WHERE]: "Where it runs" };
 
 export const titleOf = (key, otherwise) => KNOWN[key]?.[0] ?? otherwise;
 export const meaningOf = (key) => KNOWN[key]?.[1] ?? "";
@@ -33,7 +39,7 @@ export const meaningOf = (key) => KNOWN[key]?.[1] ?? "";
 /** The keys in groups, [title, keys] each, those without a group first. Losses and values of further models are critics'. */
 export function grouped(keys) {
   const critics = keys.includes("q_loss") || keys.includes("q_value");
-  const groupOf = (key) => KNOWN[key]?.[2] ?? (critics && MODEL.test(key) ? CRITICS : "");
+  const groupOf = (key) => KNOWN[key]?.[2] ?? (PLACES.test(key) ? WHERE : critics && MODEL.test(key) ? CRITICS : "");
   const found = new Map([["", []]]);
   for (const key of keys) {
     const group = groupOf(key);

@@ -4,13 +4,13 @@ import { h, typing } from "./dom.js";
 import { go } from "./router.js";
 import { switchTheme } from "./theme.js";
 
-const VIEWS = { 1: "runs", 2: "curves", 3: "rollouts", 4: "method", 5: "problems", 6: "preferences" };
+const VIEWS = { 1: "runs", 2: "curves", 3: "rollouts", 4: "method", 5: "problems", 6: "preferences", 7: "workers" };
 
 const LIST = [
   [
     "Everywhere",
     [
-      ["1 2 3 4 5 6", "runs, curves, rollouts, method, problems, preferences"],
+      ["1 … 7", "runs, curves, rollouts, method, problems, preferences, workers"],
       ["t", "light or dark"],
       ["?", "this list"],
     ],

@@ -1,4 +1,4 @@
-// Curves of preferences, those that belong together in one chart: both likelihoods, the margin, exploitability, a judge's failures.
+// Curves that belong together, several to a chart: of a run, as far as it has them.
 
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
@@ -6,26 +6,12 @@ import { look } from "./curve_data.js";
 import { h, put } from "./dom.js";
 import { words } from "./format.js";
 
-/** Title, meaning, and which metrics: names, or the beginning of names. */
-const CHARTS = [
-  [
-    "Log-likelihood of both sides",
-    "Losses of preferences ask for a difference alone: both may fall.",
-    (key) => key === "logp_chosen" || key === "logp_rejected",
-  ],
-  ["Margin", "By how much the winner's score is above the loser's.", (key) => key === "margin"],
-  ["Preferred", "Share of contests in which the margin is on the right side.", (key) => key === "preferred"],
-  ["Preference gap", "Chance that the best answer of a group beats its worst, over one half.", (key) => key === "preference_gap"],
-  ["Exploitability", "What the best reply to the policy wins beyond one half.", (key) => key === "exploitability"],
-  ["Chance of each answer", "The policy's own, where there are few answers.", (key) => key.startsWith("chance_")],
-  ["Verdicts that failed", "Of the pairs put to the judge in a step.", (key) => key.startsWith("judge_")],
-];
 const MOST_LINES = 8;
 
-/** A grid of charts; `load(run)` fills it with what that run has. */
-export class PreferenceCharts {
-  constructor() {
-    this.charts = new Map();
+/** A grid of charts ([title, meaning, which metrics] each); `load(run)` fills it. Charts of one `name` share their cursor. */
+export class ChartGroup {
+  constructor(kinds, name) {
+    Object.assign(this, { kinds, name, charts: new Map() });
     this.element = h("div", { class: "charts", hidden: true });
   }
 
@@ -38,7 +24,7 @@ export class PreferenceCharts {
     const keys = await get("keys", { run });
     const all = [...new Set([...keys.step, ...keys.evaluation])];
     await Promise.all(
-      CHARTS.map(async ([title, meaning, belongs]) => {
+      this.kinds.map(async ([title, meaning, belongs]) => {
         const own = all.filter(belongs).slice(0, MOST_LINES);
         const found = await Promise.all(own.map((key) => get("curves", { run, key, points: 600 })));
         const lines = found.map(({ curves: [curve] }, at) => lineOf(curve, own[at], at)).filter((line) => line.x.length);
@@ -74,10 +60,10 @@ export class PreferenceCharts {
       names,
       host,
     );
-    const place = CHARTS.findIndex(([name]) => name === title);
-    const next = [...this.element.children].find((other) => CHARTS.findIndex(([name]) => name === other.dataset.chart) > place);
+    const place = this.kinds.findIndex(([name]) => name === title);
+    const next = [...this.element.children].find((other) => this.kinds.findIndex(([name]) => name === other.dataset.chart) > place);
     this.element.insertBefore(card, next ?? null);
-    return { chart: new Chart(host, title, { zoom: () => {}, reset: () => {} }, { sync: "preferences" }), names };
+    return { chart: new Chart(host, title, { zoom: () => {}, reset: () => {} }, { sync: this.name }), names };
   }
 }
 
