@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ SMOOTH: JsonDict = {"reuse": "off", "adam_eps": 1e-3}
 class ByCase(TeamPlan):
     """Learners that are told which case they are."""
 
-    def command(self, rank: int, channel: int) -> Sequence[str]:
+    def command(self, rank: int, channel: int) -> list[str]:
         return [sys.executable, __file__, str(channel), str(rank), str(self.size)]
 
 

@@ -80,9 +80,9 @@ def test_two_learners_end_where_one_ends_to_rounding(whole, tmp_path):
 def test_where_one_learner_is_killed_all_end_and_resuming_ends_the_same(whole, tmp_path):
     out = tmp_path / "run"
     looks = Looks(out, at=3)
-    with pytest.raises(LearnerLost, match=r"learner 1 \(process \d+\) was killed \(SIGKILL\).*upslope resume"):
+    with pytest.raises(LearnerLost, match=r"learner 1 was killed \(SIGKILL\).*upslope resume"):
         trained(out, learners=2, callbacks=[looks])
-    assert not alive(looks.pids[1]) and not (out / "summary.json").exists()
+    assert looks.pids and not alive(looks.pids[1]) and not (out / "summary.json").exists()
     up.resume(out)
     assert_same_run(whole.path, out)
 
@@ -95,9 +95,9 @@ def test_who_samples_makes_no_difference(whole, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["remix", "seppo", "tp-llama", "sec", "dpo"])
+@pytest.mark.parametrize("method", ["seppo", "tp-llama", "dpo"])
 def test_resuming_equals_never_stopping(tmp_path, method):
-    more = {"learners": 2, "watch_kl": True, "task": "reverse+copy" if method == "sec" else SMALL["task"]}
+    more = {"learners": 2, "watch_kl": True}
     undisturbed = trained(tmp_path / "whole", method, **more)
     with pytest.raises(Crash):
         trained(tmp_path / "cut", method, **more, watcher=Breaks(3))

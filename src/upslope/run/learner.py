@@ -99,7 +99,9 @@ def of_run(folder: Path, team: ProcessTeam, trusted: bool = False) -> Begin:
     plan = Plan.from_folder(RunFolder.open(folder), trusted)
     use_threads(plan.settings.threads or 1)
     # The run itself has the judge, the audit and the engine.
-    settings = dataclasses.replace(plan.settings, judge="", audit="off", engine="torch", workers=0, pace="exact")
+    settings = dataclasses.replace(
+        plan.settings, judge="", audit="off", engine="torch", workers=0, where="local", pace="exact", interrupt=False
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the run has said it
         made: Any = set_up_plan(dataclasses.replace(plan, settings=settings), for_training=False)

@@ -5,31 +5,28 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
-from upslope.runtime.environment import ALLOCATOR
 from upslope.runtime.messages import Closed, Message, receive, send
 from upslope.runtime.process_file import say_learners
 from upslope.runtime.team import ProcessTeam
+from upslope.runtime.worker_process import PATIENCE, WorkerProcess, raise_if_it_failed
 
 SILENT_SECONDS = 60.0
 """A learner that has said nothing for so long hangs: one that works says so every second."""
 STARTING_SECONDS = 600.0
 """What a learner gets to load the model."""
-PATIENCE = 5.0
-"""Seconds that a learner gets to leave when the run ends, and that the reason of a loss is waited for."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class TeamPlan:
     trusted: bool = False
     device: torch.device | str = "cpu"
 
-    def command(self, rank: int, channel: int) -> Sequence[str]:
+    def command(self, rank: int, channel: int) -> list[str]:
         trusted = ["--trust"] if self.trusted else []
         return [sys.executable, "-m", "upslope.run.learner", str(self.folder), str(channel), str(rank), str(self.size), *trusted]
 
@@ -59,14 +56,18 @@ class LearnerLost(UserError):
     """One of several learners is gone, and with it the run: every gradient is a sum over all of them."""
 
 
-@dataclass(eq=False)
-class _Other:
+class _Other(WorkerProcess):
     """Another learner."""
 
-    rank: int
-    process: subprocess.Popen[bytes]
-    channel: socket.socket
-    ready: threading.Event = field(default_factory=threading.Event)
+    def __init__(self, plan: TeamPlan, rank: int):
+        log = plan.folder / "logs" / f"learner-{rank}.txt"
+        super().__init__(f"learner {rank}", lambda channel: plan.command(rank, channel), log, plan.threads)
+        self.ready = threading.Event()
+
+    def kill(self) -> None:
+        """At once, with all that it has started; `end` clears away what is left."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 class LeadingTeam(ProcessTeam):
@@ -85,26 +86,14 @@ class LeadingTeam(ProcessTeam):
         """What ended the team, if it has ended."""
         self._changed, self._closed = threading.Condition(), False
         self._meeting = Path(tempfile.mkdtemp(prefix="upslope-learners-"))
-        self.others = [self._start(rank) for rank in range(1, plan.size)]
+        self.others = [_Other(plan, rank) for rank in range(1, plan.size)]
         say_learners(plan.folder, self.pids())
         for other in self.others:
             threading.Thread(target=self._listen, args=(other,), daemon=True).start()
 
     def pids(self) -> list[int]:
         """Of all learners, by rank."""
-        return [os.getpid(), *(other.process.pid for other in self.others)]
-
-    def _start(self, rank: int) -> _Other:
-        ours, theirs = socket.socketpair()
-        logs = self.plan.folder / "logs"
-        logs.mkdir(exist_ok=True)
-        environment = {**ALLOCATOR, **os.environ, "OMP_NUM_THREADS": str(self.plan.threads), "PYTHONUNBUFFERED": "1"}
-        with theirs, (logs / f"learner-{rank}.txt").open("ab") as log:
-            process = subprocess.Popen(
-                self.plan.command(rank, theirs.fileno()), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
-                pass_fds=(theirs.fileno(),), start_new_session=True,
-            )  # fmt: skip
-        return _Other(rank, process, ours)
+        return [os.getpid(), *(other.pid for other in self.others)]
 
     # -- with the others -------------------------------------------------------------------------------------------------
 
@@ -115,7 +104,7 @@ class LeadingTeam(ProcessTeam):
             if self.problem is not None:
                 raise self.problem
             if not other.ready.is_set():
-                raise self._lost(other, f"was not ready within {STARTING_SECONDS:g} s")
+                raise self._lost(f"{other.name} was not ready within {STARTING_SECONDS:g} s")
         meeting = self._meeting / "store"
         self.tell("join", lambda: {"meeting": str(meeting)})
         self.join(meeting)
@@ -141,30 +130,22 @@ class LeadingTeam(ProcessTeam):
         try:
             while True:
                 message = receive(other.channel)
-                if message.kind == "refused":
-                    return self._end(UserError(message.data["why"]))
-                if message.kind == "raised":
-                    return self._end(RuntimeError(f"learner {other.rank} failed:\n{message.data['why']}"))
+                raise_if_it_failed(other.name, message)
                 if message.kind == "ready":
                     other.channel.settimeout(self.silent_seconds)
                     other.ready.set()
         except TimeoutError:
-            self._end(self._lost(other, f"said nothing for {other.channel.gettimeout():g} s"))
+            self._end(self._lost(f"{other.name} said nothing for {self.silent_seconds:g} s"))
         except (Closed, OSError, ValueError):
             if not self._closed:
-                self._end(self._lost(other, self._last_words(other)))
+                self._end(self._lost(other.last_words()))
+        except (UserError, RuntimeError) as problem:
+            self._end(problem)
 
-    def _lost(self, other: _Other, how: str) -> LearnerLost:
-        return LearnerLost(
-            f"learner {other.rank} (process {other.process.pid}) {how}, and every update needs all {self.size} of them. What it "
-            f"said is in {self.plan.folder / 'logs'}. 'upslope resume {self.plan.folder}' goes on from the last checkpoint."
-        )
-
-    def _last_words(self, other: _Other) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            other.process.wait(PATIENCE)
-        code = other.process.returncode
-        return f"was killed ({signal.Signals(-code).name})" if code is not None and code < 0 else f"ended with code {code}"
+    def _lost(self, how: str) -> LearnerLost:
+        needed = f"every update needs all {self.size} of them, so that the run has ended"
+        again = f"'upslope resume {self.plan.folder}' goes on from the last checkpoint"
+        return LearnerLost(f"{how}; {needed}. What it said is in {self.plan.folder / 'logs'}. {again}.")
 
     def _end(self, problem: BaseException) -> None:
         """The first reason counts; nobody may go on waiting for sums that will never come."""
@@ -175,7 +156,7 @@ class LeadingTeam(ProcessTeam):
             self._changed.notify_all()
         for other in self.others:
             other.ready.set()  # nobody waits for them any more
-            _kill(other)
+            other.kill()
         if self.device.type == "cuda":
             abort_group()
 
@@ -184,17 +165,12 @@ class LeadingTeam(ProcessTeam):
         with self._changed:
             self._closed = True
         for other in self.others:
-            with suppress(OSError):
-                send(other.channel, Message("quit"))
+            other.leave()
         self.leave()
         for other in self.others:
             with suppress(subprocess.TimeoutExpired):
                 other.process.wait(PATIENCE)
-            _kill(other)
-            other.process.wait()
-            with suppress(OSError):
-                other.channel.shutdown(socket.SHUT_RDWR)
-            other.channel.close()
+            other.end()
         shutil.rmtree(self._meeting, ignore_errors=True)
 
 
@@ -205,9 +181,3 @@ def abort_group() -> None:
     if (group := distributed.group.WORLD) is not None:
         with suppress(Exception):  # the reason is known already, whatever becomes of this
             group.abort()
-
-
-def _kill(other: _Other) -> None:
-    """What is left of a learner, and all that it has started."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(other.process.pid, signal.SIGKILL)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-import torch
-
 from upslope.errors import Remark, UserError
 from upslope.objective.weight.truncated import Truncated
 from upslope.runtime.python_objects import PythonObjects
