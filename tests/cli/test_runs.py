@@ -38,7 +38,8 @@ def test_workers_of_a_run_under_way_are_described(folder):
     (folder / "one" / "workers.json").write_text(json.dumps({"workers": [worker], "waiting": 2, "faults": {"worker_died": 1}}))
     record = looked_at(folder / "one")
     assert record["workers"] == [], "a run that is over has nobody at work"
-    told = described(record | {"workers": [worker], "status": "running"})
+    told = described(record | {"workers": [worker], "learners": [77, 78], "status": "running"})
+    assert "learners: processes 77, 78" in told
     assert "worker 0 (process 77): sampling, weights of step 3, 64 rows in 1.5 s, replaced 1 times" in told
     assert "waiting to be sampled: 2" in told and "faults, mended: worker_died 1" in told
 

@@ -63,6 +63,7 @@ def looked_at(path: Path) -> JsonDict:
     return record | {
         "last": {name: last[name] for name in LATEST if name in last},
         "workers": told.get("workers", []) if record["status"] == "running" else [],
+        "learners": _object(path / "process.json").get("learners", []) if record["status"] == "running" else [],
         "waiting": told.get("waiting", 0),
         "faults": summary.get("faults", told.get("faults", {})),
     }
@@ -94,6 +95,8 @@ def described(record: JsonDict) -> str:
         version = "no weights yet" if worker["version"] is None else f"weights of step {worker['version']}"
         did = f"{worker['rows']} rows in {worker['seconds']:.1f} s"
         lines.append(f"worker {worker['number']} (process {worker['pid']}): {worker['doing']}, {version}, {did}{lost}")
+    if record["learners"]:
+        lines.append(f"learners: processes {', '.join(map(str, record['learners']))}")
     if record["workers"]:
         lines.append(f"waiting to be sampled: {record['waiting']}")
     if record["faults"]:

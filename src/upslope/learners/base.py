@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from upslope.errors import MethodError, did_you_mean
 from upslope.runtime.settings import Settings
+from upslope.runtime.team import ALONE, Team
 from upslope.types import Method, Metrics, State, Trajectories
 
 if TYPE_CHECKING:
@@ -70,11 +71,13 @@ def make_learner(
     settings: Settings,
     start: Any = None,
     stage_rollouts: Mapping[str, Any] | None = None,
+    team: Team = ALONE,
 ) -> Learner:
     """The learner that a method names.
 
     Args:
         stage_rollouts: the rollouts of its stages, by their names.
+        team: the processes that learn together, where the learner can be one of several.
     """
     check_learner(method)
     if method.learner == "actor-critic":
@@ -84,7 +87,7 @@ def make_learner(
     if method.stages:
         from upslope.learners.staged import StagedLearner
 
-        return StagedLearner(method, policy, rollout, settings, stage_rollouts or {}, start)
+        return StagedLearner(method, policy, rollout, settings, stage_rollouts or {}, start, team)
     from upslope.learners.policy_gradient import PolicyGradient
 
-    return PolicyGradient(method, policy, rollout, settings, start)
+    return PolicyGradient(method, policy, rollout, settings, start, team=team)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from upslope.objective.ratio import LOG_LIMIT, raw_log_ratio
+from upslope.plain_data import JsonDict
+from upslope.runtime.team import ALONE, Team
 from upslope.types import Metrics, Trajectories
 
 MOST_AGES = 16
@@ -53,17 +55,23 @@ class MetricSums:
             self.totals[prefix + name] += totals
             self.counts[prefix + name] += other.counts[name]
 
-    def means(self) -> Metrics:
-        """Mean of each name; nothing observed is left out."""
+    def means(self, team: Team = ALONE) -> Metrics:
+        """Mean of each name, over what all of the team have gathered; nothing observed is left out."""
         pending, self.pending = self.pending, []
         for update in pending:
             update.add_to(self)
         sums = _sums([*self.totals.values(), *self.counts.values()])
-        return {
-            name: total / count
-            for name, total, count in zip(self.totals, sums, sums[len(self.totals) :], strict=False)
-            if count > 0
-        }
+        found = dict(zip(self.totals, zip(sums, sums[len(self.totals) :], strict=False), strict=False))
+        if team.size > 1:
+            found = _added(team.gathered({name: list(pair) for name, pair in found.items()}))
+        return {name: total / count for name, (total, count) in found.items() if count > 0}
+
+
+def _added(gathered: list[JsonDict]) -> dict[str, tuple[float, float]]:
+    """Totals and counts of several processes; not all have seen everything."""
+    names = dict.fromkeys(name for each in gathered for name in each)
+    pairs = {name: [each[name] for each in gathered if name in each] for name in names}
+    return {name: (sum(total for total, _ in some), sum(count for _, count in some)) for name, some in pairs.items()}
 
 
 def _sums(columns: list[list[Tensor | float]]) -> list[float]:

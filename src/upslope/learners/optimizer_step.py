@@ -15,6 +15,8 @@ from upslope.learners.phases import Phase
 from upslope.learners.policy_views import PolicyViews
 from upslope.runtime import torch_private
 from upslope.runtime.settings import Settings
+from upslope.runtime.shared_weights import checksum
+from upslope.runtime.team import Team
 from upslope.types import Method, Policy, State, Trajectories
 
 
@@ -89,6 +91,15 @@ class OptimizerStep:
             f"step {self.step}: an update at learning rate {lr:g} left weights that are not finite or about to overflow.",
             f"start anew with a lower --lr than {self.settings.lr:g}.",
         )
+
+    def check_agreement(self, team: Team) -> None:
+        """Refuses to go on where the learners of a team have come apart."""
+        if team.size > 1:
+            found = [each["weights"] for each in team.gathered({"weights": checksum(self.policy.weights())})]
+            if len({*found}) > 1:
+                other = next(rank for rank, each in enumerate(found) if each != found[0])
+                raise UserError(f"step {self.step}: learner {other} holds other weights than learner 0 after the same updates, so "
+                                "that neither can be trusted. Resuming goes on from the last checkpoint.")  # fmt: skip
 
     def state(self) -> State:
         return self.optimizer.state_dict()

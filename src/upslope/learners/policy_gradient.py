@@ -16,6 +16,7 @@ from torch import Tensor
 from upslope.errors import MethodError, UserError
 from upslope.learners.curricula import Ordering, check_curriculum, kept_problems, with_advantage
 from upslope.learners.data_context import LearnerContext
+from upslope.learners.lessons import Lesson, packed_lesson
 from upslope.learners.metrics import MetricSums, component_metrics, sampling_metrics
 from upslope.learners.nonfinite import NonFiniteUpdate
 from upslope.learners.optimizer_step import OptimizerStep
@@ -30,6 +31,7 @@ from upslope.objective import estimator
 from upslope.objective.base import Controller, Data, LossTerm, State
 from upslope.runtime.seeding import generator, mix
 from upslope.runtime.settings import Settings
+from upslope.runtime.team import ALONE, Team
 from upslope.types import (
     Choosing,
     DecisionPolicy,
@@ -60,16 +62,17 @@ class PolicyGradient:
     """One method, one policy, one rollout. `step` samples and learns once; `state` and `load_state` carry it over a stop."""
 
     def __init__(self, method: Method, policy: Policy, rollout: Rollout, settings: Settings, start: Policy | None = None,
-                 phase: Phase | None = None):  # fmt: skip
+                 phase: Phase | None = None, team: Team = ALONE):  # fmt: skip
         """``start`` is the policy as the run began, for methods or measurements that compare with it; ``phase`` the steps of the
-        run in which the method learns, if not all."""
+        run in which the method learns, if not all; ``team`` the processes that learn together."""
         estimator.check(method, POLICY_COLUMNS | rollout.provides)
         _check_tasks(method, rollout)
         check_curriculum(method, settings)
         self.method, self.policy, self.rollout, self.settings = method, policy, rollout, settings
         self.phase = phase or Phase(steps=settings.steps or 1)
         self.references = References(method, policy, start, settings.seed)
-        self.views = PolicyViews(policy, self.references, bool(settings.watch_kl), getattr(rollout, "reference_cache", None))
+        self.team = team
+        self.views = PolicyViews(policy, self.references, bool(settings.watch_kl), getattr(rollout, "reference_cache", None), team)
         self.states: dict[str, State] = {path: call(method, part, part.init) for path, part in _stateful(method)}
         self.optimizer_step = OptimizerStep(method, policy, self.views, settings, self.phase)
         self.last: Trajectories | None = None
@@ -108,6 +111,7 @@ class PolicyGradient:
             metrics |= further
         for part in (*method.reward, *method.data):
             metrics |= call(method, part, cast(Any, part).metrics, sampled)
+        self.team.tell("learn", lambda: packed_lesson(Lesson(step, self.states, rows, sampled)))
         rows, trace, found = self._learn_from(method, rows, step, sampled)
         metrics = (component_metrics(rows) if rows.rows else {}) | metrics | found
         self.last = rows if rows.rows else None
@@ -127,6 +131,16 @@ class PolicyGradient:
             "seconds_sampling": sampled_at - began + metrics.pop("seconds_further", 0.0),
             "tokens_per_second": tokens / max(ended - began, 1e-9),
         }
+
+    def follow(self, lesson: Lesson) -> None:
+        """Learns what the first process of the team learns in a step, from the rows that it gathered."""
+        self.optimizer_step.begin(lesson.step)
+        self.states = lesson.states
+        progress = self.phase.progress(lesson.step)
+        method = self.method.with_knobs(self._knobs(progress))
+        self.references.renew(method, self.states, lesson.step, progress)
+        rows, sampled = (estimator.bind(method, self.states, each) for each in (lesson.rows, lesson.sampled))
+        self._learn_from(method, rows, lesson.step, sampled)
 
     def _learn_from(
         self, method: Method, rows: Trajectories, step: int, sampled: Trajectories
@@ -153,6 +167,7 @@ class PolicyGradient:
         if rows.rows or any(self._aside(term, rows) for _, term in method.terms):
             metrics |= self._learn(method, rows, step, trace, groups, tells_kl)
             self.optimizer_step.check_weights(rows)
+            self.optimizer_step.check_agreement(self.team)
         return rows, trace, metrics
 
     @staticmethod
@@ -182,7 +197,7 @@ class PolicyGradient:
 
     def _with_data(self, method: Method, sampled: Trajectories, step: int) -> tuple[Trajectories, Trajectories, Metrics]:
         """The sampled rows as the data parts left them, all rows that pass the filters, and what further turns took."""
-        rows, context = sampled, LearnerContext(method, self.views, self.tasks, step, self.settings.seed)
+        rows, context = sampled, LearnerContext(method, self.views.alone(), self.tasks, step, self.settings.seed)
         for number, part in enumerate(method.data):
             rows = call(method, part, part, rows, context.of_part(f"data.{number}", rows))
             if not isinstance(rows, Trajectories):
@@ -274,7 +289,7 @@ class PolicyGradient:
         metrics = self._learn_terms(method, rows, "before")
         sums, updates = self._passes(method, updater, trace.rows if trace else rows, step, trace)
         metrics |= self._learn_terms(method, rows, "after")
-        return metrics | sums.means() | {"lr": lr, "updates": float(updates)}
+        return metrics | sums.means(self.team) | {"lr": lr, "updates": float(updates)}
 
     def _passes(
         self, method: Method, updater: Updater, rows: Trajectories, step: int, trace: TokenTrace | None
@@ -288,7 +303,7 @@ class PolicyGradient:
                 updates += 1
                 if method.controller:
                     sums.merge(shown)
-                    means = shown.means()
+                    means = shown.means(self.team)
                     if any(call(method, part, part.ends_passes, means) for part in method.controller):
                         return sums, updates
         return sums, updates
@@ -303,7 +318,7 @@ class PolicyGradient:
             aside = estimator.annotate(own, aside.replace(state=rows.state, memory=rows.memory))
             updater = RowUpdater(own, self.views, self.optimizer_step, self.settings, scale=term.scale)
             updater.update(aside, aside.draw, sums)
-            metrics |= {f"{name}_{key}": value for key, value in sums.means().items()}
+            metrics |= {f"{name}_{key}": value for key, value in sums.means(self.team).items()}
         return metrics
 
     # -- carrying over a stop --------------------------------------------------------------------------------------------

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from upslope.learners.references import START, References, reference_parts
-from upslope.learners.updates.slicing import pack
+from upslope.learners.updates.slicing import deal_rows, pack
 from upslope.objective import estimator
 from upslope.objective.regularize import kl_estimate
 from upslope.plain_data import JsonDict
-from upslope.rollout.reference_cache import ReferenceCache
+from upslope.rollout.reference_cache import KeptReferences
+from upslope.runtime.team import ALONE, Team
 from upslope.types import Method, Metrics, Policy, Trajectories, View
 
 WATCHED_ROWS = 64
@@ -30,10 +31,17 @@ class PolicyViews:
     Args:
         watch_kl: measure the KL to the start even if the method does not need it.
         cache: of the start, where rows are the same in every epoch.
+        team: with whom passes without gradient are shared out.
     """
 
-    def __init__(self, policy: Policy, references: References, watch_kl: bool, cache: ReferenceCache | None = None):
-        self.policy, self.references, self.watch_kl, self.cache = policy, references, watch_kl, cache
+    def __init__(
+        self, policy: Policy, references: References, watch_kl: bool, cache: KeptReferences | None = None, team: Team = ALONE
+    ):
+        self.policy, self.references, self.watch_kl, self.cache, self.team = policy, references, watch_kl, cache, team
+
+    def alone(self) -> PolicyViews:
+        """The same for rows that only this process knows of."""
+        return PolicyViews(self.policy, self.references, self.watch_kl, self.cache)
 
     def evaluate(self, method: Method, policy: Policy, rows: Trajectories, needs: frozenset[str]) -> View:
         """Columns of one slice, with gradient where it is enabled."""
@@ -51,17 +59,23 @@ class PolicyViews:
     def columns(
         self, method: Method, policy: Policy, rows: Trajectories, needs: frozenset[str], chosen: Tensor | None = None
     ) -> View:
-        """Columns of a policy, without gradient, slice by slice; rows that are not among the ``chosen`` stay zero."""
+        """Columns of a policy, without gradient, slice by slice; rows that are not among the ``chosen`` stay zero.
+
+        Of a team each computes its share.
+        """
         cost = policy.slice_tokens(rows)
         found: dict[str, Tensor] = {"logp": torch.zeros_like(rows.sampled)}
         chosen = torch.arange(rows.rows) if chosen is None else chosen
+        mine = deal_rows(rows, chosen, cost, "sequence", self.team.size)[self.team.rank]
+        # Who has no row looks at one all the same: which columns there are is known by then.
+        looked_at = mine if len(mine) else chosen[:1]
         with torch.no_grad():
-            for index in pack(rows, chosen, cost, policy.token_budget(), "sequence", policy.pads):
+            for index in pack(rows, looked_at, cost, policy.token_budget(), "sequence", policy.pads):
                 own: Tensor | slice = slice(None) if len(index) == rows.rows else index.to(rows.sampled.device)
                 for name, column in self.evaluate(method, policy, rows.take_rows(own), needs).columns().items():
                     place = found.setdefault(name, torch.zeros(rows.sampled.shape, dtype=column.dtype, device=column.device))
-                    place[own] = column
-        return View.of(found)
+                    place[own] = column if len(mine) else 0
+        return View.of(found if self.team.size == 1 else {name: self.team.sum(column) for name, column in found.items()})
 
     def before_step(self, method: Method, rows: Trajectories, moves: bool) -> Trajectories:
         """One pass for the columns that parts read before the first update, and one for each reference that is read there.
@@ -99,7 +113,13 @@ class PolicyViews:
         seen = part.sees(rows)
         if self.cache is None or policy is not self.references.first or method.view is not None:
             return self.columns(method, policy, seen, frozenset())
-        return View(self.cache.logp(seen, lambda missing: self.columns(method, policy, seen, frozenset(), missing).logp))
+
+        def compute(missing: Tensor) -> Tensor:  # what is missing where they are kept: with rank 0
+            wanted = torch.zeros(seen.rows).index_fill_(0, missing, float(self.team.rank == 0))
+            return self.columns(method, policy, seen, frozenset(), self.team.sum(wanted).nonzero().squeeze(1)).logp
+
+        found = self.cache.logp(seen, compute)
+        return View(self.team.sum(found if self.team.rank == 0 else torch.zeros_like(found)))
 
     def before_update(self, method: Method, rows: Trajectories, moved: bool = False) -> Trajectories:
         """The current policy's columns, without gradient, for parts that read them before the update is cut.

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from upslope.learners.lessons import Lesson
 from upslope.learners.nonfinite import NonFiniteUpdate
 from upslope.learners.optimizer_step import make_optimizer
 from upslope.learners.phases import Phase, last_steps
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.learners.token_trace import TracedStep
 from upslope.runtime.settings import Settings
+from upslope.runtime.team import ALONE, Team
 from upslope.types import Method, Metrics, Policy, Rollout, State, Trajectories
 
 
@@ -26,9 +28,9 @@ class StagedLearner:
     """
 
     def __init__(self, method: Method, policy: Policy, rollout: Rollout, settings: Settings, rollouts: Mapping[str, Rollout],
-                 start: Policy | None = None):  # fmt: skip
+                 start: Policy | None = None, team: Team = ALONE):  # fmt: skip
         self.method, self.policy, self.rollout, self.settings = method, policy, rollout, settings
-        self.rollouts, self.start = rollouts, start
+        self.rollouts, self.start, self.team = rollouts, start, team
         self.optimizer = make_optimizer(method, policy, settings)
         self.ends = last_steps(method, settings.steps or 0)
         self.number, self.first = 0, 1
@@ -51,11 +53,19 @@ class StagedLearner:
 
     def step(self, step: int) -> Metrics:
         """A step of the phase it belongs to; ``stage`` counts the phases from 1, the last being the method itself."""
-        while self.in_stage and step > self.ends[self.number]:
-            self._begin_next(step)
+        self._go_to(step)
         metrics = self.learner.step(step) | {"stage": self.number + 1.0}
         self.last = self.learner.last
         return metrics
+
+    def follow(self, lesson: Lesson) -> None:
+        """The same where another process of the team has gathered the rows."""
+        self._go_to(lesson.step)
+        self.learner.follow(lesson)
+
+    def _go_to(self, step: int) -> None:
+        while self.in_stage and step > self.ends[self.number]:
+            self._begin_next(step)
 
     def _begin_next(self, step: int) -> None:
         if self.method.stages[self.number].fresh_optimizer:
@@ -71,10 +81,11 @@ class StagedLearner:
             stage = self.method.stages[self.number]
             phase = Phase(self.first, steps, stage.lr_scale, self.optimizer)
             own = stage.as_method(self.method)
-            return PolicyGradient(own, self.policy, self.rollouts[stage.name], self.settings, self.start, phase)
+            return PolicyGradient(own, self.policy, self.rollouts[stage.name], self.settings, self.start, phase, self.team)
         start, self.start = self.policy.frozen_copy() if self.start is not None else None, None
         phase = Phase(self.first, steps, optimizer=self.optimizer)
-        learner = PolicyGradient(self.method.without("stages"), self.policy, self.rollout, self.settings, start, phase)
+        method = self.method.without("stages")
+        learner = PolicyGradient(method, self.policy, self.rollout, self.settings, start, phase, self.team)
         learner.references.first = None  # the run keeps another start beside its checkpoints: this one is in them
         return learner
 

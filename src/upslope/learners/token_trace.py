@@ -12,6 +12,7 @@ from torch import Tensor
 
 from upslope.objective import estimator
 from upslope.objective.base import Notes
+from upslope.runtime.team import Team
 from upslope.types import Method, Trajectories
 
 UPDATE_COLUMNS = ("ratio", "advantages", "weight", "clipped")
@@ -27,6 +28,8 @@ class TokenTrace:
         self.columns = {name: torch.full_like(rows.sampled, torch.nan) for name in UPDATE_COLUMNS}
         self.noted: dict[str, Tensor] = {}
         """What the surrogate noted of whole rows ``[N]``, such as the margin of a contest; NaN where it noted nothing."""
+        self.seen = torch.zeros(rows.rows, dtype=torch.bool, device=rows.sampled.device)
+        """Rows of the update under way that this process has looked at."""
         if rows.advantage is not None:  # an update leaves rows out that have nothing to say; that is known of them
             self.columns["advantages"].copy_(rows.advantage)
 
@@ -34,6 +37,7 @@ class TokenTrace:
         """A slice of an update, with the current policy's columns and the notes of the surrogate."""
         assert piece.current is not None and piece.advantage is not None
         row, none = piece.label["row"], torch.zeros_like(piece.sampled)
+        self.seen[row] = True
         found = {
             "ratio": (piece.current.logp.detach() - piece.behavior.logp).exp(),
             "advantages": piece.advantage,
@@ -46,6 +50,20 @@ class TokenTrace:
             if note.dim() == 1 and note.is_floating_point():
                 kept = self.noted.setdefault(name, torch.full_like(self.rows.sampled[:, 0], torch.nan))
                 kept[row] = note.detach().to(kept.dtype)
+
+    def share(self, team: Team) -> None:
+        """An update is over: what others of the team saw of its rows is seen here too."""
+        if team.size > 1:
+            names = dict.fromkeys(name for each in team.gathered({"names": list(self.noted)}) for name in each["names"])
+            for name in names:
+                self.noted.setdefault(name, torch.full_like(self.rows.sampled[:, 0], torch.nan))
+            anywhere = team.sum(self.seen.float()) > 0
+            for columns in (self.columns, self.noted):
+                for name, column in columns.items():
+                    shape = (-1, *[1] * (column.dim() - 1))
+                    total = team.sum(torch.where(self.seen.view(shape), column, 0.0))
+                    columns[name] = torch.where(anywhere.view(shape), total, column)
+        self.seen.zero_()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,6 +25,24 @@ _MARK = b"ref1"
 _KEY = 16
 
 
+class KeptReferences(Protocol):
+    """Log-probabilities that are computed once."""
+
+    def logp(self, rows: Trajectories, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        """Those of rows ``[N, T]``.
+
+        Args:
+            compute: those of the rows with these numbers, perhaps none, the others 0 ``[N, T]``.
+        """
+
+
+class KeptElsewhere:
+    """Of a process beside the one that keeps them: it only helps to compute."""
+
+    def logp(self, rows: Trajectories, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        return compute(torch.zeros(0, dtype=torch.int64))
+
+
 class ReferenceCache:
     """Log-probabilities by the tokens of their row, in a file beside the run's checkpoints; only where they stand is in memory.
 
@@ -39,15 +58,10 @@ class ReferenceCache:
             self._read()
 
     def logp(self, rows: Trajectories, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        """Those of rows ``[N, T]``.
-
-        Args:
-            compute: those of the rows with these numbers, the others 0 ``[N, T]``.
-        """
         keys, lengths = _keys(rows)
         places = [self._places.get(key) for key in keys]
         missing = [number for number, place in enumerate(places) if place is None]
-        found = compute(torch.tensor(missing)) if missing else torch.zeros_like(rows.sampled)
+        found = compute(torch.tensor(missing, dtype=torch.int64))
         for number, values in self._stored(places):
             found[number, : len(values)] = torch.from_numpy(values).to(found)
         if missing:

@@ -17,12 +17,14 @@ from upslope.learners.signal import SignalWatch
 from upslope.plain_data import JsonDict
 from upslope.run.listeners import Listeners
 from upslope.run.stopping import StopRule
+from upslope.run.team import bring_learners, team_of
 from upslope.run.watcher import Stopped, Watcher
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter
 from upslope.runtime.checkpoint_saver import LARGE, CheckpointSaver, auto_interval, is_due
 from upslope.runtime.files import load_state, save_state, write_json
 from upslope.runtime.memory import peak_memory
 from upslope.runtime.stop_signals import stop_signals
+from upslope.runtime.team import ALONE, Team
 from upslope.runtime.threads import torch_threads
 from upslope.types import Metrics
 
@@ -45,8 +47,8 @@ def _train(run: Run, watcher: Listeners) -> Run:
     with torch_threads(settings.threads or 1), stop_signals() as signals:
         watcher.began(run, run.components)
         with CheckpointSaver(run.folder, settings.keep_checkpoints or 2, BYTES_KEPT * parameters) as saver:
-            loop = TrainingLoop(run, watcher, saver)
-            with run.components.with_workers(run.folder, run.trust):
+            with run.components.with_workers(run.folder, run.trust), team_of(run) as team:
+                loop = TrainingLoop(run, watcher, saver, team)
                 loop.begin_or_restore()
                 loop.heed_callbacks()
                 with signals.waiting():
@@ -65,8 +67,9 @@ def _train(run: Run, watcher: Listeners) -> Run:
 class TrainingLoop:
     """A run under way."""
 
-    def __init__(self, run: Run, watcher: Listeners, saver: CheckpointSaver):
+    def __init__(self, run: Run, watcher: Listeners, saver: CheckpointSaver, team: Team = ALONE):
         assert run.components is not None
+        self.team = team
         self.run, self.components, self.watcher, self.saver = run, run.components, watcher, saver
         self.folder, self.settings = run.folder, run.plan.settings
         if self.settings.sandbox == "weak":
@@ -132,6 +135,7 @@ class TrainingLoop:
         self.components.warm_start(lambda step, accuracy: self.watcher.warming(step, accuracy, target))
         start_policy = self.components.policy.frozen_copy() if self.keeps_start else None
         self.learner = self._learner(start_policy)
+        bring_learners(self.team, self.learner, start_policy)
         if self.keeps_start:
             self.saver.save(self.folder.start, self.components.save_start)
         before = self._evaluate()
@@ -157,6 +161,7 @@ class TrainingLoop:
         (state, saved), latest, remarks = self.folder.last_whole(load)
         self.learner = self._learner(start_policy)
         self.learner.load_state(state)
+        bring_learners(self.team, self.learner, start_policy)
         self.folder.put_aside_after(latest)
         self.progress.update(saved["progress"])
         self.faults_before = Counter(self.progress.get("faults", {}))
@@ -181,8 +186,8 @@ class TrainingLoop:
         self.stop_rule.seen["since"] = 0
 
     def _learner(self, start_policy: Any) -> Learner:
-        made = self.components
-        return make_learner(self.run.plan.method, made.policy, made.rollout, self.settings, start_policy, made.stage_rollouts)
+        made, method = self.components, self.run.plan.method
+        return make_learner(method, made.policy, made.rollout, self.settings, start_policy, made.stage_rollouts, self.team)
 
     def _tell_interval(self) -> None:
         """Of a large model, how often it is saved; smaller ones are saved every two minutes or more often."""

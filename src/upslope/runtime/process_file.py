@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +18,8 @@ from pathlib import Path
 from upslope.runtime.files import write_text
 
 FILE = "process.json"
+_saying = threading.Lock()
+"""Workers and learners are named one after the other."""
 
 
 @contextmanager
@@ -34,10 +37,19 @@ def at_work(run: Path) -> Iterator[None]:
 
 def say_workers(run: Path, pids: Sequence[int]) -> None:
     """Names the processes that sample for this one, for whoever looks."""
-    with suppress(OSError, ValueError):
+    _say(run, "workers", pids)
+
+
+def say_learners(run: Path, pids: Sequence[int]) -> None:
+    """Names the processes that learn together, this one first."""
+    _say(run, "learners", pids)
+
+
+def _say(run: Path, kind: str, pids: Sequence[int]) -> None:
+    with _saying, suppress(OSError, ValueError):
         known = json.loads((run / FILE).read_text())
         if known.get("pid") == os.getpid():
-            write_text(run / FILE, json.dumps(known | {"workers": list(pids)}) + "\n")
+            write_text(run / FILE, json.dumps(known | {kind: list(pids)}) + "\n")
 
 
 def worker(record: Mapping[str, object]) -> int | None:

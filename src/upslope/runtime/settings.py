@@ -167,6 +167,9 @@ class Settings:
     shares: int = text_only(1)
     """Text: pieces that a step's problems are cut into, each sampled in one go by whoever is free. It changes the last bits, so it
     is part of the run; fewer than `workers` leaves some without work."""
+    learners: int = text_only(1)
+    """Text: processes that learn together, this one among them, each from its share of a step's rows; with GPUs each has one of its
+    own. Sampling stays here, or with `workers`. The same run to rounding."""
     max_staleness: int = text_only(0)
     """Text: so many steps may be learned from between the weights that sample and those that learn. 0 waits for each other; 1 hides
     the shorter of the two behind the longer. Above 0 a method must correct for it, as with +asyncflow."""
@@ -390,7 +393,7 @@ _BOUNDS: dict[str, str] = {
     ),
     **dict.fromkeys(("train_problems", "max_tokens", "eval_problems", "checkpoint_every", "keep_checkpoints"), _FROM_ONE),
     **dict.fromkeys(("workers", "max_staleness"), "[0, 1024]"),
-    "shares": "[1, 1024]",
+    **dict.fromkeys(("shares", "learners"), "[1, 1024]"),
     **dict.fromkeys(("lr_floor", "weight_decay"), "[0, inf)"),
     **dict.fromkeys(("lr", "adam_eps", "temperature"), "(0, inf)"),
     "grad_clip": "[0, inf]",

@@ -53,6 +53,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "checkpoint_every": ("save_steps", "save_freq", "save_interval", "checkpoint_freq", "checkpoint_interval"),
     "keep_checkpoints": ("save_total_limit", "max_actor_ckpt_to_keep", "max_checkpoints"),
     "seed": ("random_seed", "random_state", "rng_seed"),
+    "learners": ("num_processes", "nproc_per_node", "world_size", "num_gpus", "n_gpus_per_node", "data_parallel_size"),
     "threads": ("num_threads", "n_threads", "torch_threads"),
     "engine": ("use_vllm", "vllm_mode", "vllm_server_base_url", "rollout_engine"),
     "precision": ("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision"),

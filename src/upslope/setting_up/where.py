@@ -24,7 +24,7 @@ WINDOWS, LEAST_WINDOW = 4, 8
 
 def reuses_sampling(settings: Settings) -> bool:
     """Whether learning may start from what sampling has computed: only in one process, in one call, with the weights of now."""
-    apart = settings.workers or settings.shares > 1 or settings.max_staleness
+    apart = settings.workers or settings.shares > 1 or settings.max_staleness or settings.learners > 1
     return settings.reuse == "auto" and not settings.plain and not apart
 
 
@@ -38,11 +38,21 @@ def corrects_for_age(method: Method) -> bool:
 
 
 def check_found_by_workers(settings: Settings, objects: PythonObjects) -> None:
-    """Refuses workers where a task, reward or model is only in this process."""
-    if settings.workers and (lost := objects.unkept()):
-        what = " and ".join(lost)
-        raise UserError(f"--workers {settings.workers}: the {what} was given as a Python object, which no other process can find. "
-                        "Put it into a file ('mine.py:name'), or leave the workers out.")  # fmt: skip
+    """Refuses workers and further learners where a task, reward or model is only in this process."""
+    others = [name for name, some in (("workers", settings.workers), ("learners", settings.learners > 1)) if some]
+    if others and (lost := objects.unkept()):
+        what, flag = " and ".join(lost), others[0]
+        raise UserError(f"--{flag} {getattr(settings, flag)}: the {what} was given as a Python object, which no other process can "
+                        f"find. Put it into a file ('mine.py:name'), or leave the {flag} out.")  # fmt: skip
+
+
+def check_learners(settings: Settings) -> None:
+    """Refuses more learners than there are GPUs, where they learn on those."""
+    count, there = settings.learners, torch.cuda.device_count() if settings.device == "cuda" else 0
+    if settings.device == "cuda" and count > max(there, 1):
+        gpus = f"{'is' if there == 1 else 'are'} {there} GPU{'s'[: there != 1]}"
+        told = f"--learners {count}, and there {gpus}: each learner has one of its own"
+        raise UserError(f"{told}. Give at most {there}, or --device cpu.")
 
 
 def check_reachable(settings: Settings) -> None:
@@ -80,6 +90,7 @@ def _check_place(where: str, workers: int) -> None:
 
 def check_where(method: Method, settings: Settings) -> None:
     """Refuses settings of workers, shares and staleness that do not go together, or not with this method; says what is odd."""
+    check_learners(settings)
     staleness, tasks = settings.max_staleness, settings.tasks_per_step or 32
     _check_place(settings.where, settings.workers)
     if settings.shares > tasks:

@@ -18,7 +18,7 @@ from upslope.learners.policy_views import PolicyViews, divergence, has_updates_b
 from upslope.learners.references import START
 from upslope.learners.token_trace import TokenTrace
 from upslope.learners.updates.column_grads import as_leaf, column_grads
-from upslope.learners.updates.slicing import deal_groups, pack, rows_of_groups, share_groups
+from upslope.learners.updates.slicing import deal_groups, deal_rows, pack, rows_of_groups, share_groups
 from upslope.objective import estimator
 from upslope.runtime.settings import Settings
 from upslope.types import Method, Scope, Trajectories
@@ -82,6 +82,7 @@ class RowUpdater:
     ):  # fmt: skip
         self.method, self.views, self.optimizer, self.settings = method, views, optimizer, settings
         self.own, self.beside, self.groups, self.tells_kl = RowLoss(method, scale=scale), beside, groups, tells_kl
+        self.team = views.team
 
     def shares(self, rows: Trajectories, order: torch.Generator) -> Sequence[Trajectories]:
         """The updates of a pass. The rows of terms that go with one stand in its ``aside``, under the term's name."""
@@ -107,6 +108,9 @@ class RowUpdater:
             optimizer.optimizer.zero_grad(set_to_none=True)
             for one in learning:
                 self._backward(one, trace if one.loss is self.own else None)
+            if trace is not None:
+                trace.share(self.team)
+            self.team.sum_grads(optimizer.parameters())
             moved = optimizer.apply(norm_of(optimizer.grads()), sums)
             # A fused optimiser does not say so itself, and what was computed with the old weights must not be used any more.
             increment_version(optimizer.parameters())
@@ -122,21 +126,28 @@ class RowUpdater:
     def _begin(self, loss: RowLoss, rows: Trajectories, number: int, sums: MetricSums) -> _Begun:
         rows = self.views.before_update(loss.method, rows.replace(draw=number), moved=has_updates_before(self.method))
         batch = estimator.begin_update(loss.method, rows).replace(current=None)
-        sums.add("learning", 0.0, batch.sampled.sum())
+        if self.team.rank == 0:  # every process begins with all rows
+            sums.add("learning", 0.0, batch.sampled.sum())
         if loss.scale != 1.0:
             assert batch.share is not None
             batch = batch.replace(share=batch.share * loss.scale)
         return _Begun(loss, rows, batch, (~estimator.silent_rows(loss.method, batch)).nonzero().squeeze(1), sums)
 
     def _backward(self, begun: _Begun, trace: TokenTrace | None) -> None:
-        """Backward passes, slice by slice. The objective sees detached columns; their gradients then go through the policy."""
+        """Backward passes, slice by slice. The objective sees detached columns; their gradients then go through the policy.
+
+        Of a team each goes through its share: the gradients are yet to be added up.
+        """
         loss, batch, policy = begun.loss, begun.batch, self.views.policy
-        cut = pack(batch, begun.learning, policy.slice_tokens(batch), policy.token_budget(), loss.scope, policy.pads)
+        cost = policy.slice_tokens(batch)
+        shares = deal_rows(batch, begun.learning, cost, loss.scope, self.team.size)
+        cut = pack(batch, shares[self.team.rank], cost, policy.token_budget(), loss.scope, policy.pads)
+        slices = len(cut) * sum(len(share) > 0 for share in shares)  # what is counted for each adds up to one
         for index in cut:
             piece = batch if len(index) == batch.rows else batch.take_rows(index.to(batch.sampled.device))
             view = self.views.evaluate(loss.method, policy, piece, loss.needs)
             if self.tells_kl and loss is self.own:
                 begun.sums.add("kl_start", *divergence(view.logp.detach(), piece.reference[START].logp, piece))
-            grads = column_grads(loss.method, piece, view.map(as_leaf), begun.sums, trace, len(cut))
+            grads = column_grads(loss.method, piece, view.map(as_leaf), begun.sums, trace, slices)
             columns = view.columns()
             torch.autograd.backward([columns[name] for name in grads], list(grads.values()))

@@ -61,6 +61,26 @@ def share_decisions(batch: Trajectories, size: int, generator: torch.Generator) 
     return [Share(shuffled, begin, min(begin + size, len(chosen))) for begin in range(0, len(chosen), size)]
 
 
+def deal_rows(batch: Batch, rows: Tensor, cost: Tensor, scope: Scope, processes: int) -> list[Tensor]:
+    """What each of several processes computes of ``rows``: neighbours of about equal cost; a process may be left without.
+
+    Args:
+        cost: tokens of each row of the batch ``[N]``.
+        scope: ``"group"`` keeps groups whole.
+    """
+    if processes == 1:
+        return [rows]
+    rows, cost = rows.cpu(), cost.double().cpu()
+    units = _groups(batch, rows) if scope == "group" else list(rows.split(1))
+    shares: list[list[Tensor]] = [[] for _ in range(processes)]
+    total, before = max(float(cost[rows].sum()), 1e-9), 0.0
+    for unit in units:
+        own = float(cost[unit].sum())
+        shares[min(int((before + own / 2) / total * processes), processes - 1)].append(unit)
+        before += own
+    return [torch.cat(share) if share else rows[:0] for share in shares]
+
+
 def pack(batch: Batch, rows: Tensor, cost: Tensor, budget: int, scope: Scope, padded: bool) -> list[Tensor]:
     """Slices of ``rows`` whose cost stays within ``budget``.
 

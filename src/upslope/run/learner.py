@@ -1,0 +1,179 @@
+"""A learner beside the run: a process that goes through the updates of each step with it, each on its own share of the rows.
+
+The run starts it (``python -m upslope.run.learner FOLDER CHANNEL RANK SIZE``) and sends it the rows of each step over the channel.
+It never samples, rewards or writes. It ends when the channel does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from upslope.errors import UserError
+from upslope.learners.base import make_learner
+from upslope.learners.lessons import Lesson, unpacked_lesson
+from upslope.learners.nonfinite import NonFinite
+from upslope.plain_data import JsonDict
+from upslope.plan import Plan
+from upslope.policies.text_inputs import TextInputs
+from upslope.rollout.reference_cache import KeptElsewhere
+from upslope.run import set_up_plan
+from upslope.runtime.messages import Message, receive, send
+from upslope.runtime.run_folder import RunFolder
+from upslope.runtime.team import OthersGone, ProcessTeam
+from upslope.runtime.threads import use_threads
+
+ALIVE_SECONDS = 1.0
+
+
+class FollowingLearner(Protocol):
+    """A learner that can be told what to learn."""
+
+    policy: Any
+
+    def follow(self, lesson: Lesson) -> None:
+        """Makes the updates of a step."""
+
+
+Begin = Callable[[JsonDict, ProcessTeam], FollowingLearner]
+"""Makes the learner as the run's is now."""
+
+
+class Follower:
+    """Does what comes over a channel, and says in between that it is alive.
+
+    Args:
+        make: Loads what takes long.
+    """
+
+    def __init__(self, channel: socket.socket, team: ProcessTeam, make: Callable[[], Begin]):
+        self.channel, self.team, self.sending = channel, team, threading.Lock()
+        threading.Thread(target=self._say_alive, daemon=True).start()
+        self.begin = make()
+        self.learner: FollowingLearner | None = None
+
+    def serve(self) -> None:
+        """Until the run has no more to learn."""
+        self.tell(Message("ready"))
+        while (message := receive(self.channel)).kind != "quit":
+            if message.kind == "join":
+                self.team.join(Path(message.data["meeting"]))
+            elif message.kind == "begin":
+                self.learner = self.begin(message.data, self.team)
+            else:
+                assert self.learner is not None
+                self.learner.follow(unpacked_lesson(message.data, TextInputs, self.learner.policy.device))
+        self.team.leave()
+
+    def tell(self, message: Message) -> None:
+        with self.sending:
+            send(self.channel, message)
+
+    def _say_alive(self) -> None:
+        """So that the run knows long work from a hung process; where the run is gone, so is this process, whatever it waits for."""
+        while True:
+            time.sleep(ALIVE_SECONDS)
+            try:
+                self.tell(Message("alive"))
+            except OSError:
+                os._exit(0)
+
+
+def of_run(folder: Path, team: ProcessTeam, trusted: bool = False) -> Begin:
+    """What is needed of a run, as its folder has it, to learn with it.
+
+    Args:
+        trusted: Code in it that this machine did not write may run.
+    """
+    plan = Plan.from_folder(RunFolder.open(folder), trusted)
+    use_threads(plan.settings.threads or 1)
+    # The run itself has the judge, the audit and the engine.
+    settings = dataclasses.replace(
+        plan.settings, judge="", audit="off", engine="torch", workers=0, where="local", pace="exact", interrupt=False
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the run has said it
+        made: Any = set_up_plan(dataclasses.replace(plan, settings=settings), for_training=False)
+
+    def begin(told: JsonDict, team: ProcessTeam) -> FollowingLearner:
+        start = None
+        if told["start"] is not None:
+            start = made.policy.frozen_copy()
+            start.load_weights(told["start"])
+        made.policy.load_weights(told["weights"])
+        rollout = SampledElsewhere(made.rollout, told["keeps_references"])
+        stages = {name: SampledElsewhere(each) for name, each in made.stage_rollouts.items()}
+        learner: Any = make_learner(made.method, made.policy, rollout, made.settings, start, stages, team)
+        learner.load_state(told["state"])
+        return learner
+
+    return begin
+
+
+class SampledElsewhere:
+    """The rollout of a process to which rows are sent."""
+
+    def __init__(self, like: Any, keeps_references: bool = False):
+        self.provides, self.traced, self.join = like.provides, like.traced, like.join
+        self.reference_cache = KeptElsewhere() if keeps_references else None
+
+    def sync(self) -> None:
+        return
+
+    def state(self) -> JsonDict:
+        return {}
+
+    def load_state(self, state: JsonDict) -> None:
+        return
+
+
+def serve(number: int, team: ProcessTeam, make: Callable[[], Begin]) -> int:
+    """Learns until the run has no more to ask, or is gone.
+
+    Args:
+        number: Of the open channel to the run.
+    """
+    channel = socket.socket(fileno=number)
+    try:
+        Follower(channel, team, make).serve()
+    except (OthersGone, ConnectionError, NonFinite):  # the run knows, or is gone
+        return 0
+    except UserError as problem:
+        return _said(channel, Message("refused", {"why": str(problem)}))
+    except Exception:
+        return _said(channel, Message("raised", {"why": traceback.format_exc()}))
+    return 0
+
+
+def _said(channel: socket.socket, message: Message) -> int:
+    try:
+        send(channel, message)
+    except OSError:
+        return 0
+    return 1
+
+
+def main(folder: Path, channel: int, rank: int, size: int, trusted: bool) -> int:
+    """Each learner has a GPU of its own, if any has."""
+    device = torch.device("cpu")
+    if RunFolder.open(folder).table()["settings"].get("device") == "cuda":
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+    team = ProcessTeam(rank, size, device)
+    return serve(channel, team, lambda: of_run(folder, team, trusted))
+
+
+if __name__ == "__main__":
+    folder, channel, rank, size, *flags = sys.argv[1:]
+    sys.exit(main(Path(folder), int(channel), int(rank), int(size), trusted="--trust" in flags))
