@@ -25,7 +25,7 @@ from upslope.rewards.weighted import WeightedRewards
 from upslope.runtime.sandbox import Limits, Sandbox
 from upslope.runtime.sandbox.limits import LEAST_MEMORY, WEAK
 from upslope.runtime.sandbox.pool import default_slots
-from upslope.tasks.text import Reward
+from upslope.tasks.text import SECONDS, Reward
 
 KEY = "tests"
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
@@ -92,6 +92,12 @@ class Attempt:
         self.asserting = sandbox.submit(_DRIVER, json.dumps(given) + "\n") if tests.asserts else None
         self.reading = [sandbox.submit(program, stdin) for stdin, _ in tests.pairs]
 
+    @property
+    def seconds(self) -> float:
+        """How long its runs took, one behind the other."""
+        runs = [*self.reading, *([self.asserting] if self.asserting is not None else ())]
+        return sum(each.result().seconds for each in runs)
+
     def share(self) -> float:
         """Of the tests that it passed."""
         passed = sum(
@@ -119,6 +125,7 @@ class CodeTests:
 
     name: ClassVar[str] = "tests"
     needs_answer: ClassVar[bool] = False
+    tells_seconds: ClassVar[bool] = True
 
     seconds: float = 10.0
     memory: int = 256
@@ -155,7 +162,8 @@ class CodeTests:
                 attempts[key] = Attempt(*key, _sandbox(self.limits, self.sandbox == "weak"))
         shares = {key: attempt.share() for key, attempt in attempts.items()}
         paid = [shares.get(key, 0.0) for key in zip(programs, tests, strict=True)]
-        return {"reward": paid, "correct": [float(share == 1.0) for share in paid]}
+        took = [attempts[key].seconds if key in attempts else 0.0 for key in zip(programs, tests, strict=True)]
+        return {"reward": paid, "correct": [float(share == 1.0) for share in paid], SECONDS: took}
 
     def check_row(self, info: Mapping[str, Any]) -> str:
         """What is wrong with a row's tests, in words; nothing if they can be run."""

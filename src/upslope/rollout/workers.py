@@ -7,17 +7,12 @@ are a function of the assignment and the weights, so that whoever does it in the
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -27,24 +22,16 @@ from torch import Tensor
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 from upslope.rollout.pool import Fulfilled
+from upslope.rollout.processes import MOST_LOST, PATIENCE, Companion, ProcessLost, too_many_lost
 from upslope.rollout.under_way import unpacked
-from upslope.runtime.environment import ALLOCATOR
-from upslope.runtime.files import write_json
-from upslope.runtime.messages import Closed, Message, receive, send
-from upslope.runtime.process_file import say_workers
+from upslope.runtime.messages import Message
+from upslope.runtime.process_file import say_states, say_workers
 from upslope.runtime.shared_weights import SharedWeights
 from upslope.types import Assignment, Metrics
 
 Key = tuple[int, int, int]
-STATES = "workers.json"
 SILENT_SECONDS = 60.0
 """A worker that has said nothing for so long hangs: one that works says so every second."""
-STARTING_SECONDS = 600.0
-"""What a worker gets to load the task and the model."""
-MOST_LOST = 5
-"""Workers lost one after another, with nothing done in between, that end the run."""
-PATIENCE = 5.0
-"""Seconds that a worker gets to leave when the run ends."""
 
 
 @dataclass(frozen=True)
@@ -70,24 +57,6 @@ class WorkerPlan:
     def command(self, channel: int) -> list[str]:
         trusted = ["--trust"] if self.trusted else []
         return [sys.executable, "-m", "upslope.run.worker", str(self.folder), str(channel), *trusted]
-
-
-class WorkerLost(Exception):
-    """A worker that cannot go on; ``kind`` is what faults are counted by."""
-
-    def __init__(self, kind: str, why: str):
-        super().__init__(why)
-        self.kind = kind
-
-
-@dataclass
-class _Worker:
-    """A process at work."""
-
-    process: subprocess.Popen[bytes]
-    channel: socket.socket
-    version: int | None = None
-    """Of the weights that it holds."""
 
 
 @dataclass
@@ -130,7 +99,7 @@ class WorkerPool:
         self.faults: Counter[str] = Counter()
         """What went wrong and was mended, by kind."""
         self.states = [WorkerState(number) for number in range(plan.count)]
-        self.workers: dict[int, _Worker] = {}
+        self.workers: dict[int, Companion] = {}
         self._weights, self._board = SharedWeights(), _Board()
         self._waited, self._since = 0.0, time.perf_counter()
         self._busy_before = 0.0
@@ -176,13 +145,8 @@ class WorkerPool:
 
     def _write_states(self) -> None:
         """Who does what, in ``workers.json`` of the run's folder, for whoever looks at it meanwhile."""
-        told = {
-            "workers": [asdict(state) for state in self.states],
-            "waiting": len(self._board.waiting),
-            "faults": dict(self.faults),
-        }
-        with suppress(OSError):  # nothing of the run depends on it
-            write_json(self.plan.folder / STATES, told)
+        workers = [asdict(state) for state in self.states]
+        say_states(self.plan.folder, {"workers": workers, "waiting": len(self._board.waiting), "faults": dict(self.faults)})
 
     def close(self) -> None:
         """Ends all workers."""
@@ -190,12 +154,11 @@ class WorkerPool:
             self._board.closed = True
             self._board.changed.notify_all()
         for worker in list(self.workers.values()):
-            with suppress(OSError):
-                send(worker.channel, Message("quit"))
+            worker.dismiss()
         for thread in self._threads:
             thread.join(PATIENCE)
         for worker in list(self.workers.values()):
-            _end(worker)
+            worker.end()
         self._weights.close()
 
     # -- the thread of a worker ----------------------------------------------------------------------------------------
@@ -208,28 +171,18 @@ class WorkerPool:
                 while (assignment := self._next(state)) is not None:
                     self._hand_over(state, worker, assignment)
                 return
-            except WorkerLost as lost:
+            except ProcessLost as lost:
                 self._replace(state, lost)
             except BaseException as problem:  # the run must not wait for what will never come
                 self._fail(problem)
                 return
 
-    def _start(self, state: WorkerState) -> _Worker:
-        ours, theirs = socket.socketpair()
-        logs = self.plan.folder / "logs"
-        logs.mkdir(exist_ok=True)
-        environment = {**ALLOCATOR, **os.environ, "OMP_NUM_THREADS": str(self.plan.threads), "PYTHONUNBUFFERED": "1"}
-        with theirs, (logs / f"worker-{state.number}.txt").open("ab") as log:
-            process = subprocess.Popen(
-                self.plan.command(theirs.fileno()), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
-                pass_fds=(theirs.fileno(),), start_new_session=True,
-            )  # fmt: skip
-        worker = self.workers[state.number] = _Worker(process, ours)
-        state.pid, state.doing, state.version = process.pid, "starting", None
-        say_workers(self.plan.folder, [each.process.pid for each in self.workers.values()])
-        ours.settimeout(STARTING_SECONDS)
-        self._heard(worker, "ready")
-        ours.settimeout(self.silent_seconds)
+    def _start(self, state: WorkerState) -> Companion:
+        plan = self.plan
+        worker = self.workers[state.number] = Companion.started(plan.folder, "worker", state.number, plan.command, plan.threads)
+        state.pid, state.doing, state.version = worker.process.pid, "starting", None
+        say_workers(plan.folder, "workers", [each.process.pid for each in self.workers.values()])
+        worker.ready(self.silent_seconds)
         state.doing = "waiting"
         return worker
 
@@ -247,22 +200,19 @@ class WorkerPool:
             board.working[state.number] = assignment
             return assignment
 
-    def _hand_over(self, state: WorkerState, worker: _Worker, assignment: Assignment) -> None:
+    def _hand_over(self, state: WorkerState, worker: Companion, assignment: Assignment) -> None:
         state.doing, began = "sampling", time.perf_counter()
         with self._board.changed:
             weights = self._weights.versions[assignment.version]
         told: JsonDict = {"assignment": assignment.table()}
         files: tuple[int, ...] = ()
-        if worker.version != assignment.version:
+        if state.version != assignment.version:
             told["weights"], files = weights.plain(), (weights.file,)
-        try:
-            send(worker.channel, Message("fulfil", told, files))
-        except OSError:
-            raise WorkerLost("worker_died", self._last_words(state, worker)) from None
-        answer = self._heard(worker, "fulfilled").data
+        worker.tell(Message("fulfil", told, files))
+        answer = worker.heard("fulfilled").data
         if answer["version"] != assignment.version or answer["checksum"] != weights.checksum:
-            raise WorkerLost("other_weights", f"worker {state.number} sampled with other weights than it was told")
-        worker.version = state.version = assignment.version
+            raise ProcessLost("other_weights", f"worker {state.number} sampled with other weights than it was told")
+        state.version = assignment.version
         rows = unpacked(answer["rows"]).to(self.plan.device)
         state.rows, state.seconds, state.doing = state.rows + rows.rows, state.seconds + time.perf_counter() - began, "waiting"
         with self._board.changed:
@@ -271,45 +221,11 @@ class WorkerPool:
             self._board.lost_in_a_row = 0
             self._board.changed.notify_all()
 
-    def _heard(self, worker: _Worker, kind: str) -> Message:
-        """The next message of this kind; signs of life in between say that there is something to wait for.
-
-        Raises:
-            WorkerLost: if it does not come.
-            UserError: if the worker refuses what it is asked, in its own words.
-        """
-        state = next(each for each in self.states if self.workers.get(each.number) is worker)
-        while True:
-            try:
-                message = receive(worker.channel)
-            except TimeoutError:
-                silent = f"worker {state.number} said nothing for {worker.channel.gettimeout():g} s"
-                raise WorkerLost("worker_hung", silent) from None
-            except (Closed, OSError, ValueError):
-                raise WorkerLost("worker_died", self._last_words(state, worker)) from None
-            if message.kind == "refused":
-                raise UserError(message.data["why"])
-            if message.kind == "raised":
-                raise RuntimeError(f"worker {state.number} failed:\n{message.data['why']}")
-            if message.kind == kind:
-                return message
-
-    def _last_words(self, state: WorkerState, worker: _Worker) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            worker.process.wait(PATIENCE)
-        code = worker.process.returncode
-        how = f"was killed ({signal.Signals(-code).name})" if code is not None and code < 0 else f"ended with code {code}"
-        with suppress(OSError):
-            lines = (self.plan.folder / "logs" / f"worker-{state.number}.txt").read_text(errors="replace").strip().splitlines()
-            if lines and code != 0 and (code or 0) > 0:
-                how += f": {lines[-1][:300]}"
-        return f"worker {state.number} {how}"
-
     # -- when something goes wrong -------------------------------------------------------------------------------------
 
-    def _replace(self, state: WorkerState, lost: WorkerLost) -> None:
+    def _replace(self, state: WorkerState, lost: ProcessLost) -> None:
         """Its assignment is given out again, first of all; the run ends where nothing gets done any more."""
-        _end(self.workers.pop(state.number))
+        self.workers.pop(state.number).end()
         board = self._board
         with board.changed:
             if board.closed:
@@ -320,9 +236,7 @@ class WorkerPool:
                 board.waiting.insert(0, assignment)
             board.lost_in_a_row += 1
             if board.lost_in_a_row >= MOST_LOST * self.plan.count:
-                logs = self.plan.folder / "logs"
-                told = f"{board.lost_in_a_row} workers were lost one after another; the last: {lost}. What they said is in {logs}"
-                board.problem = UserError(f"{told}. Mend that, and 'upslope resume {self.plan.folder}' goes on.")
+                board.problem = too_many_lost(self.plan.folder, "worker", board.lost_in_a_row, lost)
                 board.closed = True
             board.changed.notify_all()
 
@@ -334,11 +248,3 @@ class WorkerPool:
                 self._board.problem = problem
                 self._board.closed = True
             self._board.changed.notify_all()
-
-
-def _end(worker: _Worker) -> None:
-    """Kills what is left of a worker, and all that it has started."""
-    worker.channel.close()
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(worker.process.pid, signal.SIGKILL)
-    worker.process.wait()

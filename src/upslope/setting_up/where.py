@@ -27,15 +27,33 @@ def corrects_for_age(method: Method) -> bool:
 
 
 def check_found_by_workers(settings: Settings, objects: PythonObjects) -> None:
-    """Refuses workers where a task, reward or model is only in this process."""
-    if settings.workers and (lost := objects.unkept()):
+    """Refuses workers where a task, reward or model is only in this process; those that score need no model."""
+    scored = [name for name in objects.unkept() if name != "model"] if settings.reward_workers else []
+    flag = f"--workers {settings.workers}" if settings.workers else f"--reward-workers {settings.reward_workers}"
+    if lost := objects.unkept() if settings.workers else scored:
         what = " and ".join(lost)
-        raise UserError(f"--workers {settings.workers}: the {what} was given as a Python object, which no other process can find. "
+        raise UserError(f"{flag}: the {what} was given as a Python object, which no other process can find. "
                         "Put it into a file ('mine.py:name'), or leave the workers out.")  # fmt: skip
+
+
+def check_scoring(method: Method, settings: Settings) -> None:
+    """Refuses to score apart what is not scored, or what must be scored before more can be sampled."""
+    if not settings.reward_workers:
+        if settings.reward_seconds is not None or settings.reward_retries != Settings().reward_retries:
+            raise UserError("--reward-seconds and --reward-retries are for processes that score, and without --reward-workers this "
+                            "one does. Add --reward-workers 1.")  # fmt: skip
+        return
+    flag, plans = f"--reward-workers {settings.reward_workers}", [method.rollout, *(stage.rollout for stage in method.stages)]
+    if all(plan is not None and not plan.samples for plan in plans):
+        raise UserError(f"{flag}: {method.name} samples nothing that could be scored. Leave it out.")
+    if not all(plan is None or plan.scored_last for plan in plans):
+        raise UserError(f"{flag}: {method.name} searches, and what it samples next depends on what the last answer earned, so "
+                        "that scoring cannot follow sampling. Leave it out.")  # fmt: skip
 
 
 def check_where(method: Method, settings: Settings) -> None:
     """Refuses settings of workers, shares and staleness that do not go together, or not with this method; says what is odd."""
+    check_scoring(method, settings)
     staleness, tasks = settings.max_staleness, settings.tasks_per_step or 32
     if settings.shares > tasks:
         raise UserError(f"--shares {settings.shares} is more than the {tasks} problems of a step; give at most {tasks}.")
