@@ -134,7 +134,7 @@ class CodeTests:
     def __post_init__(self) -> None:
         if self.seconds > 0 and self.memory >= LEAST_MEMORY:
             return
-        given = f"tests:seconds={self.seconds:g},memory={self.memory}"
+        given = f"{self.name}:seconds={self.seconds:g},memory={self.memory}"
         raise RewardError(f"{given}: seconds must be above 0, and memory at least {LEAST_MEMORY} megabytes.")
 
     @property
@@ -146,6 +146,10 @@ class CodeTests:
         object.__setattr__(self, "sandbox", mode)
         if now:
             _sandbox(self.limits, mode == "weak")
+
+    def held(self) -> Sandbox:
+        """The sandbox that its programs run in."""
+        return _sandbox(self.limits, self.sandbox == "weak")
 
     def __call__(
         self,
@@ -159,7 +163,7 @@ class CodeTests:
         attempts: dict[tuple[str, Suite], Attempt] = {}
         for key in zip(programs, tests, strict=True):  # answers that are alike run once
             if key[0].strip() and key not in attempts:
-                attempts[key] = Attempt(*key, _sandbox(self.limits, self.sandbox == "weak"))
+                attempts[key] = Attempt(*key, self.held())
         shares = {key: attempt.share() for key, attempt in attempts.items()}
         paid = [shares.get(key, 0.0) for key in zip(programs, tests, strict=True)]
         took = [attempts[key].seconds if key in attempts else 0.0 for key in zip(programs, tests, strict=True)]

@@ -66,7 +66,7 @@ class TextRollout:
     """
 
     domain = "text"
-    provides = frozenset({"group", "label.answer", "label.category", "segment.item", *EMBEDDINGS})
+    provides = frozenset({"group", "label.answer", "label.category", "segment.item", "seconds", *EMBEDDINGS})
     resumes_anywhere = True
     """Nothing is carried from one step to the next, so a checkpoint may be taken after any step."""
     traced = True
@@ -256,7 +256,7 @@ class TextRollout:
         """
         responses = self.policy.decode_all(answers)
         apart = self.scored_apart and score is None
-        each = self.timed and not apart and not self.task.tells_seconds
+        each = self.timed and not apart and not getattr(self.task, "tells_seconds", False)
         scores = None if apart else timed_scores(score or self.task.score, problems, responses, each)
         rows = rows.replace(
             task=torch.tensor([problem.id for problem in problems], dtype=torch.int64),
