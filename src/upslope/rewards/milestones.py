@@ -149,7 +149,11 @@ def milestones_of(info: Mapping[str, Any]) -> tuple[str, ...]:
         RewardError: if it has none, or some that are no names.
     """
     given = info.get(KEY)
-    if not isinstance(given, (list, tuple)) or not given or not all(isinstance(each, str) and each.isidentifier() for each in given):
+    if (
+        not isinstance(given, (list, tuple))
+        or not given
+        or not all(isinstance(each, str) and each.isidentifier() for each in given)
+    ):
         raise RewardError(f'"{KEY}" must be {FORMS}, but is {shown(given)}.' if KEY in info else f'no "{KEY}": {FORMS}.')
     if len(set(given)) < len(given):
         raise RewardError(f'"{KEY}" names one of its milestones twice: {shown(given)}.')

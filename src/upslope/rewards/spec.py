@@ -18,7 +18,19 @@ from upslope.runtime.reward_text import MODEL_PREFIX
 BUILT_IN: dict[str, Any] = {
     kind.name: kind
     for kind in (
-        ExactMatch, Contains, Number, Boxed, Choice, MathVerify, CodeTests, Milestones, Json, Regex, Format, Length, Repetition,
+        ExactMatch,
+        Contains,
+        Number,
+        Boxed,
+        Choice,
+        MathVerify,
+        CodeTests,
+        Milestones,
+        Json,
+        Regex,
+        Format,
+        Length,
+        Repetition,
     )  # fmt: skip
 }
 """The rewards by name."""
