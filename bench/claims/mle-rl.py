@@ -137,10 +137,11 @@ CLAIM = Claim(
     it takes, that plain updates therefore learn to be fast, and that weighing each gradient by its action's duration undoes that.
 
     Here an arm pays 0.6 and takes 1 s, the other pays 1.0 and takes 5 s; eight actors work on a simulated clock, and plain
-    REINFORCE on returns learns from what each window of 5 s brought (600 windows, learning rate 0.05). The weight is the library's own part,
-    `ByDuration`. What comes of it depends on what becomes of slow actions, so there are four cases: those that are not done when a
-    window ends are cut off; the same with the running mean of returns as a baseline; nobody is ever cut off; and all begin together
-    and only the first two to finish are learned from. The last measure is the share of slow actions among those that
+    REINFORCE on returns learns from what each window of 5 s brought (600 windows, learning rate 0.05). The weight is the
+    library's own part, `ByDuration`. What comes of it depends on what becomes of slow actions, so there are four cases: those
+    that are not done when a window ends are cut off; the same with the running mean of returns as a baseline; nobody is ever
+    cut off; and all begin together and only the first two to finish are learned from. The last measure is the share of slow
+    actions among those that
     were seen less the policy's own chance of them.""",
     variants={
         "reinforce": Variant("reinforce", settings={"weighted": False}),

@@ -1,7 +1,7 @@
 """Partial credit for programs (mle-rl): what a program scores if it gets to its end, else how far it came.
 
-A row of data has ``tests`` as for the reward ``tests``, and ``milestones``: names that a program binds on its way, in order. The last
-of them is the submission. An instrumenter, and not the model, puts a note behind every statement that binds one of them.
+A row of data has ``tests`` as for the reward ``tests``, and ``milestones``: names that a program binds on its way, in order. The
+last of them is the submission. An instrumenter, and not the model, puts a note behind every statement that binds one of them.
 """
 
 from __future__ import annotations
@@ -149,11 +149,8 @@ def milestones_of(info: Mapping[str, Any]) -> tuple[str, ...]:
         RewardError: if it has none, or some that are no names.
     """
     given = info.get(KEY)
-    if (
-        not isinstance(given, (list, tuple))
-        or not given
-        or not all(isinstance(each, str) and each.isidentifier() for each in given)
-    ):
+    named = isinstance(given, (list, tuple)) and all(isinstance(each, str) and each.isidentifier() for each in given)
+    if not named or not given:
         raise RewardError(f'"{KEY}" must be {FORMS}, but is {shown(given)}.' if KEY in info else f'no "{KEY}": {FORMS}.')
     if len(set(given)) < len(given):
         raise RewardError(f'"{KEY}" names one of its milestones twice: {shown(given)}.')
@@ -180,7 +177,7 @@ def parses(program: str) -> bool:
 
 
 def instrumented(program: str, names: Sequence[str], reached: str) -> str:
-    """The program with a call ``reached(number)`` behind every statement that binds one of the names; the same for the same program.
+    """The program with a call ``reached(number)`` behind every statement that binds one of the names: a function of the program.
 
     Args:
         reached: a name that the program does not know.

@@ -15,24 +15,11 @@ from upslope.rewards.programs import CodeTests
 from upslope.rewards.verifiers import MathVerify
 from upslope.runtime.reward_text import MODEL_PREFIX
 
-BUILT_IN: dict[str, Any] = {
-    kind.name: kind
-    for kind in (
-        ExactMatch,
-        Contains,
-        Number,
-        Boxed,
-        Choice,
-        MathVerify,
-        CodeTests,
-        Milestones,
-        Json,
-        Regex,
-        Format,
-        Length,
-        Repetition,
-    )  # fmt: skip
-}
+_KINDS = (
+    *(ExactMatch, Contains, Number, Boxed, Choice, MathVerify, CodeTests, Milestones),
+    *(Json, Regex, Format, Length, Repetition),
+)
+BUILT_IN: dict[str, Any] = {kind.name: kind for kind in _KINDS}
 """The rewards by name."""
 
 

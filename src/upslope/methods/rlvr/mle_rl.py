@@ -13,7 +13,8 @@ mle_rl = grpo.derive(
     "milestones, which pays for how far a program came. +mle-rl adds the weight to any method",
     weight=ByDuration(),
     notes="The weight is the paper's; dividing by the mean duration is ours and keeps the step size. The paper trains with PPO; "
-    "this derives from grpo, and ppo+mle-rl composes. The weight corrects for slow actions that are cut off at the end of a window of "
-    "time. Nothing is cut off here unless --reward-seconds does it: there it can only reweigh, and our simulation shows no bias to "
-    "undo (docs/claims/mle-rl.md). Where all durations are equal it is grpo to the last bit.",
+    "this derives from grpo, and ppo+mle-rl composes. The weight corrects for slow actions that are cut off at the end of a window "
+    "of time. Runs here wait for every answer, and where nothing is cut off our simulation finds no bias to undo "
+    "(docs/claims/mle-rl.md); what --reward-seconds drops it cannot bring back. Where all durations are equal it is "
+    "grpo to the last bit.",
 )
