@@ -22,6 +22,7 @@ ROWS = {
     "online_dpo": "online DPO step",
     "guided_step": "guidance beside GRPO, both ours, by sampled token",
     "async_step": "a step that samples while it learns beside one that waits, both ours",
+    "scored_step": "a step scored while others are learned from beside one that waits, both ours",
     "ppo_cartpole": "PPO, CartPole",
     "ppo_halfcheetah": "PPO, HalfCheetah",
     "sac_updates": "SAC, stored experience",

@@ -21,7 +21,7 @@ from upslope.cli.parsers import ABOUT, EXAMPLES, parsers
 from upslope.methods import catalogue, measures
 from upslope.objective import estimator
 from upslope.parts import SLOT_NAMES
-from upslope.report.describe import changes, holds_parts, inherited_fields, knob_name, knob_value, when
+from upslope.report.describe import changes, holds_parts, inherited_fields, knob_name, knob_value, repeats_not, when
 from upslope.report.places import method_source, part_source
 from upslope.testing.drawn import kinds
 from upslope.types import Method, Part
@@ -113,6 +113,7 @@ def method_page(method: Method) -> str:
         *[_part(path, part) for path, part in method.parts()],
         *_domains(method),
         *_costs(method),
+        *([f"Two runs with one seed differ: {told}."] if (told := repeats_not(method)) else []),
         *(["## Notes and doubts", method.notes] if method.notes else []),
         *_checks(method),
         "## Run it",

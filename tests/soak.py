@@ -25,8 +25,8 @@ from pathlib import Path
 WORDS = [
     "asyncflow", "--task", "reverse:length=2", "--model", "tiny:layers=1,width=32", "--tasks-per-step", "4", "--samples-per-task",
     "4", "--warm-start", "0.1", "--eval-problems", "8", "--checkpoint-every", "20", "--eval-every", "100", "--threads", "1",
-    "--workers", "2", "--shares", "2", "--max-staleness", "1", "--reward-workers", "2", "--reward-seconds", "30", "--steps", "1000000",
-    "--samples-logged", "0", "--record", "none", "--quiet",
+    "--workers", "2", "--shares", "2", "--max-staleness", "1", "--reward-workers", "2", "--reward-seconds", "30",
+    "--steps", "1000000", "--samples-logged", "0", "--record", "none", "--quiet",
 ]  # fmt: skip
 FAULTS = {"kill a worker": 8, "stop a worker": 1, "kill a scorer": 4, "kill the run": 1}
 """What happens, and how often."""
@@ -83,13 +83,13 @@ class Soak:
         (kind,) = self.dice.choices(list(FAULTS), weights=list(FAULTS.values()))
         if kind == "kill the run":
             before = max(self.steps(), default=0)
-            mine = [self.process.pid, *self.pids("workers"), *self.pids("scorers")]
+            mine = [self.process.pid, *self.pids("workers"), *self.pids("reward_workers")]
             self.process.kill()
             self.process.wait()
             wait_until_gone(mine[1:])
             self.process = self._started(["resume", str(self.run), "--quiet"])
             self.wait_for_a_step(before)  # what came after the last checkpoint is made again
-        elif pids := self.pids("scorers" if "scorer" in kind else "workers"):
+        elif pids := self.pids("reward_workers" if "scorer" in kind else "workers"):
             with suppress(ProcessLookupError):  # the one before is not replaced yet
                 os.kill(self.dice.choice(pids), signal.SIGSTOP if "stop" in kind else signal.SIGKILL)
         self.done[kind] += 1

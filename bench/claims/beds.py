@@ -49,7 +49,7 @@ class TableRollout(LocalRollout):
     """Groups of answers in contexts drawn by counter: the same seed and step give the same contexts and the same noise."""
 
     domain = "text"
-    provides = frozenset({"group", "label.answer", "label.category", "segment.item", "ended"})
+    provides = frozenset({"group", "label.answer", "label.category", "segment.item", "ended", "seconds"})
     resumes_anywhere = True
     traced = True
 
@@ -128,6 +128,7 @@ class TableRollout(LocalRollout):
             ends[tokens != 0] = int(Ended.TRUNCATED)
         return Trajectories(
             sampled=sampled,
+            seconds=last * (1.0 + tokens[:, :1] % 3),  # some answers take longer than others, whatever they are worth
             reward=reward,
             components={"task": reward, **bed.reward.components(context, tokens, luck)},
             group=torch.zeros_like(context),

@@ -241,6 +241,7 @@ from upslope.objective.surrogate.supervised import LabelFromRatio as LabelFromRa
 from upslope.objective.terms import Term as Term
 from upslope.objective.weight.advantage import AdvantageWeight as AdvantageWeight
 from upslope.objective.weight.advantage import OnlyDecided as OnlyDecided
+from upslope.objective.weight.by_duration import ByDuration as ByDuration
 from upslope.objective.weight.certainty import CertaintyWeight as CertaintyWeight
 from upslope.objective.weight.conflict import ConflictTokens as ConflictTokens
 from upslope.objective.weight.conflict import EntropyCutoff as EntropyCutoff

@@ -36,7 +36,7 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Path:
             line |= {"worker_busy": 0.75, "seconds": 2.0, "seconds_sampling": 0.5}
             line |= {"fault_worker_died": 1.0} if line["step"] == 3 else {}
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    told = {"workers": WORKERS, "waiting": 2, "faults": {"worker_died": 1, board_runs.HOSTILE[1]: 2}}
+    told = {"workers": WORKERS, "waiting_for_workers": 2, "faults": {"worker_died": 1, board_runs.HOSTILE[1]: 2}}
     (root / "apart" / "workers.json").write_text(json.dumps(told))
     return root
 

@@ -36,14 +36,20 @@ def test_without_workers_sampling_and_learning_take_turns():
 )
 def test_what_is_no_list_of_workers_is_none(text, tmp_path):
     (tmp_path / "workers.json").write_text(text)
-    assert workers(tmp_path, ()) == {"workers": [], "waiting": None, "faults": {}}
+    assert workers(tmp_path, ()) == {"workers": [], "waiting": {"sampling": None, "scoring": None}, "faults": {}}
 
 
 def test_a_worker_has_a_rate_and_nothing_that_is_no_number(tmp_path):
     told = {"number": 0, "pid": "<b>", "version": 2, "rows": 30, "seconds": 10.0, "lost": None, "doing": "sampling", "more": "x"}
-    (tmp_path / "workers.json").write_text(json.dumps({"workers": [told] * 5000, "waiting": 1, "faults": {"worker_died": 2}}))
+    (tmp_path / "workers.json").write_text(
+        json.dumps({"workers": [told] * 5000, "waiting_for_workers": 1, "faults": {"worker_died": 2}})
+    )
     found = workers(tmp_path, ())
-    assert len(found["workers"]) == 1024 and found["faults"] == {"worker_died": 2} and found["waiting"] == 1
+    assert (
+        len(found["workers"]) == 1024
+        and found["faults"] == {"worker_died": 2}
+        and found["waiting"] == {"sampling": 1, "scoring": None}
+    )
     assert found["workers"][0] == {
         "number": 0, "pid": None, "version": 2, "rows": 30, "seconds": 10.0, "lost": None, "kind": "sampling", "doing": "sampling",
         "rows_per_second": 3.0,

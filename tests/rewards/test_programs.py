@@ -159,7 +159,9 @@ def test_weak_goes_with_programs_only():
 )
 def test_asserts_pay_by_their_share(response, share):
     found = paid([response], [ADD])
+    (took,) = found.pop("seconds")
     assert found == {"reward": [share], "correct": [float(share == 1)]}
+    assert (took > 0) == bool(response), "it is known how long a program ran, and nothing ran without one"
 
 
 @needs_sandbox

@@ -12,6 +12,8 @@ from upslope.board.run_summary import number, text
 from upslope.plain_data import JsonDict
 
 FILE = "workers.json"
+ROLES = {"workers": "sampling", "reward_workers": "scoring"}
+"""What each list of processes does."""
 MOST_WORKERS, MOST_KINDS = 1024, 32
 
 
@@ -23,19 +25,21 @@ def workers(root: Path, parts: tuple[str, ...]) -> JsonDict:
     except (OSError, ValueError, RecursionError, safe_files.TooLarge):
         found = {}
     found = found if isinstance(found, dict) else {}
-    listed = found.get("workers")
-    listed = listed if isinstance(listed, list) else []
     return {
-        "workers": [_worker(each) for each in listed[:MOST_WORKERS] if isinstance(each, dict)],
-        "waiting": number(found.get("waiting")),
+        "workers": [_worker(each, does) for role, does in ROLES.items() for each in _tables(found.get(role))],
+        "waiting": {does: number(found.get(f"waiting_for_{role}")) for role, does in ROLES.items()},
         "faults": {text(kind): number(count) for kind, count in _some(found.get("faults")).items()},
     }
 
 
-def _worker(told: JsonDict) -> JsonDict:
+def _tables(listed: object) -> list[JsonDict]:
+    return [each for each in (listed if isinstance(listed, list) else [])[:MOST_WORKERS] if isinstance(each, dict)]
+
+
+def _worker(told: JsonDict, does: str) -> JsonDict:
     numbers = {name: number(told.get(name)) for name in ("number", "pid", "version", "rows", "seconds", "lost")}
     rate = numbers["rows"] / numbers["seconds"] if numbers["rows"] is not None and numbers["seconds"] else None
-    return numbers | {"kind": text(told.get("kind")) or "sampling", "doing": text(told.get("doing")), "rows_per_second": rate}
+    return numbers | {"kind": does, "doing": text(told.get("doing")), "rows_per_second": rate}
 
 
 def _some(value: object) -> JsonDict:
@@ -53,7 +57,7 @@ def busy(table: LogTable) -> JsonDict:
     return {
         "step": _last(table, "step"),
         "sampling": waits if sampling is None else sampling,
-        "scoring": _last(table, "scorer_busy"),
+        "scoring": _last(table, "scoring_busy"),
         "learning": None if waits is None else max(0.0, 1.0 - waits),
     }
 

@@ -120,6 +120,7 @@ def show_record(method: Method, flat: bool = False) -> JsonDict:
         "formula": method.formula,
         "use_when": method.use_when,
         "notes": method.notes,
+        "not_repeatable": repeats_not(method),
         "on": {domain: dict(knobs) for domain, knobs in method.on},
         "changes": {slot: {"from": old, "to": new} for slot, (old, new) in changes(method).items()},
     }
@@ -142,6 +143,8 @@ def show_text(method: Method, flat: bool = False, width: int = 100) -> str:
         rows.append(("control", f"policy = {in_domains(method, 'control').policy}"))
     if rows:
         blocks.append("by kind of task\n" + table(rows[1:], rows[0]))
+    if told := repeats_not(method):
+        blocks.append(textwrap.fill(told, width))
     if method.use_when:
         blocks.append(textwrap.fill(f"use it when {method.use_when}", width))
     if method.notes:
@@ -149,6 +152,14 @@ def show_text(method: Method, flat: bool = False, width: int = 100) -> str:
     if found := _where(method, width):
         blocks.append(found)
     return "\n\n".join(blocks)
+
+
+def repeats_not(method: Method) -> str:
+    """Why two runs of a method with the same seed differ; nothing where they do not."""
+    readers = [path for path, part in method.parts() if "seconds" in part.all_needs()]
+    if not readers:
+        return ""
+    return f"not repeatable: {', '.join(readers)} reads how long things took, which is measured and never the same twice"
 
 
 def _where(method: Method, width: int) -> str:

@@ -19,6 +19,7 @@ from upslope.plugins import REWARDS, Plugin, missing, named, plugins
 from upslope.rewards.builtin import Boxed, BuiltIn, Choice, Contains, ExactMatch, Format, Json, Length, Number, Regex, Repetition
 from upslope.rewards.errors import RewardError
 from upslope.rewards.given import GivenReward, combined, labels_of, read_rewards, texts_of
+from upslope.rewards.milestones import Milestones
 from upslope.rewards.programs import CodeTests
 from upslope.rewards.spec import BUILT_IN, built_in
 from upslope.rewards.user import UserReward, load_user_reward
@@ -28,8 +29,8 @@ from upslope.runtime.reward_text import MODEL_PREFIX, RewardText
 from upslope.tasks.text import Reward
 
 __all__ = [
-    "Boxed", "Choice", "CodeTests", "Contains", "ExactMatch", "Format", "Json", "Length", "MathVerify", "Number", "Regex",
-    "Repetition", "RewardError", "RewardPart", "UserReward", "WeightedRewards", "load_reward",
+    "Boxed", "Choice", "CodeTests", "Contains", "ExactMatch", "Format", "Json", "Length", "MathVerify", "Milestones", "Number",
+    "Regex", "Repetition", "RewardError", "RewardPart", "UserReward", "WeightedRewards", "load_reward",
 ]  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from upslope.rewards.weighted import WeightedRewards
 from upslope.runtime.sandbox import Limits, Sandbox
 from upslope.runtime.sandbox.limits import LEAST_MEMORY, WEAK
 from upslope.runtime.sandbox.pool import default_slots
-from upslope.tasks.text import Reward
+from upslope.tasks.text import SECONDS, Reward
 
 KEY = "tests"
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
@@ -92,6 +92,12 @@ class Attempt:
         self.asserting = sandbox.submit(_DRIVER, json.dumps(given) + "\n") if tests.asserts else None
         self.reading = [sandbox.submit(program, stdin) for stdin, _ in tests.pairs]
 
+    @property
+    def seconds(self) -> float:
+        """How long its runs took, one behind the other."""
+        runs = [*self.reading, *([self.asserting] if self.asserting is not None else ())]
+        return sum(each.result().seconds for each in runs)
+
     def share(self) -> float:
         """Of the tests that it passed."""
         passed = sum(
@@ -119,6 +125,7 @@ class CodeTests:
 
     name: ClassVar[str] = "tests"
     needs_answer: ClassVar[bool] = False
+    tells_seconds: ClassVar[bool] = True
 
     seconds: float = 10.0
     memory: int = 256
@@ -127,7 +134,7 @@ class CodeTests:
     def __post_init__(self) -> None:
         if self.seconds > 0 and self.memory >= LEAST_MEMORY:
             return
-        given = f"tests:seconds={self.seconds:g},memory={self.memory}"
+        given = f"{self.name}:seconds={self.seconds:g},memory={self.memory}"
         raise RewardError(f"{given}: seconds must be above 0, and memory at least {LEAST_MEMORY} megabytes.")
 
     @property
@@ -139,6 +146,10 @@ class CodeTests:
         object.__setattr__(self, "sandbox", mode)
         if now:
             _sandbox(self.limits, mode == "weak")
+
+    def held(self) -> Sandbox:
+        """The sandbox that its programs run in."""
+        return _sandbox(self.limits, self.sandbox == "weak")
 
     def __call__(
         self,
@@ -152,10 +163,11 @@ class CodeTests:
         attempts: dict[tuple[str, Suite], Attempt] = {}
         for key in zip(programs, tests, strict=True):  # answers that are alike run once
             if key[0].strip() and key not in attempts:
-                attempts[key] = Attempt(*key, _sandbox(self.limits, self.sandbox == "weak"))
+                attempts[key] = Attempt(*key, self.held())
         shares = {key: attempt.share() for key, attempt in attempts.items()}
         paid = [shares.get(key, 0.0) for key in zip(programs, tests, strict=True)]
-        return {"reward": paid, "correct": [float(share == 1.0) for share in paid]}
+        took = [attempts[key].seconds if key in attempts else 0.0 for key in zip(programs, tests, strict=True)]
+        return {"reward": paid, "correct": [float(share == 1.0) for share in paid], SECONDS: took}
 
     def check_row(self, info: Mapping[str, Any]) -> str:
         """What is wrong with a row's tests, in words; nothing if they can be run."""

@@ -10,14 +10,16 @@ from upslope.errors import did_you_mean
 from upslope.fields import hints, problem, shown
 from upslope.rewards.builtin import Boxed, BuiltIn, Choice, Contains, ExactMatch, Format, Json, Length, Number, Regex, Repetition
 from upslope.rewards.errors import RewardError
+from upslope.rewards.milestones import Milestones
 from upslope.rewards.programs import CodeTests
 from upslope.rewards.verifiers import MathVerify
 from upslope.runtime.reward_text import MODEL_PREFIX
 
-BUILT_IN: dict[str, Any] = {
-    kind.name: kind
-    for kind in (ExactMatch, Contains, Number, Boxed, Choice, MathVerify, CodeTests, Json, Regex, Format, Length, Repetition)
-}
+_KINDS = (
+    *(ExactMatch, Contains, Number, Boxed, Choice, MathVerify, CodeTests, Milestones),
+    *(Json, Regex, Format, Length, Repetition),
+)
+BUILT_IN: dict[str, Any] = {kind.name: kind for kind in _KINDS}
 """The rewards by name."""
 
 

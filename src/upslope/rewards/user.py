@@ -16,7 +16,7 @@ from typing import Any
 from upslope.errors import Remark, UserError, did_you_mean
 from upslope.fields import can_be_written, shown
 from upslope.rewards.conventions import Ours, convention_of
-from upslope.rewards.errors import RewardError
+from upslope.rewards.errors import NotFinite, RewardError
 from upslope.rewards.surroundings import Surroundings
 from upslope.runtime import user_code
 from upslope.tasks.text import RewardRows
@@ -57,6 +57,11 @@ class UserReward:
     def needs_answer(self) -> bool:
         """Whether it says of itself, by an attribute of this name, that it compares with the answer."""
         return bool(getattr(self.function, "needs_answer", False))
+
+    @property
+    def tells_seconds(self) -> bool:
+        """Whether it says of itself, by an attribute of this name, that it always returns ``seconds``."""
+        return bool(getattr(self.function, "tells_seconds", False))
 
     @property
     def reads_answer(self) -> bool:
@@ -139,7 +144,7 @@ class UserReward:
             except (TypeError, ValueError, OverflowError):
                 number = math.nan
             if not math.isfinite(number):
-                raise RewardError(f"{self.name} returned {shown(value)}, which is no finite number, for {_shown_row(batch, row)}")
+                raise NotFinite(f"{self.name} returned {shown(value)}, which is no finite number, for {_shown_row(batch, row)}")
             if abs(number) > LARGEST:
                 told = f"{self.name} returned {shown(value)}, which is beyond {LARGEST:g}: float32 cannot compare such rewards"
                 raise RewardError(f"{told}. Scale them, for {_shown_row(batch, row)}")

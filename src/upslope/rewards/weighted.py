@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from upslope.tasks.text import FULL_MARKS, Reward, RewardRows, short_name
+from upslope.tasks.text import FULL_MARKS, SECONDS, Reward, RewardRows, short_name
 
 TAKEN = ("reward", "task")
 """Components that mean something else: the sum, and what the task pays."""
@@ -56,6 +56,10 @@ class WeightedRewards:
     def needs_answer(self) -> bool:
         return any(part.needs_answer for part in self.parts)
 
+    @property
+    def tells_seconds(self) -> bool:
+        return any(getattr(part.reward, "tells_seconds", False) for part in self.parts)
+
     def check_row(self, info: Mapping[str, Any]) -> str:
         """What is wrong with a row for one of them, in words; nothing if all can score it."""
         checks = [getattr(part.reward, "check_row", None) for part in self.parts]
@@ -92,11 +96,14 @@ class WeightedRewards:
             for row in range(len(responses))
         ]
         columns = {part.label: values for part, values, _ in paid}
+        times = [components.pop(SECONDS) for _, _, components in paid if SECONDS in components]
         for part, _, components in paid:
             for name, column in components.items():
                 columns.setdefault("correct" if name == "correct" else f"{part.label}_{name}", column)
         if "correct" not in columns and (judge := self.judge) is not None:
             columns["correct"] = [float(value >= FULL_MARKS) for value in columns[judge.label]]
+        if times:
+            columns[SECONDS] = [sum(row) for row in zip(*times, strict=True)]
         return {"reward": total, **columns}
 
 

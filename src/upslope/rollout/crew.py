@@ -11,18 +11,16 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from contextlib import suppress
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from upslope.errors import UserError
-from upslope.runtime.files import write_json
+from upslope.runtime.process_file import say_processes, say_states
 from upslope.runtime.worker_process import PATIENCE, WorkerLost
 from upslope.types import Metrics
 
-STATES = "workers.json"
 SILENT_SECONDS = 60.0
 """A worker that has said nothing for so long hangs: one that works says so every second."""
 STARTING_SECONDS = 600.0
@@ -109,6 +107,10 @@ class Crew(ABC, Generic[J, W, D]):
     silent_seconds = SILENT_SECONDS
     activity = "working"
     """What a worker does while it has a job, for people."""
+    role, called = "workers", "workers"
+    """What they are called in the run's files, and by people."""
+    busy = "worker_busy"
+    """The metric that is the share of time in which they worked."""
 
     def __init__(self, folder: Path, count: int):
         self.folder, self.count = folder, count
@@ -146,6 +148,20 @@ class Crew(ABC, Generic[J, W, D]):
 
     def launched(self) -> None:
         """There are other workers than before."""
+        say_processes(self.folder, self.role, [each.pid for each in self.workers.values()])
+
+    def finished(self, job: J, found: D) -> None:
+        """A job is done; called under the board's lock."""
+        self.board.done.setdefault(job.key, found)
+
+    def lost_with(self, job: J, lost: WorkerLost) -> bool:
+        """A worker was lost while it had a job, which is given out again before all others; called under the board's lock.
+
+        Returns:
+            Whether so many of these in a row end the run.
+        """
+        self.board.waiting.insert(0, job)
+        return True
 
     @property
     def where_they_speak(self) -> str:
@@ -177,23 +193,21 @@ class Crew(ABC, Generic[J, W, D]):
             self.board.done.pop(job.key, None)
 
     def metrics(self) -> Metrics:
-        """``waited`` is how long the learner stood still for rows, ``worker_busy`` the share of time that workers worked."""
+        """``waited`` is how long somebody stood still for what they do, ``worker_busy`` the share of time in which they worked."""
         now, busy = time.perf_counter(), sum(state.seconds for state in self.states)
         spent = max(now - self._since, 1e-9) * max(self.count, 1)
-        self._write_states()
-        found = {"waited": self._waited, "worker_busy": min((busy - self._busy_before) / spent, 1.0)}
+        found = {"waited": self._waited, self.busy: min((busy - self._busy_before) / spent, 1.0)}
         self._waited, self._since, self._busy_before = 0.0, now, busy
         return found
 
-    def _write_states(self) -> None:
-        """Who does what, in ``workers.json`` of the run's folder, for whoever looks at it meanwhile."""
-        told = {
-            "workers": [asdict(state) for state in self.states],
-            "waiting": len(self.board.waiting),
-            "faults": dict(self.faults),
-        }
-        with suppress(OSError):  # nothing of the run depends on it
-            write_json(self.folder / STATES, told)
+    def say_states(self, faults: Mapping[str, int]) -> None:
+        """Who does what, in ``workers.json`` of the run's folder, for whoever looks at it meanwhile.
+
+        Args:
+            faults: All of the run's.
+        """
+        told = {self.role: [asdict(state) for state in self.states], f"waiting_for_{self.role}": len(self.board.waiting)}
+        say_states(self.folder, told | {"faults": dict(faults)})
 
     def close(self) -> None:
         """Ends all workers."""
@@ -255,7 +269,7 @@ class Crew(ABC, Generic[J, W, D]):
             if isinstance(found, Unfinished):
                 board.waiting.insert(0, found.job)
             else:
-                board.done.setdefault(job.key, found)
+                self.finished(job, found)
             board.lost_in_a_row = 0
             board.changed.notify_all()
 
@@ -271,11 +285,11 @@ class Crew(ABC, Generic[J, W, D]):
                 return
             state.doing, state.lost = "lost", state.lost + 1
             self.faults[lost.kind] += 1
-            if (job := board.working.pop(state.number, None)) is not None:
-                board.waiting.insert(0, job)
-            board.lost_in_a_row += 1
+            job = board.working.pop(state.number, None)
+            if job is None or self.lost_with(job, lost):
+                board.lost_in_a_row += 1
             if board.lost_in_a_row >= MOST_LOST * self.count:
-                told = f"{board.lost_in_a_row} workers were lost one after another; the last: {lost}"
+                told = f"{board.lost_in_a_row} {self.called} were lost one after another; the last: {lost}"
                 told += f". What they said is in {self.where_they_speak}"
                 board.problem = UserError(f"{told}. Mend that, and 'upslope resume {self.folder}' goes on.")
                 board.closed = True

@@ -23,7 +23,7 @@ from upslope.plain_data import JsonDict
 from upslope.rollout import ray_cluster
 from upslope.rollout.sampling_crew import SamplingCrew, WorkerPlan
 from upslope.runtime.messages import Message, decoded, encoded
-from upslope.runtime.process_file import say_workers
+from upslope.runtime.process_file import say_processes
 from upslope.runtime.run_parcel import outside, packed_run
 from upslope.runtime.shared_weights import checksum, fill, layout
 from upslope.runtime.worker_process import PATIENCE, WorkerLost, raise_if_it_failed
@@ -178,7 +178,7 @@ class RayPool(SamplingCrew[RayWorker, WeightsInStore]):
 
     def launched(self) -> None:
         here = platform.node()
-        say_workers(self.folder, [each.pid for each in self.workers.values() if each.pid and each.host == here])
+        say_processes(self.folder, self.role, [each.pid for each in self.workers.values() if each.pid and each.host == here])
 
     @property
     def where_they_speak(self) -> str:

@@ -20,7 +20,7 @@ from upslope.rollout.crew import Crew, Unfinished, Worker, WorkerState
 from upslope.rollout.pool import Fulfilled
 from upslope.rollout.under_way import unpacked
 from upslope.runtime.worker_process import WorkerLost
-from upslope.types import Assignment
+from upslope.types import Assignment, Metrics
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,11 @@ class SamplingCrew(Crew[Assignment, S, Fulfilled], Generic[S, V]):
         rows = unpacked(answer["rows"]).to(self.plan.device)
         state.rows += rows.rows
         return Fulfilled(rows, answer["told"], job.version)
+
+    def metrics(self) -> Metrics:
+        found = super().metrics()
+        self.say_states(self.faults)
+        return found
 
     def close(self) -> None:
         super().close()

@@ -58,6 +58,7 @@ class Search(RolloutPlan):
     """
 
     provides: ClassVar[frozenset[str]] = TextRollout.provides | {"signal.value", "signal.visits"}
+    scored_last: ClassVar[bool] = False
     ranges: ClassVar = {
         "actions": "[1, inf)", "depth": "[1, inf)", "visits": "[1, inf)", "step_tokens": "[0, inf)", "exploration": "[0, inf)",
         "discount": "[0, 1]", "contests": "[0, inf)",

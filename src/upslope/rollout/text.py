@@ -27,6 +27,7 @@ from upslope.rollout.text_rows import (
     item_numbers,
     join_text,
     left_padded,
+    paid,
     pay_items,
     row_notes,
     sampled_ids,
@@ -36,6 +37,7 @@ from upslope.rollout.text_rows import (
 from upslope.rollout.under_way import UnderWay
 from upslope.runtime.seeding import mix, numpy_generator, stable_hash, uniforms
 from upslope.tasks.problem_text import problem_of, text_of
+from upslope.tasks.scoring import timed_scores
 from upslope.tasks.text import Problem, TextTask
 from upslope.tasks.turns import Scorer, Turn, TurnNumbers
 from upslope.types import (
@@ -51,6 +53,8 @@ from upslope.types import (
     View,
 )
 
+TO_SCORE, UNSCORED = "to_score", "unscored"
+"""In the notes of a row: the problem to score it by, where that is still to be done, and why it could not be done."""
 DRAWS = 16
 """Draws of problems that are remembered, so that what was just decided here need not be drawn again."""
 
@@ -63,7 +67,7 @@ class TextRollout:
     """
 
     domain = "text"
-    provides = frozenset({"group", "label.answer", "label.category", "segment.item", *EMBEDDINGS})
+    provides = frozenset({"group", "label.answer", "label.category", "segment.item", "seconds", *EMBEDDINGS})
     resumes_anywhere = True
     """Nothing is carried from one step to the next, so a checkpoint may be taken after any step."""
     traced = True
@@ -78,6 +82,12 @@ class TextRollout:
         """What was assigned and not taken yet."""
         self.stage = ""
         """Of a method in stages, which one this is the rollout of."""
+        self.scored_apart = False
+        """Whether what it samples is scored elsewhere, behind it: rows then come without reward, with what there is to score."""
+        self.timed = False
+        """Whether the method wants to know how long each answer's score took."""
+        self.unscored = 0
+        """Answers of the step that nobody could score, and nobody learns from."""
         self.reuse = True
         """Whether the policy may learn from what sampling has computed."""
         self.interrupt_every = 0
@@ -162,7 +172,11 @@ class TextRollout:
         return bool(self.under_way.assigned(step, attempt))
 
     def take(self, step: int, attempt: int = 0) -> Trajectories:
-        """The rows of a step, problem by problem, once all are there."""
+        """The rows of a step, problem by problem, once all are there; those that nobody could score are left out."""
+        return self.only_scored(self.all_of(step, attempt), step, attempt)
+
+    def all_of(self, step: int, attempt: int) -> Trajectories:
+        """The rows of a step, scored or not, once all are there."""
         self.asked = {} if attempt == 0 else self.asked
         assignments, done = self.under_way.take(step, attempt)
         for each, found in zip(assignments, done, strict=True):
@@ -170,6 +184,16 @@ class TextRollout:
             self.heard(found.told)
         rows = [self.under_way.dated(each, found) for each, found in zip(assignments, done, strict=True)]
         return rows[0] if len(rows) == 1 else self.join(rows)
+
+    def only_scored(self, rows: Trajectories, step: int, attempt: int) -> Trajectories:
+        """The rows without those that nobody could score: their reward is unknown, so that nothing may be compared with it."""
+        failed = [note.get(UNSCORED, "") for note in rows.info]
+        self.unscored = sum(map(bool, failed)) + (self.unscored if attempt else 0)
+        if not any(failed):
+            return rows
+        if all(failed):
+            raise UserError(f"none of the {len(failed)} answers of step {step} could be scored. Of the last one: {failed[-1]}")
+        return rows.keep_rows(torch.tensor([not why for why in failed], device=rows.sampled.device))
 
     def heard(self, told: JsonDict) -> None:
         """What was told beside the rows of an assignment: nothing, of plain answers."""
@@ -257,22 +281,24 @@ class TextRollout:
 
         Args:
             answers: the ids of each whole answer. A row may hold only the end of it; what stands before is in its prompt.
-            score: what scores them in place of the task.
+            score: what scores them in place of the task, here and now.
         """
         responses = self.policy.decode_all(answers)
-        scores = (score or self.task.score)(problems, responses)
-        reward = torch.tensor(scores.reward, dtype=torch.float32)
-        components = {name: torch.tensor(values) for name, values in scores.components.items() if name != "task"}
+        apart = self.scored_apart and score is None
+        each = self.timed and not apart and not getattr(self.task, "tells_seconds", False)
+        scores = None if apart else timed_scores(score or self.task.score, problems, responses, each)
         rows = rows.replace(
-            reward=reward,
-            components={"task": reward, **components},
             task=torch.tensor([problem.id for problem in problems], dtype=torch.int64),
             label={"answer": self._answer_classes(problems, responses), "category": category_labels(problems)},
             segment={**rows.segment, "item": self.items(rows, answers)},
             info=row_notes(problems, responses, scores, finish),
             embedding=self.embed(responses) if self.embed is not None else None,
         )
-        return pay_items(rows, scores.items).to(self.policy.device)
+        if scores is None:
+            for note, problem in zip(rows.info, problems, strict=True):
+                note[TO_SCORE] = text_of(problem)
+            return rows.to(self.policy.device)
+        return paid(rows, scores).to(self.policy.device)
 
     def items(self, rows: Trajectories, answers: Sequence[list[int]]) -> Tensor:
         """The number ``[N, T]`` of the item each token belongs to, counted from the beginning of the whole answer."""
@@ -344,7 +370,8 @@ class TextRollout:
     def metrics(self) -> Metrics:
         """What the engine has to say of itself, if it does, and what was chosen, if somebody chose."""
         told = getattr(self.engine, "metrics", None)
-        return (told() if told is not None else {}) | self.choices.metrics() | self.under_way.pool.metrics()
+        found = (told() if told is not None else {}) | self.choices.metrics() | self.under_way.pool.metrics()
+        return found | ({"unscored": float(self.unscored)} if self.scored_apart else {})
 
     def sync(self) -> None:
         self.engine.sync(self.policy)

@@ -66,18 +66,56 @@ def pay_items(rows: Trajectories, items: list[list[float]]) -> Trajectories:
     return rows.replace(step_reward=paid, label={**rows.label, "items": asked})
 
 
-def row_notes(problems: Sequence[Problem], responses: Sequence[str], scores: Scores, finish: Sequence[str]) -> list[JsonDict]:
-    """What people want to know of each row. A component that does not apply to it is none there."""
+def paid(rows: Trajectories, scores: Scores, places: Sequence[int] | None = None) -> Trajectories:
+    """The rows with what they earned, and with how long that took where it is known.
+
+    Args:
+        places: Which rows the scores are of; the others earn nothing. None: they are of all.
+    """
+    device, whole = rows.reward.device, places is None
+    at = torch.arange(rows.rows, device=device) if places is None else torch.tensor(list(places), dtype=torch.int64, device=device)
+
+    def spread(values: Tensor) -> Tensor:
+        values = values.to(device)
+        return values if whole else values.new_zeros(rows.rows, *values.shape[1:]).index_copy_(0, at, values)
+
+    reward = spread(torch.tensor(scores.reward, dtype=torch.float32))
+    components = {name: spread(torch.tensor(values)) for name, values in scores.components.items() if name != "task"}
+    _note_scores([rows.info[place] for place in at.tolist()], scores)
+    rows = rows.replace(reward=reward, components={"task": reward, **components})
+    if scores.seconds:
+        took = torch.full((rows.rows,), torch.nan, device=rows.sampled.device)
+        took[at.to(took.device)] = torch.tensor(scores.seconds, dtype=torch.float32, device=took.device)
+        rows = rows.replace(seconds=last_decision(rows.sampled) * took.unsqueeze(1))
+    if whole or not scores.items:
+        return pay_items(rows, scores.items)
+    listed = pay_items(rows.take_rows(at), scores.items)
+    assert listed.step_reward is not None
+    return rows.replace(step_reward=spread(listed.step_reward))
+
+
+def row_notes(
+    problems: Sequence[Problem], responses: Sequence[str], scores: Scores | None, finish: Sequence[str]
+) -> list[JsonDict]:
+    """What people want to know of each row. A component that does not apply to it is none there; what is not scored yet earned
+    nothing so far."""
     notes: list[JsonDict] = [
-        {"prompt": problem.prompt, "answer": problem.answer, "response": response, "reward": reward, "finish": how}
-        for problem, response, reward, how in zip(problems, responses, scores.reward, finish, strict=True)
+        {"prompt": problem.prompt, "answer": problem.answer, "response": response, "reward": 0.0, "finish": how}
+        for problem, response, how in zip(problems, responses, finish, strict=True)
     ]
     for note, problem in zip(notes, problems, strict=True):
         note |= {name: problem.info[name] for name in MADE if name in problem.info}
-    for row, note in enumerate(notes if scores.components else ()):
-        values = {name: column[row] for name, column in scores.components.items()}
-        note["components"] = {name: value if value == value else None for name, value in values.items()}
+    if scores is not None:
+        _note_scores(notes, scores)
     return notes
+
+
+def _note_scores(notes: Sequence[JsonDict], scores: Scores) -> None:
+    for row, note in enumerate(notes):
+        note["reward"] = scores.reward[row]
+        if scores.components:
+            values = {name: column[row] for name, column in scores.components.items()}
+            note["components"] = {name: value if value == value else None for name, value in values.items()}
 
 
 def sampled_rows(
@@ -118,6 +156,10 @@ def _of_now(batch: Trajectories, batches: list[Trajectories]) -> Tensor:
     return torch.full_like(batch.sampled, max(each.now for each in batches), dtype=torch.int64)
 
 
+def _unmeasured(batch: Trajectories) -> Tensor:
+    return torch.full_like(batch.sampled, torch.nan)
+
+
 def join_text(batches: list[Trajectories]) -> Trajectories:
     """Several batches as one: answers padded on the right, prompts on the left. Columns that not all of them have are left out."""
     width = max(batch.sampled.shape[1] for batch in batches)
@@ -144,6 +186,8 @@ def join_text(batches: list[Trajectories]) -> Trajectories:
 
     if any(batch.version is not None for batch in batches):  # whoever says nothing of it was drawn with the weights of now
         batches = [batch if batch.version is not None else batch.replace(version=_of_now(batch, batches)) for batch in batches]
+    if any(batch.seconds is not None for batch in batches):  # of the others nobody knows
+        batches = [batch.replace(seconds=_unmeasured(batch)) if batch.seconds is None else batch for batch in batches]
     kept = ("inputs", "state", "embedding")
     columns = {f.name: joined([getattr(b, f.name) for b in batches]) for f in fields(Trajectories) if f.name not in kept}
     inputs = TextInputs(left(lambda b: b.inputs.prompt), left(lambda b: b.inputs.prompt_mask))

@@ -110,7 +110,7 @@ def _scored(
         raise UserError("turns of one call are scored alike; sample those with another scorer in a call of their own.")
     problems = [turn.problem for turn in each]
     rollout.asked |= {problem.id: problem for problem in problems}
-    rows = rollout.scored(rows, problems, answers, finish, scorers.pop())
+    rows = rollout.scored(rows, problems, answers, finish, scorers.pop() or rollout.task.score)
     label = {**rows.label, "source": torch.full_like(rows.group, int(Source.FURTHER))}
     if any(turn.role for turn in each):
         label["role"] = torch.tensor([stable_hash(turn.role) for turn in each], device=rows.group.device)

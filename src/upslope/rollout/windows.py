@@ -18,7 +18,7 @@ from torch import Tensor
 from upslope.errors import MethodError, UserError
 from upslope.objective.base import RolloutPlan, State
 from upslope.rollout.begun_answers import extend, padded
-from upslope.rollout.text import TextRollout
+from upslope.rollout.text import UNSCORED, TextRollout
 from upslope.rollout.text_rows import join_text, row_notes, sampled_rows
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.tasks.text import Problem, Scores
@@ -132,14 +132,14 @@ class WindowRollout(TextRollout):
 
     def take(self, step: int, attempt: int = 0) -> Trajectories:
         assignments = self.under_way.assigned(step, attempt)
-        rows = super().take(step, attempt)
+        rows = self.all_of(step, attempt)
         before = [LiveAnswer(**live) for each in assignments for live in each.begun]
         answers = [self._after(live, rows, place) for place, live in enumerate(before)]
         names = sorted({(live.step, live.number) for live in answers})
         group = torch.tensor([names.index((live.step, live.number)) for live in answers], device=rows.group.device)
         self._tell(answers, rows)
         self.live[self._crew(step)] = [live if live.finish == "paused" else None for live in answers]
-        return rows.replace(group=group)
+        return self.only_scored(rows.replace(group=group), step, attempt)
 
     def _after(self, live: LiveAnswer, rows: Trajectories, place: int) -> LiveAnswer:
         """An answer as its row says that it is now: a row holds this window, or of an answer that ended all of it."""
@@ -220,12 +220,13 @@ class WindowRollout(TextRollout):
 
     def _tell(self, answers: list[LiveAnswer], rows: Trajectories) -> None:
         """What the learner cannot see from rows that are not all answers: earnings and lengths are of those that ended."""
-        ended = torch.tensor([live.finish != "paused" for live in answers], device=rows.reward.device)
+        over = [live.finish != "paused" and UNSCORED not in note for live, note in zip(answers, rows.info, strict=True)]
+        ended = torch.tensor(over, device=rows.reward.device)
         written = [len(live.tokens) - live.begun for live in answers]
         if bool(ended.any()):
             applies = {name: of[ended & ~of.isnan()] for name, of in rows.components.items() if name != "task"}
             further = {f"reward_{name}": float(of.mean()) for name, of in applies.items() if len(of)}
-            lengths = [len(live.tokens) for live in answers if live.finish != "paused"]
+            lengths = [len(live.tokens) for live, done in zip(answers, over, strict=True) if done]
             self.told = {"reward": float(rows.reward[ended].mean()), "length": sum(lengths) / len(lengths), **further}
         self.told |= {"tokens": float(sum(written)), "longest": float(max(written)), "ended": float(ended.float().mean())}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from upslope.plain_data import JsonDict
 from upslope.rollout.sampling_crew import SamplingCrew, WorkerPlan
 from upslope.runtime.messages import Message
-from upslope.runtime.process_file import say_workers
 from upslope.runtime.shared_weights import SharedWeights, WeightsInMemory
 from upslope.runtime.worker_process import WorkerProcess
 from upslope.types import Assignment
@@ -40,6 +39,3 @@ class WorkerPool(SamplingCrew[SamplingProcess, WeightsInMemory]):
     def launch(self, number: int) -> SamplingProcess:
         log = self.folder / "logs" / f"worker-{number}.txt"
         return SamplingProcess(f"worker {number}", self.plan.command, log, self.plan.threads)
-
-    def launched(self) -> None:
-        say_workers(self.folder, [each.pid for each in self.workers.values()])

@@ -87,7 +87,10 @@ def of_run(folder: Path, trusted: bool = False) -> tuple[Any, dict[str, Any]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the run has said it
         components: Any = set_up_plan(dataclasses.replace(plan, settings=settings), for_training=False)
-    return components.policy, {"": components.rollout, **components.stage_rollouts}
+    rollouts = {"": components.rollout, **components.stage_rollouts}
+    for rollout in rollouts.values():
+        rollout.scored_apart = settings.reward_workers > 0  # the run has others for it
+    return components.policy, rollouts
 
 
 def serve(number: int, make: Callable[[], tuple[Any, dict[str, Any]]]) -> int:

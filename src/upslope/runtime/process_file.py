@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from upslope.runtime.files import write_text
+from upslope.plain_data import JsonDict
+from upslope.runtime.files import write_json, write_text
 
-FILE = "process.json"
+FILE, STATES = "process.json", "workers.json"
 _saying = threading.Lock()
-"""Workers and learners are named one after the other."""
+"""Those who sample, score and learn are named one after the other, by threads of their own."""
 
 
 @contextmanager
@@ -35,21 +36,22 @@ def at_work(run: Path) -> Iterator[None]:
                 write_text(run / FILE, json.dumps({"ended": time.time()}) + "\n")
 
 
-def say_workers(run: Path, pids: Sequence[int]) -> None:
-    """Names the processes that sample for this one, for whoever looks."""
-    _say(run, "workers", pids)
-
-
-def say_learners(run: Path, pids: Sequence[int]) -> None:
-    """Names the processes that learn together, this one first."""
-    _say(run, "learners", pids)
-
-
-def _say(run: Path, kind: str, pids: Sequence[int]) -> None:
+def say_processes(run: Path, role: str, pids: Sequence[int]) -> None:
+    """Names the processes that sample (``workers``), score (``reward_workers``) or learn (``learners``, this one first) for a run,
+    for whoever looks."""
     with _saying, suppress(OSError, ValueError):
         known = json.loads((run / FILE).read_text())
         if known.get("pid") == os.getpid():
-            write_text(run / FILE, json.dumps(known | {kind: list(pids)}) + "\n")
+            write_text(run / FILE, json.dumps(known | {role: list(pids)}) + "\n")
+
+
+def say_states(run: Path, states: JsonDict) -> None:
+    """What they are doing, in ``workers.json``; what others said there of theirs is kept. Nothing of the run depends on it."""
+    with _saying, suppress(OSError):
+        known = {}
+        with suppress(OSError, ValueError):
+            known = json.loads((run / STATES).read_text())
+        write_json(run / STATES, known | states)
 
 
 def worker(record: Mapping[str, object]) -> int | None:

@@ -182,6 +182,13 @@ class Settings:
     reuse: Literal["auto", "off"] = text_only("auto")
     """Text: whether learning starts from what sampling has computed, where that was here and of the same weights. It changes the
     last bits; where there are workers, shares or older weights it is off."""
+    reward_workers: int = text_only(0)
+    """Text: processes beside this one that score answers; 0 scores them where they are sampled. With `max_staleness` they score
+    while this one learns. A reward that fails there costs its answer, not the run."""
+    reward_seconds: float | None = text_only(None)
+    """Text, with `reward_workers`: what scoring an answer may take; a process that takes longer is killed. (as long as it takes)"""
+    reward_retries: int = text_only(1)
+    """Text, with `reward_workers`: how often an answer is tried again that could not be scored by itself, before it is dropped."""
     uncorrected: bool = text_only(False)
     """Text: allow a `max_staleness` above 0 with a method that does not correct for it."""
     device: Device = "auto"
@@ -392,8 +399,9 @@ _BOUNDS: dict[str, str] = {
         ("tasks_per_step", "samples_per_task", "envs", "horizon", "env_workers", "passes", "minibatch", "shares"), _FROM_ONE
     ),
     **dict.fromkeys(("train_problems", "max_tokens", "eval_problems", "checkpoint_every", "keep_checkpoints"), _FROM_ONE),
-    **dict.fromkeys(("workers", "max_staleness"), "[0, 1024]"),
+    **dict.fromkeys(("workers", "max_staleness", "reward_workers", "reward_retries"), "[0, 1024]"),
     **dict.fromkeys(("shares", "learners"), "[1, 1024]"),
+    "reward_seconds": "(0, inf)",
     **dict.fromkeys(("lr_floor", "weight_decay"), "[0, inf)"),
     **dict.fromkeys(("lr", "adam_eps", "temperature"), "(0, inf)"),
     "grad_clip": "[0, inf]",

@@ -19,7 +19,7 @@ import torch
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 from upslope.runtime.messages import Closed, Message, receive, send
-from upslope.runtime.process_file import say_learners
+from upslope.runtime.process_file import say_processes
 from upslope.runtime.team import ProcessTeam
 from upslope.runtime.worker_process import PATIENCE, WorkerProcess, raise_if_it_failed
 
@@ -87,7 +87,7 @@ class LeadingTeam(ProcessTeam):
         self._changed, self._closed = threading.Condition(), False
         self._meeting = Path(tempfile.mkdtemp(prefix="upslope-learners-"))
         self.others = [_Other(plan, rank) for rank in range(1, plan.size)]
-        say_learners(plan.folder, self.pids())
+        say_processes(plan.folder, "learners", self.pids())
         for other in self.others:
             threading.Thread(target=self._listen, args=(other,), daemon=True).start()
 

@@ -36,8 +36,11 @@ class WorkerProcess:
         threads: Torch threads it should have.
     """
 
+    role = "worker"
+    """What its faults are called by."""
+
     def __init__(self, name: str, command: Callable[[int], list[str]], log: Path, threads: int = 1):
-        self.name, self.log = name, log
+        self.name, self.log, self._ended = name, log, False
         self.channel, theirs = socket.socketpair()
         log.parent.mkdir(exist_ok=True)
         environment = {**ALLOCATOR, **os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
@@ -54,7 +57,7 @@ class WorkerProcess:
     def wait_until_ready(self, seconds: float) -> None:
         self.hear("ready", seconds)
 
-    def tell(self, message: Message, silent_seconds: float) -> None:
+    def tell(self, message: Message, silent_seconds: float | None) -> None:
         """Sends a message.
 
         Raises:
@@ -64,9 +67,9 @@ class WorkerProcess:
         try:
             send(self.channel, message)
         except OSError:
-            raise WorkerLost("worker_died", self.last_words()) from None
+            raise WorkerLost(f"{self.role}_died", self.last_words()) from None
 
-    def hear(self, kind: str, silent_seconds: float) -> Message:
+    def hear(self, kind: str, silent_seconds: float | None) -> Message:
         """The next message of this kind; signs of life in between say that there is something to wait for.
 
         Raises:
@@ -78,9 +81,9 @@ class WorkerProcess:
             try:
                 message = receive(self.channel)
             except TimeoutError:
-                raise WorkerLost("worker_hung", f"{self.name} said nothing for {silent_seconds:g} s") from None
+                raise WorkerLost(f"{self.role}_hung", f"{self.name} said nothing for {silent_seconds:g} s") from None
             except (Closed, OSError, ValueError):
-                raise WorkerLost("worker_died", self.last_words()) from None
+                raise WorkerLost(f"{self.role}_died", self.last_words()) from None
             raise_if_it_failed(self.name, message)
             if message.kind == kind:
                 return message
@@ -93,7 +96,7 @@ class WorkerProcess:
         how = f"was killed ({signal.Signals(-code).name})" if code is not None and code < 0 else f"ended with code {code}"
         with suppress(OSError):
             lines = self.log.read_text(errors="replace").strip().splitlines()
-            if lines and code != 0 and (code or 0) > 0:
+            if lines and code is not None and code > 0:
                 how += f": {lines[-1][:300]}"
         return f"{self.name} {how}"
 
@@ -103,11 +106,14 @@ class WorkerProcess:
             send(self.channel, Message("quit"))
 
     def end(self) -> None:
-        """Kills what is left of it, and all that it has started."""
-        self.channel.close()
+        """Kills what is left of it, and all that it has started; once, as its number may be somebody else's afterwards."""
+        if self._ended:
+            return
+        self._ended = True
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self.channel.close()
 
 
 def raise_if_it_failed(name: str, message: Message) -> None:

@@ -29,7 +29,23 @@ if TYPE_CHECKING:
     from upslope.tasks.gym import GymTask
     from upslope.tasks.text import TextTask
 
-__all__ = ["Components", "ControlComponents", "Progress", "TextComponents", "pick_device", "set_up"]
+__all__ = ["Components", "ControlComponents", "Progress", "TextComponents", "load_plan_task", "pick_device", "set_up"]
+
+
+def load_plan_task(
+    task: str, settings: Settings, reward: Sequence[str], test_data: str, objects: PythonObjects, for_training: bool
+) -> TextTask | GymTask:
+    """The task of a plan under its reward, with a sandbox for the programs that it runs, if it does."""
+    wanted = objects.reward or load_rewards(reward_texts(reward))
+    loaded = load_task(
+        task if objects.task is None else objects.task,
+        reward=wanted,
+        test_data=objects.test_data or test_data or None,
+        columns=settings.columns,
+        judged=bool(settings.judge),
+    )
+    settle_sandbox(wanted, settings.sandbox, now=for_training)
+    return loaded
 
 
 def set_up(
@@ -59,15 +75,7 @@ def set_up(
     if for_training:
         check_found_by_workers(settings, objects)
         check_reachable(settings)
-    wanted = objects.reward or load_rewards(reward_texts(reward))
-    loaded = load_task(
-        task if objects.task is None else objects.task,
-        reward=wanted,
-        test_data=objects.test_data or test_data or None,
-        columns=settings.columns,
-        judged=bool(settings.judge),
-    )
-    settle_sandbox(wanted, settings.sandbox, now=for_training)
+    loaded = load_plan_task(task, settings, reward, test_data, objects, for_training)
     if loaded.domain == "control":
         own = objects.model if isinstance(objects.model, OwnModule) else None  # a language model is refused with the settings
         return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {}, for_training, dataset, own)

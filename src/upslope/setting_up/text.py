@@ -8,7 +8,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +30,7 @@ from upslope.runtime.settings import Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.runtime.threads import torch_threads
 from upslope.setting_up.base import Components, Progress, pick_device, settled_method
+from upslope.setting_up.scoring import score_apart
 from upslope.setting_up.where import check_where, interrupt_every, reuses_sampling, worker_pool
 from upslope.tasks.fixed import fix_problems
 from upslope.tasks.giving import check_given
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from upslope.policies.given import GivenModel
     from upslope.policies.language_model import LanguageModel
     from upslope.rollout.sampling_crew import SamplingCrew
+    from upslope.rollout.store import ScoredRows
     from upslope.tasks.text import TextTask
 
 RECORDING, FREE_RECORDING = 0.02, 1.0
@@ -99,7 +101,7 @@ class TextComponents(Components):
         self.token_text = TokenText(self.policy.tokenizer)
         self.stepping = self.recording = 0.0
         self.judge: Judge | None = None
-        self.pool: SamplingCrew[Any, Any] | None = None
+        self.pool: SamplingCrew[Any, Any] | ScoredRows | None = None
         make = self._rollout_maker()
         self.rollout = make(TextRollout if self.method.rollout is None else self.method.rollout.build)
         self.stage_rollouts = {stage.name: make(stage.rollout.build) for stage in self.method.stages}
@@ -184,6 +186,7 @@ class TextComponents(Components):
         def made(build: Callable[..., Any]) -> Any:
             rollout = build(self.task, self.policy, **sizes, engine=engine)
             rollout.embed, rollout.reuse = embed, reuses_sampling(settings)
+            rollout.timed = "seconds" in self.method.needs()
             rollout.under_way.shares, rollout.under_way.dates_rows = settings.shares, settings.max_staleness > 0
             rollout.crews, rollout.interrupt_every = settings.max_staleness + 1, interrupt_every(settings, rollout)
             return rollout
@@ -217,18 +220,17 @@ class TextComponents(Components):
 
     @contextmanager
     def with_workers(self, folder: RunFolder, trusted: bool) -> Iterator[None]:
-        """With workers, a pool of them."""
+        """With workers, a pool of them; with those that score, a store behind whoever samples."""
         settings = self.settings
-        if not settings.workers:
+        with ExitStack() as open_pools:
+            if settings.workers:
+                self.pool = worker_pool(settings, folder.path, trusted, self.policy.device)
+                open_pools.callback(self.pool.close)
+                for rollout in (self.rollout, *self.stage_rollouts.values()):
+                    rollout.under_way.pool = self.pool
+            if settings.reward_workers:
+                score_apart(self, folder.path, trusted, open_pools)
             yield
-            return
-        self.pool = worker_pool(settings, folder.path, trusted, self.policy.device)
-        try:
-            for rollout in (self.rollout, *self.stage_rollouts.values()):
-                rollout.under_way.pool = self.pool
-            yield
-        finally:
-            self.pool.close()
 
     def faults(self) -> Counter[str]:
         return self.pool.faults if self.pool is not None else Counter()

@@ -38,12 +38,13 @@ def corrects_for_age(method: Method) -> bool:
 
 
 def check_found_by_workers(settings: Settings, objects: PythonObjects) -> None:
-    """Refuses workers and further learners where a task, reward or model is only in this process."""
-    others = [name for name, some in (("workers", settings.workers), ("learners", settings.learners > 1)) if some]
-    if others and (lost := objects.unkept()):
-        what, flag = " and ".join(lost), others[0]
-        raise UserError(f"--{flag} {getattr(settings, flag)}: the {what} was given as a Python object, which no other process can "
-                        f"find. Put it into a file ('mine.py:name'), or leave the {flag} out.")  # fmt: skip
+    """Refuses other processes where a task, reward or model is only in this one; those that score need no model."""
+    flags = [("workers", settings.workers), ("learners", settings.learners > 1), ("reward_workers", settings.reward_workers)]
+    for name in [name for name, some in flags if some]:
+        if lost := [what for what in objects.unkept() if (what, name) != ("model", "reward_workers")]:
+            flag = f"--{name.replace('_', '-')} {getattr(settings, name)}"
+            raise UserError(f"{flag}: the {' and '.join(lost)} was given as a Python object, which no other process can find. "
+                            "Put it into a file ('mine.py:name'), or leave them out.")  # fmt: skip
 
 
 def check_learners(settings: Settings) -> None:
@@ -88,9 +89,25 @@ def _check_place(where: str, workers: int) -> None:
         raise UserError(f"--where {where} says where workers are, and there are none. Give --workers 1, or leave it out.")
 
 
+def check_scoring(method: Method, settings: Settings) -> None:
+    """Refuses to score apart what is not scored, or what must be scored before more can be sampled."""
+    if not settings.reward_workers:
+        if settings.reward_seconds is not None or settings.reward_retries != Settings().reward_retries:
+            raise UserError("--reward-seconds and --reward-retries are for processes that score, and without --reward-workers this "
+                            "one does. Add --reward-workers 1.")  # fmt: skip
+        return
+    flag, plans = f"--reward-workers {settings.reward_workers}", [method.rollout, *(stage.rollout for stage in method.stages)]
+    if all(plan is not None and not plan.samples for plan in plans):
+        raise UserError(f"{flag}: {method.name} samples nothing that could be scored. Leave it out.")
+    if not all(plan is None or plan.scored_last for plan in plans):
+        raise UserError(f"{flag}: {method.name} searches, and what it samples next depends on what the last answer earned, so "
+                        "that scoring cannot follow sampling. Leave it out.")  # fmt: skip
+
+
 def check_where(method: Method, settings: Settings) -> None:
     """Refuses settings of workers, shares and staleness that do not go together, or not with this method; says what is odd."""
     check_learners(settings)
+    check_scoring(method, settings)
     staleness, tasks = settings.max_staleness, settings.tasks_per_step or 32
     _check_place(settings.where, settings.workers)
     if settings.shares > tasks:

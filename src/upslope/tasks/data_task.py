@@ -16,6 +16,7 @@ from upslope.tasks.giving import KEYS, given_by, has
 from upslope.tasks.problems import ProblemRow, problem_rows
 from upslope.tasks.table_files import Table, read_table
 from upslope.tasks.text import (
+    SECONDS,
     SPLITS,
     NoReward,
     Problem,
@@ -149,7 +150,12 @@ class DataTask(TextTask):
 
     def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
         reward, components = call_reward(self.reward, problems, responses, self.name)
-        return Scores(reward, correct_ones(reward, components), components)
+        seconds = components.pop(SECONDS, [])
+        return Scores(reward, correct_ones(reward, components), components, seconds=seconds)
+
+    @property
+    def tells_seconds(self) -> bool:
+        return bool(getattr(self.reward, "tells_seconds", False))
 
     def gives(self) -> frozenset[str]:
         return given_by(self, self.division.problems["train"])

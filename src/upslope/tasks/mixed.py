@@ -88,6 +88,7 @@ class MixedTask(TextTask):
         reward, correct = [0.0] * len(problems), [False] * len(problems)
         components: dict[str, list[float]] = {}
         items: dict[int, list[float]] = {}
+        seconds: dict[int, float] = {}
         for number, mine in sorted(rows.items()):
             scores = self.parts[number].score([self._own(problems[row]) for row in mine], [responses[row] for row in mine])
             for place, row in enumerate(mine):
@@ -96,7 +97,15 @@ class MixedTask(TextTask):
                     components.setdefault(name, [math.nan] * len(problems))[row] = column[place]
                 if scores.items:
                     items[row] = scores.items[place]
-        return Scores(reward, correct, components, [items.get(row, []) for row in range(len(problems))] if items else [])
+                if scores.seconds:
+                    seconds[row] = scores.seconds[place]
+        listed = [items.get(row, []) for row in range(len(problems))] if items else []
+        timed = [seconds[row] for row in range(len(problems))] if len(seconds) == len(problems) else []
+        return Scores(reward, correct, components, listed, timed)
+
+    @property
+    def tells_seconds(self) -> bool:
+        return all(part.tells_seconds for part in self.parts)
 
     def answer_class(self, problem: Problem, response: str) -> str:
         return self._part(problem).answer_class(self._own(problem), response)

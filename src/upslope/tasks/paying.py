@@ -17,6 +17,9 @@ Reward = Callable[..., Any]
 """``reward(prompts, responses, answers)``, three lists of text, gives a number for each response or a mapping of named lists of
 numbers with ``"reward"`` among them. One that has a parameter ``infos`` is also given each problem's further keys."""
 
+SECONDS = "seconds"
+"""Under this name a reward tells how long each answer took (its program, its tool): a time, and no part of the reward."""
+
 FULL_MARKS = 1.0 - 1e-9
 """A reward from here on counts as right where a task has no other way to tell."""
 

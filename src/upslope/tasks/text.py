@@ -19,6 +19,7 @@ from upslope.tasks.giving import LOOKED_AT, READERS, given_by
 from upslope.tasks.messages import with_text_behind
 from upslope.tasks.pairs import Pair
 from upslope.tasks.paying import FULL_MARKS as FULL_MARKS
+from upslope.tasks.paying import SECONDS as SECONDS
 from upslope.tasks.paying import NoReward as NoReward
 from upslope.tasks.paying import Reward as Reward
 from upslope.tasks.paying import RewardRows as RewardRows
@@ -128,9 +129,12 @@ class Scores:
     """Named parts of the reward, for the metrics; NaN where a part does not apply."""
     items: list[list[float]] = field(default_factory=list)
     """What each item of an answer is worth, where the task asks for a list: as many numbers as it asks for items."""
+    seconds: list[float] = field(default_factory=list)
+    """How long whatever an answer set going took (a program, a tool), where that is known; a reward tells it under this name."""
 
     def __post_init__(self) -> None:
-        columns: dict[str, Sequence] = {"correct": self.correct, **self.components, **({"items": self.items} if self.items else {})}
+        further: dict[str, Sequence] = {"items": self.items, "seconds": self.seconds}
+        columns: dict[str, Sequence] = {"correct": self.correct, **self.components, **{k: v for k, v in further.items() if v}}
         for name, column in columns.items():
             if len(column) != len(self.reward):
                 raise ValueError(f"{name!r} has {len(column)} values for {len(self.reward)} rewards")
@@ -213,6 +217,11 @@ class TextTask(ABC):
         return type(self).compare is not TextTask.compare
 
     @property
+    def tells_seconds(self) -> bool:
+        """Whether its scores always say how long each answer took, so that nobody need call it for one answer at a time."""
+        return False
+
+    @property
     def choices(self) -> Choices | None:
         """All answers there are, where they are so few that an evaluation asks for the chance of each; else nothing."""
         return None
@@ -293,6 +302,10 @@ class WrappedTask(TextTask):
         return self.task.compares
 
     @property
+    def tells_seconds(self) -> bool:
+        return self.task.tells_seconds
+
+    @property
     def choices(self) -> Choices | None:
         return self.task.choices
 
@@ -320,7 +333,12 @@ class WithReward(WrappedTask):
     def score(self, problems: Sequence[Problem], responses: Sequence[str]) -> Scores:
         own = self.task.score(problems, responses)
         reward, components = call_reward(self.reward, problems, responses, self.name)
-        return Scores(reward, own.correct, {**own.components, **components})
+        seconds = components.pop(SECONDS, [])
+        return Scores(reward, own.correct, {**own.components, **components}, seconds=seconds)
+
+    @property
+    def tells_seconds(self) -> bool:
+        return bool(getattr(self.reward, "tells_seconds", False))
 
     def describe(self) -> str:
         return f"{self.task.describe()} Rewarded by {reward_name(self.reward)}."

@@ -21,6 +21,7 @@ from upslope.objective.estimator import (
     slice_scope,
     stateful,
 )
+from upslope.objective.functional.last_decision import last_decision
 from upslope.runtime.seeding import generator
 from upslope.types import Batch, Ended, Method, Scope, View, decision_keys
 
@@ -152,6 +153,9 @@ def with_needs(batch: Batch, method: Method, seed: int = 0) -> Batch:
             label[name] = torch.randint(0, 3, shape[:1], generator=random)
         elif owner == "segment" and name not in segment:
             segment[name] = batch.segment["item"]
+    if "seconds" in method.needs() and batch.seconds is None:  # behind each row's last decision, as a reward's are
+        took = torch.rand(shape[:1], generator=random, dtype=torch.float64).to(dtype)
+        batch = batch.replace(seconds=last_decision(batch.sampled) * took.unsqueeze(1))
     return batch.replace(reference=reference, label=label, segment=segment, signal=signal)
 
 

@@ -154,6 +154,9 @@ class Batch:
     """``[N, T]`` integers: how many steps the weights had learned from that drew each decision; none: all are of now."""
     now: int = 0
     """The same of the weights before the step's first update."""
+    seconds: Tensor | None = None
+    """The time behind each decision: what it set going (a program, a tool, an environment) took so long. NaN where nobody measured.
+    It is measured, so that what depends on it does not repeat."""
     nets: Networks | None = None
     """The networks at these rows, where experience was drawn from a store (`upslope.types.Networks`)."""
     made: list[Any] = field(default_factory=list)

@@ -70,6 +70,8 @@ class RolloutPlan(Part):
     """Columns its rows have beyond the basic ones."""
     samples: ClassVar[bool] = True
     """Whether the policy writes its rows. Those that others wrote have no reward, and nobody's log-probabilities."""
+    scored_last: ClassVar[bool] = True
+    """Whether nothing that is sampled depends on what other answers of the step earned, so that scoring can follow sampling."""
 
     def build(self, task: object, policy: object, **sizes: Any) -> Rollout:
         """The rollout of ``tasks`` groups of ``samples``, with the run's ``seed``.

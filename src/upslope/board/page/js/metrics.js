@@ -26,7 +26,7 @@ const KNOWN = {
   oldest: ["Oldest", "The age of the oldest token of a step.", WHERE],
   waited: ["Waited", "Seconds in which the learner stood still for rows.", WHERE],
   worker_busy: ["Workers busy", "Share of the time in which those who sample worked.", WHERE],
-  scorer_busy: ["Scorers busy", "Share of the time in which those who score worked.", WHERE],
+  scoring_busy: ["Scorers busy", "Share of the time in which those who score worked.", WHERE],
   judge_contradicts: ["Verdicts that change with the order", "Of the pairs that were judged.", PREFERENCES],
 };
 const PLACES = /^(age_share|fault)_/;

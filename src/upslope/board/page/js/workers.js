@@ -16,7 +16,7 @@ const CHARTS = [
   [
     "Busy",
     "Share of the time in which those who sample and score worked.",
-    (key) => key === "worker_busy" || key === "scorer_busy",
+    (key) => key === "worker_busy" || key === "scoring_busy",
   ],
   ["Faults", "What went wrong and was mended, in a step.", (key) => key.startsWith("fault_")],
 ];
@@ -70,7 +70,7 @@ class WorkersView extends RunView {
       this.table,
       h("h2", {}, found.workers.length ? found.workers.length === 1 ? "1 process" : `${count(found.workers.length)} processes` : "One process does it all"),
       found.workers.length
-        ? [workersTable(found.workers), h("p", {}, `${plural(found.waiting ?? 0, "assignment")} to be sampled.`)]
+        ? [workersTable(found.workers), h("p", {}, waiting(found.waiting))]
         : h("p", {}, "Runs with --workers sample in processes of their own; they are listed here."),
       faults.length > 0 &&
         h(
@@ -81,6 +81,11 @@ class WorkersView extends RunView {
         ),
     );
   }
+}
+
+function waiting({ sampling, scoring }) {
+  const [assignments, calls] = [plural(sampling ?? 0, "assignment"), plural(scoring ?? 0, "call")];
+  return scoring === null ? `${assignments} to be sampled.` : `${assignments} to be sampled, ${calls} of the reward to be made.`;
 }
 
 function bar(name, value) {
