@@ -40,7 +40,16 @@ def test_workers_of_a_run_under_way_are_described(folder):
     assert record["workers"] == [], "a run that is over has nobody at work"
     told = described(record | {"workers": [worker], "status": "running"})
     assert "worker 0 (process 77): sampling, weights of step 3, 64 rows in 1.5 s, replaced 1 times" in told
-    assert "waiting to be sampled: 2" in told and "faults, mended: worker_died 1" in told
+    assert "waiting to be sampled: 2" in told and "faults: worker_died 1" in told
+
+
+def test_processes_that_score_are_described(folder):
+    scorer = {"number": 1, "pid": 78, "doing": "scoring", "rows": 9, "seconds": 0.5, "lost": 2}
+    told = {"reward_workers": [scorer], "waiting_for_reward": 3, "faults": {"reward_dropped": 1}}
+    (folder / "one" / "workers.json").write_text(json.dumps(told))
+    found = described(looked_at(folder / "one") | {"reward_workers": [scorer], "status": "running"})
+    assert "reward process 1 (process 78): scoring, 9 answers in 0.5 s, replaced 2 times" in found
+    assert "waiting to be scored: answers to 3 problems" in found and "faults: reward_dropped 1" in found
 
 
 def test_where_there_is_nothing_it_says_so(tmp_path, capsys):
