@@ -35,13 +35,24 @@ def test_a_folder_of_runs_is_a_table_and_a_run_a_description(folder, capsys):
 
 def test_workers_of_a_run_under_way_are_described(folder):
     worker = {"number": 0, "pid": 77, "doing": "sampling", "version": 3, "rows": 64, "seconds": 1.5, "lost": 1}
-    (folder / "one" / "workers.json").write_text(json.dumps({"workers": [worker], "waiting": 2, "faults": {"worker_died": 1}}))
+    (folder / "one" / "workers.json").write_text(
+        json.dumps({"workers": [worker], "waiting_for_workers": 2, "faults": {"worker_died": 1}})
+    )
     record = looked_at(folder / "one")
     assert record["workers"] == [], "a run that is over has nobody at work"
     told = described(record | {"workers": [worker], "learners": [77, 78], "status": "running"})
     assert "learners: processes 77, 78" in told
     assert "worker 0 (process 77): sampling, weights of step 3, 64 rows in 1.5 s, replaced 1 times" in told
-    assert "waiting to be sampled: 2" in told and "faults, mended: worker_died 1" in told
+    assert "waiting to be sampled: 2" in told and "faults: worker_died 1" in told
+
+
+def test_processes_that_score_are_described(folder):
+    scorer = {"number": 1, "pid": 78, "doing": "scoring", "rows": 9, "seconds": 0.5, "lost": 2}
+    told = {"reward_workers": [scorer], "waiting_for_reward_workers": 3, "faults": {"reward_dropped": 1}}
+    (folder / "one" / "workers.json").write_text(json.dumps(told))
+    found = described(looked_at(folder / "one") | {"reward_workers": [scorer], "status": "running"})
+    assert "reward process 1 (process 78): scoring, 9 answers in 0.5 s, replaced 2 times" in found
+    assert "waiting to be scored: answers to 3 problems" in found and "faults: reward_dropped 1" in found
 
 
 def test_where_there_is_nothing_it_says_so(tmp_path, capsys):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_learner import learner, weights
 
 import upslope as up
 from upslope.errors import UserError
@@ -53,7 +54,7 @@ def scored(pool: ScorerPool, *groups: list[str]) -> list[float | str]:
     """What answers to some problems earned, or why they could not be scored."""
     problems = [text_of(Problem(f"problem {number}")) for number, group in enumerate(groups) for _ in group]
     sheet = Sheet(problems, [answer for group in groups for answer in group])
-    pool.give(sheet)
+    pool.give_sheet(sheet)
     return [mark.why if isinstance(mark, Unscored) else mark.reward[0] for mark in pool.wait(sheet)]
 
 
@@ -89,7 +90,7 @@ def test_every_answer_is_scored_once_with_those_to_the_same_problem_and_none_is_
 def test_a_time_of_its_own_is_measured_for_each_answer_if_asked_for(pool, tmp_path):
     sheet = Sheet([text_of(Problem("p"))] * 2, ["slow", "1"])
     made = pool(timed=True)
-    made.give(sheet)
+    made.give_sheet(sheet)
     slow, quick = made.wait(sheet)
     assert slow.seconds[0] >= 1.0 and 0 < quick.seconds[0] < slow.seconds[0]
 
@@ -99,6 +100,51 @@ def test_processes_that_never_get_going_end_the_run_with_what_they_said(pool, tm
     made = pool()
     with pytest.raises(UserError, match=r"reward processes were lost one after another.*no such reward.*logs"):
         scored(made, ["1"])
+
+
+# -- what is left of a step -----------------------------------------------------------------------------------------------
+
+
+class Losing:
+    """Marks rows of a rollout as unscored: a whole group, all but one of another, and all of what a filter asks for later."""
+
+    def __init__(self, made):
+        self.all_of, self.dropped = made.rollout.all_of, 0
+        made.rollout.all_of, self.samples = self, made.rollout.samples
+
+    def __call__(self, step: int, attempt: int):
+        rows = self.all_of(step, attempt)
+        lost = range(rows.rows) if attempt == 1 else range(2 * self.samples - 1)
+        for row in lost:
+            rows.info[row]["unscored"] = "no opinion"
+        self.dropped += len(lost)
+        return rows
+
+
+@pytest.mark.parametrize(
+    "name", ["grpo", "rloo", "dapo", "gspo", "online-dpo", "polychromic", "t-ppo", "ppo", "dmpo", "spo-single-stream"]
+)
+def test_methods_learn_from_what_is_left_of_groups(name):
+    made = learner(name)
+    losing = Losing(made)
+    before = weights(made)
+    for step in (1, 2):
+        told = made.step(step)
+        assert made.rollout.unscored > 0
+    assert losing.dropped >= 14 and all(torch.isfinite(torch.tensor(value)) for value in told.values())
+    assert not torch.equal(before, weights(made)) and bool(torch.isfinite(weights(made)).all())
+
+
+def test_an_unscored_answer_enters_no_statistic():
+    """Without its bad rows a batch is learned from as if they had never been sampled."""
+    made, other = learner("grpo"), learner("grpo")
+    Losing(made)
+    all_of = other.rollout.all_of
+    other.rollout.all_of = lambda step, attempt: (
+        (rows := all_of(step, attempt)).take_rows(slice(7, None)).replace(info=rows.info[7:])
+    )
+    told = [each.step(1) for each in (made, other)]
+    assert told[0]["reward"] == told[1]["reward"] and torch.equal(weights(made), weights(other))
 
 
 # -- whole runs ------------------------------------------------------------------------------------------------------------

@@ -64,7 +64,9 @@ def looked_at(path: Path) -> JsonDict:
         "last": {name: last[name] for name in LATEST if name in last},
         "workers": told.get("workers", []) if record["status"] == "running" else [],
         "learners": _object(path / "process.json").get("learners", []) if record["status"] == "running" else [],
-        "waiting": told.get("waiting", 0),
+        "reward_workers": told.get("reward_workers", []) if record["status"] == "running" else [],
+        "waiting": told.get("waiting_for_workers", 0),
+        "waiting_for_reward": told.get("waiting_for_reward_workers", 0),
         "faults": summary.get("faults", told.get("faults", {})),
     }
 
@@ -99,8 +101,14 @@ def described(record: JsonDict) -> str:
         lines.append(f"learners: processes {', '.join(map(str, record['learners']))}")
     if record["workers"]:
         lines.append(f"waiting to be sampled: {record['waiting']}")
+    for scorer in record["reward_workers"]:
+        lost = f", replaced {scorer['lost']} times" if scorer["lost"] else ""
+        did = f"{scorer['rows']} answers in {scorer['seconds']:.1f} s"
+        lines.append(f"reward process {scorer['number']} (process {scorer['pid']}): {scorer['doing']}, {did}{lost}")
+    if record["reward_workers"]:
+        lines.append(f"waiting to be scored: answers to {record['waiting_for_reward']} problems")
     if record["faults"]:
-        lines.append("faults, mended: " + ", ".join(f"{name} {count}" for name, count in record["faults"].items()))
+        lines.append("faults: " + ", ".join(f"{name} {count}" for name, count in record["faults"].items()))
     return "\n".join(lines)
 
 

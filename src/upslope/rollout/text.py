@@ -191,7 +191,7 @@ class TextRollout:
         self.unscored = sum(map(bool, failed)) + (self.unscored if attempt else 0)
         if not any(failed):
             return rows
-        if all(failed):
+        if all(failed) and not attempt:  # of the few that take the place of others all may fail
             raise UserError(f"none of the {len(failed)} answers of step {step} could be scored. Of the last one: {failed[-1]}")
         return rows.keep_rows(torch.tensor([not why for why in failed], device=rows.sampled.device))
 
