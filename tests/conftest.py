@@ -21,6 +21,12 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="upslope-tests-")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on Ray come first: xdist deals out neighbours together and steals from the end, so that one process has them all, and
+    one Ray is started."""
+    items.sort(key=lambda item: item.path.name != "test_places.py")
+
+
 @pytest.fixture
 def own_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Learning makes forward passes of its own: what sampling has computed is rounded differently."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_runs import SMALL
 
 import upslope as up
 from upslope.errors import UserError
@@ -20,10 +21,6 @@ from upslope.rollout.workers import WorkerPlan, WorkerPool
 from upslope.types import Assignment
 
 MISBEHAVING = Path(__file__).parents[1] / "misbehaving_worker.py"
-SMALL = {
-    "task": "reverse:length=2", "model": "tiny:layers=1,width=16", "steps": 4, "tasks_per_step": 8, "samples_per_task": 4,
-    "warm_start": 0.1, "eval_problems": 8, "lr": 1e-3, "warmup": 0, "threads": 1, "record": "none",
-}  # fmt: skip
 
 
 class ByHand(WorkerPlan):

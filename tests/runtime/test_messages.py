@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from upslope.runtime.messages import Closed, Message, receive, send
-from upslope.runtime.shared_weights import SharedWeights, checksum, read_weights
+from upslope.runtime.shared_weights import ReadWeights, SharedWeights, checksum
 
 
 def through(message: Message) -> Message:
@@ -53,7 +52,7 @@ def test_a_closed_channel_and_a_cut_message_are_told():
 
 
 def test_weights_go_through_shared_memory_by_version():
-    shared = SharedWeights()
+    shared, published = SharedWeights(), ReadWeights()
     weights = {"w": torch.randn(5, 7), "half": torch.randn(3).bfloat16(), "count": torch.tensor(9)}
     shared.publish(1, weights, needed=())
     shared.publish(2, {name: tensor + 1 for name, tensor in weights.items()}, needed=(1,))
@@ -61,18 +60,34 @@ def test_weights_go_through_shared_memory_by_version():
     for version, added in ((1, 0), (2, 1)):
         own = shared.versions[version]
         sent = through(Message("weights", own.plain(), (own.file,)))
-        found, memory = read_weights(sent.files[0], sent.data)
+        found = published.of(sent.files[0], sent.data)
         for name, tensor in weights.items():
             assert torch.equal(found[name], tensor + added), name
         assert checksum(found) == sent.data["checksum"]
-        found.clear()
-        memory.close()
-        os.close(sent.files[0])
     first = shared.versions[1].file
     shared.publish(3, weights, needed=(2,))
     shared.publish(4, weights, needed=(2, 3))
     assert sorted(shared.versions) == [2, 3, 4] and first in {own.file for own in shared.versions.values()}, "memory is used again"
     shared.close()
+
+
+def test_memory_that_is_written_again_shows_the_new_version():
+    shared, published = SharedWeights(), ReadWeights()
+    for version in range(1, 6):
+        shared.publish(version, {"w": torch.full((3, 4), float(version))}, needed=(version - 1,))
+        own = shared.versions[version]
+        sent = through(Message("weights", own.plain(), (own.file,)))
+        assert published.of(sent.files[0], sent.data)["w"].unique().tolist() == [version]
+    shared.close()
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.int8, torch.float64])
+def test_a_checksum_is_of_the_numbers_wherever_they_stand(kind):
+    whole = torch.arange(40).to(kind)
+    for begin, end in ((0, 16), (1, 17), (3, 10), (2, 2)):
+        piece = whole[begin:end]
+        assert checksum({"a": piece}) == checksum({"a": piece.clone()})
+    assert checksum({"a": whole.view(5, 8).T}) == checksum({"a": whole.view(5, 8).T.contiguous()})
 
 
 def test_a_checksum_tells_other_weights():

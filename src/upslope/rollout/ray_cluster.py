@@ -6,6 +6,7 @@ import importlib.util
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,8 @@ from upslope.errors import UserError
 
 CONNECTING_SECONDS = 10.0
 """How long a machine gets to answer at its port."""
+TRIES = 3
+"""Ray gives itself 30 s to start things, which is little where a machine is busy."""
 _address: list[str] = []
 """What this process has connected to itself, and may leave again."""
 
@@ -51,14 +54,19 @@ def connect(where: str) -> ModuleType:
     address = where if "://" in where else os.environ.get("RAY_ADDRESS", "")
     if address:
         _check_answers(where, address)
-    try:
-        ray.init(
-            address=address or None, log_to_driver=False, logging_level="ERROR",
-            **({} if address else {"include_dashboard": False}),
-        )  # fmt: skip
-    except Exception as problem:  # of many kinds, as the versions of Ray go
-        said = str(problem).strip().splitlines() or [type(problem).__name__]
-        raise UserError(f"--where {where}: {address or 'Ray on this machine'} cannot be used: {said[0][:300]}. {_CURE}") from None
+    for tries_left in reversed(range(TRIES)):
+        try:
+            ray.init(
+                address=address or None, log_to_driver=False, logging_level="ERROR",
+                **({} if address else {"include_dashboard": False}),
+            )  # fmt: skip
+            break
+        except Exception as problem:  # of many kinds, as the versions of Ray go
+            with suppress(Exception):
+                ray.shutdown()  # what has begun to start
+            if not tries_left:
+                said = " ".join(str(problem).split())[:300] or type(problem).__name__
+                raise UserError(f"--where {where}: {address or 'Ray on this machine'} cannot be used: {said}. {_CURE}") from None
     _address[:] = [where]
     return ray
 

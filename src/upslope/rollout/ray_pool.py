@@ -1,23 +1,17 @@
 """A pool of Ray actors that sample: the workers of `upslope.rollout.workers`, on whichever machines a cluster has.
 
 What an actor needs of the run's folder travels through Ray's object store into a temporary folder of its own; the weights go the
-same way, once per version. All that goes over is bytes of `upslope.runtime.messages`, or one array; Ray's own types stay in here
-and in `upslope.rollout.ray_cluster`.
+same way, once per version. All that goes over is bytes of `upslope.runtime.messages`, or one array; Ray's own types stay in here,
+in `upslope.rollout.ray_actor` and in `upslope.rollout.ray_cluster`.
 """
 
 from __future__ import annotations
 
-import importlib
-import os
 import platform
-import shutil
-import tempfile
 import time
-import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,97 +21,17 @@ from torch import Tensor
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 from upslope.rollout import ray_cluster
-from upslope.rollout.replica import Replica, failure
 from upslope.rollout.sampling_crew import SamplingCrew, WorkerPlan
 from upslope.runtime.messages import Message, decoded, encoded
 from upslope.runtime.process_file import say_workers
-from upslope.runtime.run_parcel import outside, packed_run, unpack_run
-from upslope.runtime.shared_weights import checksum, fill, layout, views
+from upslope.runtime.run_parcel import outside, packed_run
+from upslope.runtime.shared_weights import checksum, fill, layout
 from upslope.runtime.worker_process import PATIENCE, WorkerLost, raise_if_it_failed
 from upslope.types import Assignment
 
 MAKER = "upslope.run.worker:of_run"
 """Makes policy and rollouts of a folder, in the actor. By name: it is of a higher layer than this."""
-LIFE = "life"
-"""The group of an actor's threads that answers while another one samples."""
 ALIVE_SECONDS = 1.0
-PREFIX = "upslope-worker-"
-
-
-# -- in the actor ----------------------------------------------------------------------------------------------------------
-
-
-class SamplingActor:
-    """What runs in an actor. Whatever goes wrong is said, not raised: Ray would wrap it.
-
-    Args:
-        maker: What makes the policy and the rollouts, as ``module:name``; it is given a folder and whether to trust its code.
-    """
-
-    def __init__(self, maker: str = MAKER):
-        self.maker = maker
-        self.folder = ""
-        self.replica: Replica
-
-    def start(self, parcel: np.ndarray) -> bytes:
-        """Unpacks what has travelled and makes a replica from it."""
-        try:
-            _sweep()
-            self.folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
-            run = Path(self.folder) / "run"
-            run.mkdir()
-            unpack_run(parcel.tobytes(), run)
-            # The machine of the run trusts the code that it sent; this one need not remember that.
-            os.environ["XDG_STATE_HOME"] = self.folder
-            module, _, name = self.maker.partition(":")
-            self.replica = Replica(*getattr(importlib.import_module(module), name)(run, True))
-            return encoded(Message("ready", _about_here()))
-        except BaseException as problem:
-            return encoded(failure(problem))
-
-    def fulfil(self, asked: bytes, weights: np.ndarray | None) -> bytes:
-        """Takes other weights, if there are some, and samples."""
-        try:
-            told = decoded(asked).data
-            assignment = Assignment.from_table(told["assignment"])
-            if weights is not None:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # the store's memory may not be written, and is not
-                    room = torch.from_numpy(weights)
-                self.replica.load(views(room, told["weights"]), assignment.version)
-            return encoded(self.replica.answer(assignment))
-        except Exception as problem:
-            return encoded(failure(problem))
-
-    def alive(self) -> None:
-        """Answers, so that a long sample can be told from a hung actor."""
-
-    def leave(self) -> None:
-        """Leaves nothing behind; the actor is killed after this."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        _sweep()
-
-
-def _sweep() -> None:
-    """Deletes what killed actors have left on this machine."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
-        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _about_here() -> JsonDict:
-    import ray
-
-    from upslope import __version__
-
-    node = ray.get_runtime_context().get_node_id()
-    return {
-        "pid": os.getpid(), "host": platform.node(), "node": node, "versions": {"upslope": __version__, "torch": torch.__version__},
-    }  # fmt: skip
-
-
-# -- in the run's process --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -194,19 +108,17 @@ class RayWorker:
                 if sign is not None and ray.wait([sign], timeout=0)[0]:
                     sign, heard = None, time.monotonic()
                 if sign is None:
-                    sign = self._life("alive")
+                    sign = self.actor.alive.remote()
                 if time.monotonic() - heard > silent_seconds:
                     raise WorkerLost("worker_hung", f"{self.name} said nothing for {silent_seconds:g} s")
-            message = decoded(ray.get(answer, timeout=silent_seconds))
+            content = ray.get(answer, timeout=silent_seconds)
         except ray.exceptions.GetTimeoutError:
             raise WorkerLost("worker_hung", f"what {self.name} answered did not arrive in {silent_seconds:g} s") from None
-        except (ray.exceptions.RayError, ConnectionError, ValueError) as problem:
+        except (ray.exceptions.RayError, ConnectionError) as problem:
             raise self._lost(problem) from None
+        message = decoded(content)
         raise_if_it_failed(self.name, message)
         return message
-
-    def _life(self, method: str) -> Any:
-        return getattr(self.actor, method).options(concurrency_group=LIFE).remote()
 
     def _lost(self, problem: BaseException) -> WorkerLost:
         said = " ".join((str(problem).strip() or type(problem).__name__).split())[:300]
@@ -216,7 +128,7 @@ class RayWorker:
 
     def leave(self) -> None:
         with suppress(Exception):  # it may be gone already
-            self._left = self._life("leave")
+            self._left = self.actor.leave.remote()
 
     def end(self) -> None:
         with suppress(Exception):
@@ -243,7 +155,7 @@ class RayPool(SamplingCrew[RayWorker, WeightsInStore]):
         plan: What they are.
         where: ``ray`` or ``ray://HOST:PORT``.
         gpus: Of each.
-        maker: See `SamplingActor`.
+        maker: What makes the policy and the rollouts in an actor, as ``module:name``.
 
     Raises:
         UserError: if the cluster is not there, or does not have what the run's plan names.
@@ -251,6 +163,8 @@ class RayPool(SamplingCrew[RayWorker, WeightsInStore]):
 
     def __init__(self, plan: WorkerPlan, where: str = "ray", gpus: float = 0.0, maker: str = MAKER):
         self.ray, self.maker = ray_cluster.connect(where), maker
+        from upslope.rollout.ray_actor import LIFE, SamplingActor  # loads Ray
+
         ray_cluster.check_paths(where, outside(plan.folder))
         self._parcel = self.ray.put(np.frombuffer(packed_run(plan.folder), dtype=np.uint8))
         # Lost ones are replaced here, where it is counted; and what they had is given out again.

@@ -23,7 +23,7 @@ from upslope.rollout.replica import Replica, failure
 from upslope.run import set_up_plan
 from upslope.runtime.messages import Message, receive, send
 from upslope.runtime.run_folder import RunFolder
-from upslope.runtime.shared_weights import read_weights
+from upslope.runtime.shared_weights import ReadWeights
 from upslope.runtime.threads import use_threads
 from upslope.types import Assignment
 
@@ -40,7 +40,7 @@ class Worker:
     def __init__(self, channel: socket.socket, make: Callable[[], tuple[Any, dict[str, Any]]]):
         self.channel, self.sending = channel, threading.Lock()
         threading.Thread(target=self._say_alive, daemon=True).start()
-        self.replica = Replica(*make())
+        self.replica, self.published = Replica(*make()), ReadWeights()
 
     def serve(self) -> None:
         """Until the run has no more to ask."""
@@ -55,17 +55,10 @@ class Worker:
         try:
             assignment = Assignment.from_table(message.data["assignment"])
             if message.files:
-                self._load(message.files[0], message.data["weights"], assignment.version)
+                self.replica.load(self.published.of(message.files[0], message.data["weights"]), assignment.version)
             return self.replica.answer(assignment)
         except Exception as problem:
             return failure(problem)
-
-    def _load(self, file: int, told: dict[str, Any], version: int) -> None:
-        weights, memory = read_weights(file, told)
-        self.replica.load(weights, version)
-        weights.clear()
-        memory.close()
-        os.close(file)
 
     def _tell(self, message: Message) -> None:
         with self.sending:

@@ -6,6 +6,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,8 @@ class SharedWeights:
 
     def __init__(self) -> None:
         self.versions: dict[int, WeightsInMemory] = {}
+        self._memories: dict[int, mmap.mmap] = {}
+        """By file. They stay mapped: to map them anew for each version took longer than to copy the weights."""
         self._free: list[tuple[int, int]] = []
         """Memory of versions that nobody needs any more, to be written again."""
 
@@ -55,10 +58,7 @@ class SharedWeights:
         self.drop_but(needed)
         table, size = layout(weights)
         file = self._memory(size)
-        with mmap.mmap(file, size) as memory:
-            room = torch.frombuffer(memory, dtype=torch.uint8)
-            fill(room, table, weights)
-            del room  # the map cannot be closed while somebody looks at it
+        fill(torch.frombuffer(self._memories[file], dtype=torch.uint8), table, weights)
         self.versions[version] = WeightsInMemory(file, size, table, checksum(weights))
 
     def drop_but(self, needed: Iterable[int]) -> None:
@@ -75,29 +75,48 @@ class SharedWeights:
                 return file
         file = os.memfd_create("upslope-weights") if hasattr(os, "memfd_create") else _unnamed_file()
         os.ftruncate(file, size)
+        self._memories[file] = mmap.mmap(file, size)
         return file
 
     def close(self) -> None:
-        for file in [own.file for own in self.versions.values()] + [file for file, _ in self._free]:
+        for file, memory in self._memories.items():
+            with suppress(BufferError):  # somebody still looks at it; it goes when they do
+                memory.close()
             os.close(file)
-        self.versions, self._free = {}, []
+        self.versions, self._free, self._memories = {}, [], {}
 
 
-def read_weights(file: int, told: Mapping[str, Any]) -> tuple[dict[str, Tensor], mmap.mmap]:
-    """The weights of a version that another process has published, as views of the shared memory; close that when done."""
-    memory = mmap.mmap(file, told["size"], prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    room = torch.frombuffer(memory, dtype=torch.uint8)
-    return views(room, told["table"]), memory
+class ReadWeights:
+    """The memory that another process publishes weights in, as far as it was shown here; it stays mapped, as it is used again."""
+
+    def __init__(self) -> None:
+        self._memories: dict[tuple[int, int], mmap.mmap] = {}
+
+    def of(self, file: int, told: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The weights of a version, as views of the shared memory. The file is closed."""
+        place = os.fstat(file).st_ino, told["size"]
+        if place not in self._memories:
+            self._memories[place] = mmap.mmap(file, told["size"], prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        os.close(file)
+        return views(torch.frombuffer(self._memories[place], dtype=torch.uint8), told["table"])
 
 
 def checksum(weights: Mapping[str, Tensor]) -> int:
     """Of all bits, tensor by tensor: two processes with the same number hold the same weights, but for changes that cancel out."""
     total = 0
     for name, tensor in weights.items():
-        width = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}[tensor.element_size()]
-        bits = tensor.detach().contiguous().view(width)
-        total = (total * 1_000_003 + int(bits.sum(dtype=torch.int64)) + len(name)) % (1 << 61)
+        total = (total * 1_000_003 + int(_bits(tensor).sum(dtype=torch.int64)) + len(name)) % (1 << 61)
     return total
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """A tensor as whole numbers, eight bytes each where they come out even: half as many to add up as of four."""
+    flat, size = tensor.detach().reshape(-1), tensor.element_size()
+    if flat.numel() * size % 8:
+        return flat.view({4: torch.int32, 2: torch.int16, 1: torch.int8}[size])
+    if flat.storage_offset() * size % 8:
+        flat = flat.clone()
+    return flat.view(torch.int64)
 
 
 def layout(weights: Mapping[str, Tensor]) -> tuple[JsonDict, int]:

@@ -20,7 +20,7 @@ from upslope.runtime.settings import Settings
 from upslope.setting_up.base import Components, Progress, pick_device
 from upslope.setting_up.control import ControlComponents
 from upslope.setting_up.text import TextComponents
-from upslope.setting_up.where import check_found_by_workers, check_reachable
+from upslope.setting_up.where import check_found_by_workers, check_reachable, check_room
 from upslope.tasks import load_task
 from upslope.types import Method
 
@@ -58,6 +58,7 @@ def set_up(
     objects = objects or PythonObjects()
     if for_training:
         check_found_by_workers(settings, objects)
+        check_reachable(settings)
     wanted = objects.reward or load_rewards(reward_texts(reward))
     loaded = load_task(
         task if objects.task is None else objects.task,
@@ -80,5 +81,5 @@ def set_up(
     if for_training:
         components.bring_judge()
         components.check_memory()
-        check_reachable(components.settings)
+        check_room(components.settings)
     return components

@@ -56,7 +56,16 @@ def check_learners(settings: Settings) -> None:
 
 
 def check_reachable(settings: Settings) -> None:
-    """Refuses a Ray cluster that is not there, or has no room for the workers. This connects to it."""
+    """Refuses a Ray cluster that is not there, before anything large is loaded. This connects to it."""
+    if settings.workers and settings.where != "local":
+        from upslope.rollout.ray_cluster import connect
+
+        _check_place(settings.where, settings.workers)
+        connect(settings.where)
+
+
+def check_room(settings: Settings) -> None:
+    """Refuses a Ray cluster without room for the workers."""
     if settings.workers and settings.where != "local":
         from upslope.rollout.ray_cluster import check_room
 
