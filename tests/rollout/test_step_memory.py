@@ -42,6 +42,8 @@ def test_a_step_takes_more_with_everything_that_makes_it_larger():
     weights = 4 * policy.parameter_count()
     assert total(policy, 8, 4, 64, [100] * 20, copies=2) == plain + 2 * weights
     assert step_memory.step_memory(policy, StepSizes(8, 4, 64)).optimiser == 3 * weights
+    two = total(policy, 8, 4, 64, [100] * 20, learners=2) - plain
+    assert two >= 4 * weights and total(policy, 8, 4, 64, [100] * 20, learners=3) == plain + 2 * two
     policy.add_lora(2, seed=0)
     learned = 4 * sum(parameter.numel() for parameter in policy.trainable()["policy"])
     adapted = total(policy, 8, 4, 64, [100] * 20)

@@ -175,6 +175,17 @@ def test_a_learner_that_hangs_is_lost(tmp_path):
     assert not alive(team.others[0].process.pid)
 
 
+def test_what_one_learner_refuses_reaches_the_user_in_its_own_words(tmp_path):
+    team = LeadingTeam(ByCase(tmp_path, size=2))
+    try:
+        team.meet()
+        team.tell("begin", lambda: {"method": "no-such-method", "settings": {}})
+        with pytest.raises(UserError, match="no-such-method"):
+            team.sum(torch.ones(1))
+    finally:
+        team.close()
+
+
 def test_a_learner_that_never_gets_going_ends_the_run_with_where_it_said_why(tmp_path):
     class Wrong(ByCase):
         def command(self, rank: int, channel: int) -> list[str]:

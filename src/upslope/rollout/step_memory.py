@@ -40,6 +40,8 @@ class StepSizes:
     """Of the whole model: what the policy is compared with."""
     sampled_here: bool = True
     """And not by a server, or an engine with memory of its own."""
+    learners: int = 1
+    """Processes that learn together."""
 
     @property
     def longest(self) -> list[int]:
@@ -65,14 +67,17 @@ class StepMemory:
     """Caches of prompts and rows, logits and the widest layer."""
     learning: int
     """What the backward pass keeps of a slice, and its logits."""
+    learners: int = 0
+    """What all further learners take, each with a model of its own; a GPU is for one of them."""
 
     @property
     def total(self) -> int:
         """Sampling and learning follow each other; the rest stays."""
-        return self.optimiser + self.copies + self.kept + max(self.sampling, self.learning)
+        return self.optimiser + self.copies + self.kept + max(self.sampling, self.learning) + self.learners
 
     def __str__(self) -> str:
-        return ", ".join(f"{f.name} {gigabytes(getattr(self, f.name))}" for f in fields(self))
+        shown = [f.name for f in fields(self) if f.name != "learners" or self.learners]
+        return ", ".join(f"{name} {gigabytes(getattr(self, name))}" for name in shown)
 
 
 def check_memory(policy: LanguageModel, sizes: StepSizes) -> None:
@@ -97,7 +102,9 @@ def step_memory(policy: LanguageModel, sizes: StepSizes) -> StepMemory:
     estimate = _Own(policy, sizes) if policy.body is not None else _Plain(policy, sizes)
     copies = sizes.copies * (learned if policy.adapted else own) + estimate.weights()
     kept, sampling = (estimate.kept(), estimate.sampling()) if sizes.sampled_here else (0, 0)
-    return StepMemory(3 * learned, copies, kept, sampling, estimate.learning())
+    further = 0 if policy.device.type == "cuda" else sizes.learners - 1
+    learning = estimate.learning()
+    return StepMemory(3 * learned, copies, kept, sampling, learning, further * (own + 3 * learned + copies + learning))
 
 
 class _Estimate:

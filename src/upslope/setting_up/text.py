@@ -278,7 +278,7 @@ class TextComponents(Components):
         settings, method = self.settings, self.method
         copies = needs_start(method, settings) + sum(part.copies for _, part in method.references)
         tasks, samples, here = settings.tasks_per_step or 32, settings.samples_per_task, settings.engine == "torch"
-        check_memory(self.policy, StepSizes(tasks, samples, self.tokens, self.prompt_lengths, copies, here))
+        check_memory(self.policy, StepSizes(tasks, samples, self.tokens, self.prompt_lengths, copies, here, settings.learners))
 
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
         from upslope.learners.warm_start import warm_start
