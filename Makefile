@@ -17,7 +17,7 @@ BENCH := grpo_short grpo_long_prompt grpo_early_stop sft_short dpo_short dpo_lon
 # One thread per process: two test workers share two cores, and small models gain nothing from more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo browser sandbox test test-fast fuzz torture mutate lint format install claims claims-fast claims-all bench docs clean
+.PHONY: help demo browser sandbox test test-fast fuzz torture soak mutate lint format install claims claims-fast claims-all bench docs clean
 
 help:
 	@echo "make demo       install the core and train the embedded model with DHPO (minutes; SEED=1 for another run)"
@@ -25,6 +25,7 @@ help:
 	@echo "make test-fast  the tests that take seconds"
 	@echo "make fuzz       random nonsense in settings, data and run folders for ten minutes (FUZZ_SECONDS=60 for less)"
 	@echo "make torture    kills runs at random moments, ten times each, and runs 1,000 hostile programs in the sandbox (ARGS='--kills 40')"
+	@echo "make soak       half an hour of random faults: nothing is lost, memory, files and processes stay flat (ARGS='--minutes 5')"
 	@echo "make mutate     puts 200 small faults into the objective and the learners, one at a time; tests must notice (ARGS='--count 20')"
 	@echo "make lint       ruff and mypy            make format   ruff, rewriting files"
 	@echo "make install    the environment with every extra (TORCH=torch for the CUDA build)"
@@ -84,6 +85,9 @@ fuzz: $(ALL)
 torture: $(ALL) sandbox
 	@cd tests && ../$(BIN)/python torture.py $(ARGS)
 	@cd tests && ../$(BIN)/python torture_sandbox.py
+
+soak: $(ALL)
+	@cd tests && ../$(BIN)/python soak.py $(ARGS)
 
 # Programs that models write run in bubblewrap. Where it is not there it is installed if that can be done without asking.
 sandbox:

@@ -8,25 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from upslope.cli.subcommands import Subcommands
+
 ABOUT = "stored experience for offline learning: make it, measure it, convert it"
 DATA = "the name of a folder in data/, a folder, FILE.npz, FILE.hdf5 or minari:ID"
 
 
 def add_commands(parser: argparse.ArgumentParser, shape: dict[str, Any]) -> dict[str, argparse.ArgumentParser]:
     """Its own commands, by their whole names."""
-    below = parser.add_subparsers(dest="data_command", metavar="COMMAND", title="commands", parser_class=type(parser))
-
-    def show_help(flags: argparse.Namespace) -> int:
-        parser.print_help()
-        return 0
-
-    parser.set_defaults(run=show_help)
-
-    def command(name: str, run: Callable[[argparse.Namespace], int], about: str) -> argparse.ArgumentParser:
-        made = below.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".", **shape)
-        made.set_defaults(run=run, command=f"data {name}")
-        return made
-
+    commands = Subcommands("data", parser, shape)
+    command = commands.add
     _add_make_flags(command("make", make, "play an environment by a recipe and keep what happened"))
     measured = command("describe", describe, "how good data are, how much they explore, and which methods they suit")
     measured.add_argument("data", metavar="DATA", help=DATA)
@@ -37,7 +28,7 @@ def add_commands(parser: argparse.ArgumentParser, shape: dict[str, Any]) -> dict
     changed.add_argument("target", metavar="TO", help="the same")
     for each in (measured, listed):
         each.add_argument("--json", action="store_true", help="the same as JSON")
-    return {f"data {name}": each for name, each in below.choices.items()}
+    return commands.parsers()
 
 
 def _add_make_flags(parser: argparse.ArgumentParser) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from upslope.cli.codes import FAILED
+from upslope.cli.subcommands import Subcommands
 from upslope.errors import UserError, did_you_mean
 from upslope.plain_data import JsonDict
 
@@ -19,19 +19,8 @@ def add_commands(parser: argparse.ArgumentParser, shape: JsonDict) -> dict[str, 
     """Adds what stands behind ``upslope sandbox``; the parsers by their whole names."""
     from upslope.runtime.settings_flags import number, whole
 
-    below = parser.add_subparsers(dest="sandbox_command", metavar="COMMAND", title="commands", parser_class=type(parser))
-
-    def show_help(flags: argparse.Namespace) -> int:
-        parser.print_help()
-        return 0
-
-    parser.set_defaults(run=show_help)
-
-    def command(name: str, run: Callable[[argparse.Namespace], int], about: str) -> argparse.ArgumentParser:
-        made = below.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".", **shape)
-        made.set_defaults(run=run, command=f"sandbox {name}")
-        return made
-
+    commands = Subcommands("sandbox", parser, shape)
+    command = commands.add
     checking = command("check", check, "try to break every limit; what does not hold ends it with status 2")
     checking.add_argument("--json", action="store_true", help="the same as JSON")
     running = command("run", run, "run a Python program in the sandbox; ends with its status, with 2 where a limit ended it")
@@ -41,7 +30,7 @@ def add_commands(parser: argparse.ArgumentParser, shape: JsonDict) -> dict[str, 
     running.add_argument("--processes", type=whole(1), metavar="N", help="at a time (32)")
     running.add_argument("--sandbox", choices=("full", "weak"), default="full", help="weak: limits only; it can read and send all "
                          "that you can (full)")  # fmt: skip
-    return {f"sandbox {name}": each for name, each in below.choices.items()}
+    return commands.parsers()
 
 
 def check(flags: argparse.Namespace) -> int:
