@@ -397,34 +397,3 @@ def test_frames_shrink_without_opencv_as_with_it() -> None:
     theirs = cv2.resize(frame, (84, 84), interpolation=cv2.INTER_AREA)
     apart = np.abs(ours.resize(frame, (84, 84)).astype(int) - theirs)
     assert apart.max() <= 1 and (apart > 0).mean() < 0.01, "halves are rounded to either side"
-
-
-# -- the plan of a cluster ---------------------------------------------------------------------------------------------------
-
-
-def test_a_simulated_run_waits_for_what_a_run_waits_for():
-    from cluster_plan import simulate
-
-    shares, learning = [[1.0, 3.0], [2.0, 2.0], [3.0, 1.0]], [2.0, 2.0, 2.0]
-    assert simulate(shares, learning, 1, 0).seconds == 18, "one after the other"
-    assert simulate(shares, learning, 2, 0).seconds == 14, "each step as long as its longest share"
-    assert simulate(shares, learning, 1, 1).seconds == 4 + 4 + 4 + 2, "sampling hides learning, not the other way round"
-    assert simulate(shares, learning, 2, 3).seconds == 3 + 2 + 2 + 2, "far ahead only the first step is waited for"
-    assert simulate(shares, learning, 2, 0, sync=0.5).seconds == 14 + 3 * 0.5, "a version is fetched once by each worker"
-    assert simulate(shares, learning, 2, 3, sync=0.5).seconds == 9.5, "who is far ahead has one version"
-    line = simulate(shares, learning, 2, 0)
-    assert line.sampling == 12 / (2 * 14) and line.learning == 6 / 14
-
-
-def test_a_plan_takes_what_was_measured_on_one_gpu():
-    from cluster_plan import Costs, Work, best_split, sync_seconds
-
-    told = json.loads((FOLDER / "results" / "scaling_cuda.json").read_text())
-    costs = Costs.measured(told["points"])
-    assert costs.position(128) == pytest.approx((0.0839 + 0.0040) / 64, rel=0.01)
-    assert costs.position(4096) == pytest.approx(2 * costs.position(2048))
-    assert costs.learning == pytest.approx((0.498 + 0.743 + 0.003 + 0.189) / 265216, rel=0.01)
-    assert sync_seconds(100, 10, 1) == 10 and sync_seconds(100, 10, 7) == 30
-    small = Work(answers=64, steps=4)
-    waits, ahead = (best_split(small, costs, 8, steps) for steps in (0, 1))
-    assert ahead["step_seconds"] < waits["step_seconds"] and 0 < waits["used"] < ahead["used"] <= 1

@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from upslope.runtime.messages import Closed, Message, receive, send
+from upslope.runtime.messages import Closed, Message, decoded, encoded, receive, send
 from upslope.runtime.shared_weights import ReadWeights, SharedWeights, checksum
 
 
@@ -22,7 +22,12 @@ def through(message: Message) -> Message:
     return found
 
 
-def test_tensors_and_plain_data_arrive_as_they_were():
+def as_bytes(message: Message) -> Message:
+    return decoded(encoded(message))
+
+
+@pytest.mark.parametrize("through", [through, as_bytes])
+def test_tensors_and_plain_data_arrive_as_they_were(through):
     data = {
         "a": torch.arange(6).view(2, 3),
         "b": {"c": [torch.tensor([1.5, float("nan")]), "ü", None, True]},
@@ -49,6 +54,13 @@ def test_a_closed_channel_and_a_cut_message_are_told():
     ours.close()
     with theirs, pytest.raises(Closed, match="middle"):
         receive(theirs)
+
+
+def test_bytes_that_are_no_whole_message_are_refused():
+    whole = encoded(Message("rows", {"a": torch.ones(3)}))
+    for cut in (whole[:10], whole[:-1], whole + b"x"):
+        with pytest.raises(ValueError, match="message"):
+            decoded(cut)
 
 
 def test_weights_go_through_shared_memory_by_version():

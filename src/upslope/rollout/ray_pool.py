@@ -122,8 +122,10 @@ class RayWorker:
 
     def _lost(self, problem: BaseException) -> WorkerLost:
         said = " ".join((str(problem).strip() or type(problem).__name__).split())[:300]
-        there = [node["NodeID"] for node in self.ray.nodes() if node["Alive"]]
-        kind = "node_lost" if self.node and self.node not in there else "worker_died"
+        kind = "worker_died"
+        with suppress(Exception):  # the cluster itself may be gone
+            there = [node["NodeID"] for node in self.ray.nodes() if node["Alive"]]
+            kind = "node_lost" if self.node and self.node not in there else kind
         return WorkerLost(kind, f"{self.name} is gone: {said}")
 
     def leave(self) -> None:
