@@ -36,6 +36,7 @@ PLAIN_LINES = 10
 """Lines a run without a terminal writes between its beginning and its end."""
 SMOOTHED = 8
 """Steps of which a mean is shown: a reward of few samples jumps."""
+FAULT = "fault_"
 SILENT = 5
 """Steps without any difference in reward after which it is said: by chance that is rare, and such a run learns nothing."""
 
@@ -66,6 +67,10 @@ SHOWN = (
     Shown("entropy", "entropy", "entropy", _two),
     Shown("kl_start", "KL to the start", "KL", lambda value: f"{value:.3f}"),
     Shown("clip_fraction", "clip fraction", "clip", lambda value: f"{value:.1%}"),
+    Shown("age", "age in steps", "age", _two),
+    Shown("worker_busy", "workers busy", "workers", lambda value: f"{value:.0%}"),
+    Shown("scoring_busy", "scorers busy", "scorers", lambda value: f"{value:.0%}"),
+    Shown("waited", "waited for rows, s", "waited", _two),
 )
 
 
@@ -90,6 +95,7 @@ class LiveTable(Watcher):
         self._warmed: tuple[int, float, float] | None = None
         self._silent, self._skipped, self._explained = 0, False, False
         self._stage = 0.0
+        self._faults: set[str] = set()
 
     def __enter__(self) -> LiveTable:
         self._heard = warnings.catch_warnings()
@@ -161,6 +167,13 @@ class LiveTable(Watcher):
             f"After {IN_A_ROW} in a row the run ends."
         )
 
+    def _say_faults(self, step: int, metrics: Metrics) -> None:
+        """What went wrong with those who work for the run, each kind once: the summary counts them all."""
+        for key in sorted(key for key in metrics if key.startswith(FAULT) and metrics[key] and key not in self._faults):
+            self._faults.add(key)
+            kind = key.removeprefix(FAULT).replace("_", " ")
+            self._line(f"note: in step {step}: {kind}; the run goes on. Such faults are counted in summary.json and metrics.jsonl.")
+
     def _say_if_next_stage(self, step: int, metrics: Metrics) -> None:
         """Which stage of the method begins with this step, or goes on."""
         before, self._stage = self._stage, metrics.get("stage", 0.0)
@@ -186,6 +199,7 @@ class LiveTable(Watcher):
         self._say_if_silent(metrics)
         self._say_if_skipped(step, metrics)
         self._say_if_next_stage(step, metrics)
+        self._say_faults(step, metrics)
         if not self.drawing and (step == self.steps or step * PLAIN_LINES // self.steps > (step - 1) * PLAIN_LINES // self.steps):
             self._line(self._plain())
 

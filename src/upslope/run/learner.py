@@ -7,11 +7,7 @@ It never samples, rewards or writes. It ends when the channel does.
 from __future__ import annotations
 
 import dataclasses
-import os
-import socket
 import sys
-import threading
-import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -29,12 +25,11 @@ from upslope.plan import Plan
 from upslope.policies.text_inputs import TextInputs
 from upslope.rollout.reference_cache import KeptElsewhere
 from upslope.run import set_up_plan
-from upslope.runtime.messages import Message, receive, send
+from upslope.runtime.messages import Message
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.team import OthersGone, ProcessTeam
 from upslope.runtime.threads import use_threads
-
-ALIVE_SECONDS = 1.0
+from upslope.runtime.worker_channel import WorkerChannel
 
 
 class FollowingLearner(Protocol):
@@ -57,16 +52,16 @@ class Follower:
         make: Loads what takes long.
     """
 
-    def __init__(self, channel: socket.socket, team: ProcessTeam, make: Callable[[], Begin]):
-        self.channel, self.team, self.sending = channel, team, threading.Lock()
-        threading.Thread(target=self._say_alive, daemon=True).start()
+    def __init__(self, channel: WorkerChannel, team: ProcessTeam, make: Callable[[], Begin]):
+        self.channel, self.team = channel, team
+        channel.say_alive()
         self.begin = make()
         self.learner: FollowingLearner | None = None
 
     def serve(self) -> None:
         """Until the run has no more to learn."""
-        self.tell(Message("ready"))
-        while (message := receive(self.channel)).kind != "quit":
+        self.channel.tell(Message("ready"))
+        while (message := self.channel.hear()).kind != "quit":
             if message.kind == "join":
                 self.team.join(Path(message.data["meeting"]))
             elif message.kind == "begin":
@@ -75,19 +70,6 @@ class Follower:
                 assert self.learner is not None
                 self.learner.follow(unpacked_lesson(message.data, TextInputs, self.learner.policy.device))
         self.team.leave()
-
-    def tell(self, message: Message) -> None:
-        with self.sending:
-            send(self.channel, message)
-
-    def _say_alive(self) -> None:
-        """So that the run knows long work from a hung process; where the run is gone, so is this process, whatever it waits for."""
-        while True:
-            time.sleep(ALIVE_SECONDS)
-            try:
-                self.tell(Message("alive"))
-            except OSError:
-                os._exit(0)
 
 
 def of_run(folder: Path, team: ProcessTeam, trusted: bool = False) -> Begin:
@@ -144,7 +126,7 @@ def serve(number: int, team: ProcessTeam, make: Callable[[], Begin]) -> int:
     Args:
         number: Of the open channel to the run.
     """
-    channel = socket.socket(fileno=number)
+    channel = WorkerChannel(number)
     try:
         Follower(channel, team, make).serve()
     except (OthersGone, ConnectionError, NonFinite):  # the run knows, or is gone
@@ -156,9 +138,9 @@ def serve(number: int, team: ProcessTeam, make: Callable[[], Begin]) -> int:
     return 0
 
 
-def _said(channel: socket.socket, message: Message) -> int:
+def _said(channel: WorkerChannel, message: Message) -> int:
     try:
-        send(channel, message)
+        channel.tell(message)
     except OSError:
         return 0
     return 1

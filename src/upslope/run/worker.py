@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import socket
 import sys
-import threading
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,13 +18,12 @@ from upslope.errors import UserError
 from upslope.plan import Plan
 from upslope.rollout.replica import Replica, failure
 from upslope.run import set_up_plan
-from upslope.runtime.messages import Message, receive, send
+from upslope.runtime.messages import Message
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.shared_weights import ReadWeights
 from upslope.runtime.threads import use_threads
+from upslope.runtime.worker_channel import WorkerChannel
 from upslope.types import Assignment
-
-ALIVE_SECONDS = 1.0
 
 
 class Worker:
@@ -37,19 +33,16 @@ class Worker:
         make: Makes the policy and, by stage, the rollouts that sample with it.
     """
 
-    def __init__(self, channel: socket.socket, make: Callable[[], tuple[Any, dict[str, Any]]]):
-        self.channel, self.sending = channel, threading.Lock()
-        threading.Thread(target=self._say_alive, daemon=True).start()
+    def __init__(self, channel: WorkerChannel, make: Callable[[], tuple[Any, dict[str, Any]]]):
+        self.channel = channel
+        channel.say_alive()
         self.replica, self.published = Replica(*make()), ReadWeights()
 
     def serve(self) -> None:
         """Until the run has no more to ask."""
-        self._tell(Message("ready", {"pid": os.getpid()}))
-        while True:
-            message = receive(self.channel)
-            if message.kind == "quit":
-                return
-            self._tell(self._answer(message))
+        self.channel.tell(Message("ready", {"pid": os.getpid()}))
+        while (message := self.channel.hear()).kind != "quit":
+            self.channel.tell(self._answer(message))
 
     def _answer(self, message: Message) -> Message:
         try:
@@ -59,19 +52,6 @@ class Worker:
             return self.replica.answer(assignment)
         except Exception as problem:
             return failure(problem)
-
-    def _tell(self, message: Message) -> None:
-        with self.sending:
-            send(self.channel, message)
-
-    def _say_alive(self) -> None:
-        """So that the run knows a long sample from a hung worker; where the run is gone, so is this process."""
-        while True:
-            time.sleep(ALIVE_SECONDS)
-            try:
-                self._tell(Message("alive"))
-            except OSError:
-                os._exit(0)
 
 
 def of_run(folder: Path, trusted: bool = False) -> tuple[Any, dict[str, Any]]:
@@ -99,11 +79,11 @@ def serve(number: int, make: Callable[[], tuple[Any, dict[str, Any]]]) -> int:
     Args:
         number: Of the open channel to the run.
     """
-    channel = socket.socket(fileno=number)
+    channel = WorkerChannel(number)
     try:
         Worker(channel, make).serve()
     except UserError as problem:
-        send(channel, Message("refused", {"why": str(problem)}))
+        channel.tell(Message("refused", {"why": str(problem)}))
         return 1
     except (ConnectionError, TimeoutError):  # the run is gone
         return 0
