@@ -21,6 +21,7 @@ from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import Plan, base_digests, check_base, checked_table
 from upslope.policies.control.own_module import OwnModule
 from upslope.policies.trained import is_run, underlying_model, what_was_taken
+from upslope.run.disk_room import check_disk, disk_room
 from upslope.run.lengthening import Lengthening
 from upslope.run.listeners import Listeners
 from upslope.run.loop import train
@@ -208,6 +209,7 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
     components.check_given(plan.settings)
     settled = components.settle_reward(plan.reward)
     plan = dataclasses.replace(plan, settings=components.settings, method=components.method, reward=settled)
+    check_disk(disk_room(components.policy, plan.settings), Path(out or "runs").expanduser())
     table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)
     if dataset is not None:
         from upslope.experience.given import card_in_run
