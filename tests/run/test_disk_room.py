@@ -10,7 +10,6 @@ import pytest
 
 import upslope as up
 from upslope.errors import UserError
-from upslope.methods import find
 from upslope.run.disk_room import DiskRoom, check_disk, disk_room
 from upslope.runtime.settings import Settings
 
@@ -26,10 +25,8 @@ def bytes_of(folder: Path) -> int:
 @pytest.mark.parametrize("lora", [0, 4])
 def test_what_is_foreseen_is_what_is_written(lora, tmp_path):
     run = up.train("grpo", "reverse:length=2", **SIZES, lora=lora, out=tmp_path / "run")
-    room = disk_room(run.plan.method, run.components.policy, run.plan.settings)
-    checkpoints = tmp_path / "run" / "checkpoints"
-    assert bytes_of(checkpoints / "step-000002") == pytest.approx(room.checkpoint, rel=0.1)
-    assert bytes_of(checkpoints / "start") == pytest.approx(room.start, rel=0.1)
+    room = disk_room(run.components.policy, run.plan.settings)
+    assert bytes_of(tmp_path / "run" / "checkpoints" / "step-000002") == pytest.approx(room.checkpoint, rel=0.1)
 
 
 def test_rows_that_are_sampled_ahead_and_checkpoints_that_are_kept_are_counted():
@@ -40,22 +37,23 @@ def test_rows_that_are_sampled_ahead_and_checkpoints_that_are_kept_are_counted()
         def trainable(self):
             return {}
 
-    now = Settings(tasks_per_step=4, samples_per_task=8, max_tokens=100, keep_checkpoints=1)
-    ahead = Settings(tasks_per_step=4, samples_per_task=8, max_tokens=100, keep_checkpoints=5, max_staleness=2)
-    one, two = (disk_room(find("dapo"), Model(), each) for each in (now, ahead))
+    sizes = {"tasks_per_step": 4, "samples_per_task": 8, "max_tokens": 100, "steps": 100, "checkpoint_every": 10}
+    now, ahead = Settings(**sizes, keep_checkpoints=1), Settings(**sizes, keep_checkpoints=5, max_staleness=2)
+    one, two = (disk_room(Model(), each) for each in (now, ahead))
     assert one.checkpoint == 4000 and two.checkpoint == 4000 + 2 * 4 * 8 * 100 * 64
-    assert (one.checkpoints, two.checkpoints) == (2, 5) and two.total == two.start + 5 * two.checkpoint
+    assert (one.checkpoints, two.checkpoints) == (2, 5) and two.total == 5 * two.checkpoint
+    assert disk_room(Model(), Settings(**sizes | {"steps": 10})).checkpoints == 1, "only the last"
 
 
 def test_a_run_that_does_not_fit_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(10**9, 10**9 - 1_500_000, 1_500_000))
-    with pytest.raises(UserError, match=r"has 1\.5 MB left, and this run writes .* MB: the policy as it begins \(.*--lora"):
+    with pytest.raises(UserError, match=r"has 1\.5 MB left, and this run writes .* MB: checkpoints of .*--lora"):
         up.train("grpo", "reverse:length=2", **SIZES, out=tmp_path / "new" / "run")
     assert not (tmp_path / "new").exists()
 
 
 def test_just_enough_is_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(10**9, 0, 300))
-    check_disk(DiskRoom(100, 100, 2), tmp_path / "not" / "there")
-    with pytest.raises(UserError, match="2 checkpoints of"):
-        check_disk(DiskRoom(0, 151, 2), tmp_path)
+    check_disk(DiskRoom(100, 3), tmp_path / "not" / "there")
+    with pytest.raises(UserError, match="2 at a time"):
+        check_disk(DiskRoom(151, 2), tmp_path)
