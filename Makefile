@@ -83,6 +83,7 @@ fuzz: $(ALL)
 		UPSLOPE_FUZZ=60 $(BIN)/python -m pytest -n 2 tests/test_fuzz.py --hypothesis-seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ') || exit 1; done
 
 torture: $(ALL) sandbox
+	@$(BIN)/python -m pytest --torture -m torture
 	@cd tests && ../$(BIN)/python torture.py $(ARGS)
 	@cd tests && ../$(BIN)/python torture_sandbox.py
 

@@ -21,9 +21,17 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="upslope-tests-")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on Ray come first: xdist deals out neighbours together and steals from the end, so that one process has them all, and
-    one Ray is started."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--torture", action="store_true", help="also the tests that take minutes each")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what `make torture` runs. Tests on Ray come first: xdist deals out neighbours together and steals from the end, so
+    that one process has them all, and one Ray is started."""
+    left_out = [item for item in items if item.get_closest_marker("torture") and not config.getoption("--torture")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.path.name != "test_places.py")
 
 

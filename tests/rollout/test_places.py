@@ -126,7 +126,12 @@ class KillsOne:
 
 @pytest.mark.parametrize(
     ("plan", "place", "workers"),
-    [("in turns", "local", 1), ("in turns", "ray", 2), ("one ahead", "local", 2), ("one ahead", "ray", 1)],
+    [
+        pytest.param("in turns", "local", 1, marks=pytest.mark.torture),
+        pytest.param("in turns", "ray", 2, marks=pytest.mark.torture),
+        pytest.param("one ahead", "local", 2, marks=pytest.mark.torture),
+        ("one ahead", "ray", 1),
+    ],
 )
 def test_a_plan_ends_in_the_same_weights_in_every_place(tmp_path, request, plans, here, plan, place, workers):
     if place == "ray":
@@ -144,6 +149,7 @@ def test_a_plan_ends_in_the_same_weights_in_every_place(tmp_path, request, plans
     assert there.summary.get("faults", {}) == ({"worker_died": 1} if ahead else {})
 
 
+@pytest.mark.torture
 def test_a_run_elsewhere_connects_by_the_cluster_address(on_ray, tmp_path, plans, here):
     words = [f"--{name.replace('_', '-')}={value}" for name, value in plans["in turns"].items() if name != "method"]
     place = ["--workers", "1", "--where", on_ray.client, "--out", str(tmp_path / "run"), "--quiet"]
@@ -186,6 +192,7 @@ def begun(folder: Path, step: int) -> int:
     return int(found[0].name.rpartition("-")[2])
 
 
+@pytest.mark.torture
 def test_what_a_lost_actor_had_is_given_out_again(pool, tmp_path):
     """One after another, since each has to start another actor."""
     import ray
@@ -217,6 +224,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.torture
 def test_an_actor_with_other_weights_is_not_believed(pool, tmp_path):
     piece = given(pool, 1)
     pool.result(piece)
@@ -229,6 +237,7 @@ def test_an_actor_with_other_weights_is_not_believed(pool, tmp_path):
         pool.result(given(pool, 3))
 
 
+@pytest.mark.torture
 def test_what_was_on_a_lost_node_is_given_out_again(on_ray, tmp_path):
     import ray
 
