@@ -32,6 +32,8 @@ class Policy:
 class Rollout:
     """Waits while there is a file ``wait``, and says who it is in a file."""
 
+    interrupt_every = 0
+
     def __init__(self, policy: Policy, folder: Path):
         self.policy, self.folder = policy, folder
 

@@ -15,7 +15,10 @@ SIZES = Settings(tasks_per_step=4, samples_per_task=4, warm_start=0.0, eval_prob
 
 
 class Paid:
-    """Pays for letters, so that an untrained model's groups differ; ``flat`` problems of the first round pay the same for all."""
+    """Pays for letters, so that an untrained model's groups differ; ``flat`` problems of the first round pay the same for all. It
+    tells how long each answer took, the same every time."""
+
+    tells_seconds = True
 
     def __init__(self, task, flat=(), always=False):
         self.task, self.flat, self.name, self.max_tokens = task, set(flat), task.name, 5
@@ -31,7 +34,7 @@ class Paid:
         names = list(dict.fromkeys(problem.prompt for problem in problems)) if not self.rounds or self.always else []
         self.rounds += 1
         reward = [1.0 if names and names.index(p.prompt) in self.flat else r for p, r in zip(problems, reward, strict=True)]
-        return Scores(reward, [r == 1 for r in reward], {})
+        return Scores(reward, [r == 1 for r in reward], {}, seconds=[1.0 + len(response) % 3 for response in responses])
 
 
 def task_for(method: Method) -> str:

@@ -170,7 +170,9 @@ def test_examples_run_and_print_what_the_page_says(page: Path, folder: Path) -> 
 
 def test_few_examples_are_not_run_and_each_says_why() -> None:
     skipped = [(page.name, block.skipped) for page in PAGES for block in blocks(page) if block.skipped]
-    assert 0 < len(skipped) <= 4 and all("install" in reason or "serves" in reason for _, reason in skipped)
+    here = [reason for page, reason in skipped if page != "cluster.md"]  # several machines are not to be had in a test
+    assert 0 < len(here) <= 4 and all("install" in reason or "serves" in reason for reason in here)
+    assert len(skipped) - len(here) <= 3
 
 
 def test_an_example_that_is_wrong_is_noticed(tmp_path: Path, folder: Path) -> None:

@@ -104,14 +104,14 @@ def test_the_list_by_keyboard_alone(page: Page, address: str) -> None:
     page.goto(address + "#/?sort=method")
     expect(page.locator("tr.run")).to_have_count(7)
     order = []
-    for _ in range(14):
+    for _ in range(15):
         page.keyboard.press("Tab")
         order.append(page.evaluate(FOCUSED))
-    assert order[:12] == [
+    assert order[:13] == [
         "Skip to the content", "upslope board: all runs", "Runs", "Curves", "Rollouts", "Method", "Problems", "Preferences",
-        "Keyboard shortcuts", "Switch between light and dark", "Filter runs", order[11],
+        "Workers", "Keyboard shortcuts", "Switch between light and dark", "Filter runs", order[12],
     ]  # fmt: skip
-    assert order[11].startswith("Group by") and order[12] == "Tick all listed runs"
+    assert order[12].startswith("Group by") and order[13] == "Tick all listed runs"
     page.keyboard.press("/")
     page.keyboard.type("seed:0 dhpo")
     page.keyboard.press("ArrowDown")

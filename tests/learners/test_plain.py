@@ -25,7 +25,9 @@ CONTROL = Settings(steps=4, envs=4, horizon=32, minibatch=16, passes=3, eval_pro
 
 
 class Letters:
-    """Pays for letters, so that an untrained model's groups differ."""
+    """Pays for letters, so that an untrained model's groups differ, and tells a time that is the same in every run."""
+
+    tells_seconds = True
 
     def __init__(self, task):
         self.task = task
@@ -35,7 +37,7 @@ class Letters:
 
     def score(self, problems, responses):
         reward = [sum(map(str.isalpha, response)) / 5 for response in responses]
-        return Scores(reward, [r > 0.5 for r in reward], {})
+        return Scores(reward, [r > 0.5 for r in reward], {}, seconds=[1.0 + len(response) % 3 for response in responses])
 
 
 MANY = {"tp-llama": 12, "itool": 12}

@@ -13,6 +13,7 @@ from upslope.learners.updates.rows import RowUpdater
 from upslope.methods import find
 from upslope.policies.text_inputs import TextInputs
 from upslope.runtime.settings import Settings
+from upslope.runtime.team import ALONE
 from upslope.types import Trajectories
 
 
@@ -24,7 +25,7 @@ def rows() -> Trajectories:
 
 
 def views(independent: bool) -> SimpleNamespace:
-    return SimpleNamespace(policy=SimpleNamespace(independent_decisions=independent))
+    return SimpleNamespace(policy=SimpleNamespace(independent_decisions=independent), team=ALONE)
 
 
 @pytest.mark.parametrize(
