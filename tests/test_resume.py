@@ -38,7 +38,8 @@ def train(tmp_path) -> Callable[..., Run]:
     """A run of a second: an untrained model, paid for writing letters, a controller, or small networks with stored experience."""
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in sums()))
     (tmp_path / "letters.py").write_text(
-        "def score(prompts, responses, answers):\n    return [sum(map(str.isalpha, r)) / 4 for r in responses]\n"
+        "def score(prompts, responses, answers):\n    reward = [sum(map(str.isalpha, r)) / 4 for r in responses]\n"
+        "    return {'reward': reward, 'seconds': [1.0 + len(r) % 3 for r in responses]}  # a clock would tell others each time\n"
     )
     text = {**TEXT, "task": str(tmp_path / "data.jsonl"), "reward": f"{tmp_path / 'letters.py'}:score"}
 

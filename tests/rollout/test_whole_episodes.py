@@ -249,7 +249,7 @@ class StopAfter(up.Callback):
 
 REFUSED = {
     "bupo": "changes the view", "minirl-r2": "changes the view", "capo": "looks into a language model", "empg": "segment.item",
-    "rank-grpo": "segment.item", "seed-grpo": "label.answer", "polychromic": "samples text in its own way",
+    "mle-rl": "seconds", "rank-grpo": "segment.item", "seed-grpo": "label.answer", "polychromic": "samples text in its own way",
     "t-ppo": "samples text in its own way", "tempsamp-r1": "GroundTruth", "tempsamp-r1-anchor": "GroundTruth",
     "safe": "2 outputs", "vppo": "reads prompts or reference answers", "pcl": "for methods without a critic",
     "ttrl": "label.answer", "evol-rl": "label.answer", "luffy": "GroundTruth",

@@ -393,8 +393,7 @@ def test_the_kl_of_the_update_is_that_of_a_pass(tmp_path):
     made = learner("dpo", SIZES, task=str(tmp_path / "pairs.jsonl"))
     made.step(1)
     rows = collect(made.rollout, 2)
-    start, now = (
-        made.views.columns(made.method, policy, rows, frozenset()).logp for policy in (made.references.start, made.policy)
-    )
+    policies = made.references.start, made.policy
+    start, now = (made.views.columns(made.method, policy, rows, frozenset()).logp for policy in policies)
     expected = ((start - now).exp() - 1 - (start - now)) * rows.sampled
     assert made.step(2)["kl_start"] == pytest.approx(float(expected.sum() / rows.sampled.sum()), rel=1e-4)
