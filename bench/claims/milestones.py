@@ -63,7 +63,7 @@ class ProgramBed:
     def train(self, cell: Cell) -> Result:
         began, settings = time.perf_counter(), dict(cell.settings)
         bed = TableBed(Programs(each=settings.pop("each")), contexts=4, vocabulary=len(LINES[0]), positions=len(LINES))
-        run = train_table(cell.variant.method, bed, seed=cell.seed, **settings)
+        run = train_table(cell.method, bed, seed=cell.seed, **settings)
         success = run.curve("success")
         return Result(cell, run.before["success"], success[-1], time.perf_counter() - began, run.metrics, {})
 

@@ -174,7 +174,7 @@ CLAIM = Claim(
     seeds=30,
     curves={"slow": "P(slow arm)"},
     chosen="""the bandit, the windows, the learning rate and the number of seeds were set beforehand. That the policy is a softmax
-    of two logits, that a window's gradient is a mean and that a baseline keeps 0.9 of what it was was chosen on seeds 100 to 109,
+    of two logits, that a window's gradient is a mean and that a baseline keeps 0.9 of what it was was chosen on seeds from 100 on,
     where one logit gave 0.50 and 0.96 in the first case; two or four finishers made no difference.""",
 )
 
