@@ -95,7 +95,7 @@ def test_who_samples_makes_no_difference(whole, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["seppo", "tp-llama", "dpo"])
+@pytest.mark.parametrize("method", [*(pytest.param(name, marks=pytest.mark.torture) for name in ("seppo", "tp-llama")), "dpo"])
 def test_resuming_equals_never_stopping(tmp_path, method):
     more = {"learners": 2, "watch_kl": True}
     undisturbed = trained(tmp_path / "whole", method, **more)
