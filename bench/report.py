@@ -55,10 +55,49 @@ def page(results: Results) -> str:
     parts.append(reached(results))
     parts += [_row_section(results[name]) for name in ROWS if name in results]
     parts += [_scaling_section(name, results[name]) for name in SCALING if name in results]
+    if "gpu_sizes" in results:
+        parts.append(_sizes_section(results["gpu_sizes"]))
     if "prompt_to_prompt" in results:
         parts.append(_prompt_section(results["prompt_to_prompt"]))
     parts.append(HOW)
     return "\n\n".join(parts) + "\n"
+
+
+def _sizes_section(result: dict[str, Any]) -> str:
+    """Steps of models of half a billion parameters and more, beside what the card allows."""
+    wanted = {
+        "1.5B:16x8x512": ("50%", "45%"), "1.5B:8x8x2048": ("55%", "45%"), "0.5B:8x8x4096": ("45%", ""),
+        "3.1B:16x8x256+recompute": ("", "45%"), "7.6B:16x8x256+lora32": ("", "40%"),
+    }  # fmt: skip
+    lines = [
+        "| work | sampling, tokens/s | of the limit | wanted | learning, s | MFU | wanted | MFU, computed | memory | estimated |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for each in result["points"]:
+        if "error" in each:
+            lines.append(f"| {each['row']} | {' '.join(each['error'])} | | | | | | | | |")
+            continue
+        sampling, learning = wanted.get(each["row"], ("", ""))
+        lines.append(
+            f"| {each['row']} | {each['sampling_tokens_s']:,.0f} | {each['of_the_bytes_limit']:.0%} | {sampling} | "
+            f"{each['learning_s']:.2f} | {each['mfu']:.0%} | {learning} | {each['mfu_computed']:.0%} | "
+            f"{each['reserved_gib']:.1f} GiB | {each['estimated_gib']:.1f} GiB |"
+        )
+    return "\n".join(
+        [
+            "## Real sizes on one GPU",
+            "",
+            "Our side alone: random weights in the shapes of Qwen2, prompts of 64 tokens, `dr-grpo` as it comes; a row is "
+            "`MODEL:PROMPTSxSAMPLESxTOKENS`. The bytes' limit is all weights and the keys and values of every row read once for "
+            "each token at 4.8 TB/s. MFU counts 6 operations (4 with adapters) for each parameter and token, prompts with every "
+            "row, against 989 TFLOP/s.",
+            "",
+            *lines,
+            "",
+            f"{result['machine']['card']}, torch {result['machine']['torch']}: `{result['command']}`, {result['date']}. "
+            f"{result.get('note', '')}".rstrip(),
+        ]
+    )
 
 
 def _prompt_section(result: dict[str, Any]) -> str:
@@ -117,8 +156,10 @@ HOW = """## Where the time is saved
 - **An update is cut as little as memory allows**: each slice launches a whole pass, during which a GPU waits that has few tokens
   (`policies/slice_budget.py`).
 - **Answers that have ended leave**: the next one that waits takes the place, or the batch shrinks. On a GPU a decoding step
-  is one CUDA graph with Triton kernels between the products; one of them draws (temperature, top-k, top-p, min-p) and gives
-  the log-probability and the entropy (`rollout/decode/triton_kernels.py`).
+  is one CUDA graph with Triton kernels between the products: the keys of a long row are walked by several programs at once, and
+  many look at a stretch of the vocabulary each before one draws (temperature, top-k, top-p, min-p) and gives the
+  log-probability and the entropy (`rollout/decode/triton_kernels.py`). Of up to 64 rows the products too are kernels of ours
+  (`rollout/decode/thin_products.py`), each launched before the one before it has ended.
 - **Control**: weights in one vector, network and its gradient in numpy, and a method's loss recorded once a step and repeated
   (`learners/updates/replay.py`): thousands of updates on 64 decisions cost calls, not arithmetic.
 - **Switches of the process**, on ARM: torch without oneDNN (`runtime/threads.py`), and an allocator that keeps freed memory,

@@ -154,8 +154,7 @@ def _log_odds(share: float) -> float:
 def random_model(seed: int, sizes: Sizes) -> Any:
     """A Llama of these sizes with random weights, and a tokenizer of as many made-up words."""
     import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     from upslope.policies import LanguageModel
 
@@ -167,10 +166,17 @@ def random_model(seed: int, sizes: Sizes) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
-    words = ["<unk>", "<bos>", "<eos>", *(f"w{number}" for number in range(3, sizes.vocabulary))]
+    return LanguageModel(model, word_tokenizer(sizes.vocabulary), "random")
+
+
+def word_tokenizer(vocabulary: int) -> Any:
+    """A tokenizer of so many made-up words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<unk>", "<bos>", "<eos>", *(f"w{number}" for number in range(3, vocabulary))]
     inner = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=inner, unk_token="<unk>", bos_token="<bos>", eos_token="<eos>", pad_token="<eos>", padding_side="left"
     )
-    return LanguageModel(model, tokenizer, "random")

@@ -1,4 +1,4 @@
-"""Writes the generated pages: a page per method of the catalogue, their index, and the command line's reference.
+"""Writes the generated pages: a page per method of the catalogue, their index, the command line's reference, and what fits.
 
 The pages say what the code says: slots, knobs and formulas come from the methods, flags from the parser. What code cannot know, how
 a method was checked against others, comes from `checks`. ``make docs`` runs this; a test holds that its result is committed.
@@ -16,6 +16,8 @@ from pathlib import Path
 
 from checks import EVERY_METHOD, brief
 from checks import collect as _collect
+from claim_records import claim_records
+from sizes_page import sizes_page
 
 from upslope.cli.parsers import ABOUT, EXAMPLES, parsers
 from upslope.methods import catalogue, measures
@@ -34,6 +36,10 @@ CHECKS_FILE = DOCS.parent / "src" / "upslope" / "methods" / "checks.json"
 """What `upslope methods` says of the checks."""
 
 
+CATALOGUE_FILE = DOCS.parent / "src" / "upslope" / "methods" / "catalogue.json"
+"""What the catalogue shows beside what the code says: commands to try a method with, and what its claims came to."""
+
+
 PARTS_STUB = DOCS.parent / "src" / "upslope" / "parts.pyi"
 """What type checkers and editors see of `upslope.parts`, whose names come on demand."""
 
@@ -50,8 +56,10 @@ def pages() -> dict[Path, str]:
     found |= {DOCS / "methods" / f"{name}.md": measure_page(method) for name, method in measures().items()}
     found[DOCS / "methods" / "README.md"] = index_page()
     found[DOCS / "command-line.md"] = command_line_page()
+    found[DOCS / "sizes.md"] = _page("What fits", *sizes_page())
     told = {name: brief(collect().get(name, {})) for name in catalogue()}
     found[CHECKS_FILE] = json.dumps(told, indent=1, sort_keys=True) + "\n"
+    found[CATALOGUE_FILE] = catalogue_file()
     found[PARTS_STUB] = parts_stub()
     return found
 
@@ -295,6 +303,19 @@ def _link(name: str) -> str:
     return f"[{name}]({name}.md)" if name else ""
 
 
+def catalogue_file() -> str:
+    """One method, one page to a line, so that a change is seen where it is."""
+    told = {
+        "commands": {name: _commands(method).splitlines()[:-1] for name, method in catalogue().items()},
+        "claims": claim_records(DOCS / "claims"),
+    }
+    blocks = []
+    for key, entries in told.items():
+        lines = [f"  {json.dumps(name)}: {json.dumps(entry, ensure_ascii=False)}" for name, entry in entries.items()]
+        blocks.append(f' "{key}": {{\n' + ",\n".join(lines) + "\n }")
+    return "{\n" + ",\n".join(blocks) + "\n}\n"
+
+
 def parts_stub() -> str:
     """`upslope.parts` for type checkers: each name from the module that defines it today."""
     homes = {name: "upslope.types" for name in SLOT_NAMES} | {part.__name__: part.__module__ for part in own_parts().values()}
@@ -306,7 +327,8 @@ def parts_stub() -> str:
 
 CONVENTIONS = """Progress goes to standard error and results to standard output, so either can be kept without the other.
 `train` and `resume` print the folder of the run as their last line. The exit code is 0 when it is done, 2 when there is something
-to mend (the message says what) and 130 when it was interrupted. Flags cannot be abbreviated."""
+to mend (the message says what), 3 when the run is too large for memory or disk and 130 when it was interrupted. Flags cannot be
+abbreviated."""
 
 
 def command_line_page() -> str:
@@ -327,7 +349,9 @@ def _usage(name: str, parser: argparse.ArgumentParser) -> str:
 def _flag_tables(parser: argparse.ArgumentParser) -> list[str]:
     blocks = []
     for group in parser._action_groups:
-        actions = [action for action in group._group_actions if action.help and action.dest != "help"]
+        actions = [
+            action for action in group._group_actions if action.help not in (None, "", argparse.SUPPRESS) and action.dest != "help"
+        ]
         if not actions:
             continue
         if group.title not in ("positional arguments", "options"):
@@ -340,6 +364,7 @@ def _flag_row(action: argparse.Action) -> tuple[str, str]:
     if not action.option_strings:
         return f"`{action.metavar or action.dest}`", _help(action.help)
     value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
+    value = f" [{value.strip()}]" if action.nargs == "?" else value
     return ", ".join(f"`{flag}{value}`" for flag in action.option_strings), _help(action.help)
 
 

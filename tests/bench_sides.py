@@ -19,6 +19,8 @@ CPU_ROWS = (
     *("sac_updates", "td3_updates", "td3_bc_updates", "iql_updates"),
 )
 """Rows of the performance table that need no GPU."""
+IN_SUITE = ("grpo_short", "sft_short", "ppo_cartpole", "td3_updates")
+"""One row of each pair of sides; the others, which start as many processes, are run by `make torture`."""
 
 
 def sleeper(clock: Clock, given: dict[str, Any], setting: Setting) -> None:

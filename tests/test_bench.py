@@ -22,7 +22,7 @@ sys.path.insert(0, str(FOLDER))
 
 import machine  # noqa: E402
 import report  # noqa: E402
-from bench_sides import CPU_ROWS, broken, environment, sleeper  # noqa: E402
+from bench_sides import CPU_ROWS, IN_SUITE, broken, environment, sleeper  # noqa: E402
 from equal_return import add_returns, compare  # noqa: E402
 from hostile_programs import needs_sandbox  # noqa: E402
 from phases import PHASES, Phases  # noqa: E402
@@ -320,7 +320,7 @@ def small(found: Row) -> Row:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CPU_ROWS)
+@pytest.mark.parametrize("name", [name if name in IN_SUITE else pytest.param(name, marks=pytest.mark.torture) for name in CPU_ROWS])
 def test_both_sides_of_a_row_do_the_same_work(name: str) -> None:
     found: Row = importlib.import_module(name).ROW
     if importlib.util.find_spec(found.peer.package) is None:

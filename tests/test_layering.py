@@ -9,8 +9,8 @@ from places import SOURCE
 # Highest first. A module may import from its own layer and from those below.
 LAYERS = [
     "cli", "api", "given", "board", "serving", "report", "datasets", "testing", "methods", "parts", "run", "plan", "setting_up",
-    "learners", "evolve", "curriculum", "rollout", "experience", "rewards", "tasks", "policies", "objective", "runtime", "types",
-    "knobs", "plugins", "fields", "errors", "plain_data",
+    "sizes", "learners", "evolve", "curriculum", "rollout", "experience", "rewards", "tasks", "policies", "objective", "runtime",
+    "types", "knobs", "plugins", "fields", "errors", "plain_data",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -22,7 +22,7 @@ WHOLE = {
     "test_bench", "test_claims", "test_cluster_plan", "test_control_claims", "test_docs", "test_fuzz", "test_gpu", "test_job_queue",
     "test_layering",
     "test_learning", "test_long_runs", "test_mirror", "test_mutate", "test_off_policy_returns", "test_pinned_runs", "test_public",
-    "test_resume", "test_returns_page", "test_table", "test_unified", "test_wheel",
+    "test_resume", "test_returns_page", "test_site", "test_site_page", "test_table", "test_unified", "test_wheel",
 }  # fmt: skip
 """Tests of the whole library, of its documents and of its tools: they stand in tests/ itself, beside those of single modules."""
 

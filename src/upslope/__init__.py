@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 FUNCTIONS = (
-    "compare", "compose", "describe", "list_methods", "list_tasks", "load", "load_data", "make_data", "method",
+    "compare", "compose", "describe", "estimate", "list_methods", "list_tasks", "load", "load_data", "make_data", "method",
     "reset_free", "resume", "train",
 )  # fmt: skip
 CLASSES = {
@@ -24,8 +24,8 @@ CLASSES = {
 """For what is written around a run, and where each is defined."""
 __all__ = [
     "Callback", "Dataset", "Episode", "Episodes", "StopTraining", "Tracker", "UserError", "Watcher", "__version__", "compare",
-    "compose", "describe", "list_methods", "list_tasks", "load", "load_data", "make_data", "method", "reset_free", "resume",
-    "train",
+    "compose", "describe", "estimate", "list_methods", "list_tasks", "load", "load_data", "make_data", "method", "reset_free",
+    "resume", "train",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         compare,
         compose,
         describe,
+        estimate,
         list_methods,
         list_tasks,
         load,

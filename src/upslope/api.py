@@ -13,12 +13,12 @@ from upslope.errors import MethodError, Remark, UserError, did_you_mean
 from upslope.experience.given import data_argument, environment_of
 from upslope.fields import shown
 from upslope.given import model_argument, objects_again, task_argument
-from upslope.methods import catalogue, check_own_name, compose, composed_of, find
+from upslope.methods import RUN_FILE, catalogue, check_own_name, compose, composed_of, find
 from upslope.methods.control.presets import choose
 from upslope.plain_data import JsonDict, Knobs
-from upslope.plan import Plan, checked_table
+from upslope.plan import Plan, checked_table, method_of_run
 from upslope.rewards import kept_or_held
-from upslope.run import Run, Watcher
+from upslope.run import Run, Watcher, dry_run
 from upslope.run import resume as resume_run
 from upslope.run import start as start_run
 from upslope.run.callbacks import checked_callbacks
@@ -41,6 +41,7 @@ from upslope.runtime.settings import Settings, check_names
 from upslope.runtime.system_text import with_system_text
 from upslope.runtime.trackers import check_trackers
 from upslope.runtime.user_code import load_file
+from upslope.sizes.estimate import Estimate
 from upslope.tasks import list_tasks
 from upslope.tasks.gym_make import reset_free
 from upslope.types import Method
@@ -50,11 +51,11 @@ if TYPE_CHECKING:
     from upslope.report.compare.comparing import Answer
 
 __all__ = [
-    "compare", "compose", "describe", "list_methods", "list_tasks", "load", "load_data", "make_data", "method", "plan_comparison",
-    "reset_free", "resume", "train",
+    "compare", "compose", "describe", "estimate", "list_methods", "list_tasks", "load", "load_data", "make_data", "method",
+    "plan_comparison", "reset_free", "resume", "train",
 ]  # fmt: skip
 
-METHOD = "a method, its name ('upslope methods'), a composition such as 'dhpo+high-entropy', or a file such as 'mine.py'"
+METHOD = "a method, its name, a composition such as 'dhpo+high-entropy', a file such as 'mine.py', or the run.toml of a run"
 TASK = "a name ('upslope tasks'), a file, or the problems or the environment themselves"
 MODEL = "'tiny', 'smollm2', or the folder of a model or a run; compare trains in processes of their own, which load it there"
 DEFAULT_TASK = "reverse"
@@ -85,7 +86,8 @@ def list_methods(family: str = "") -> list[Method]:
 
 @checked(spec=text(METHOD, Method), **_checks("take"))
 def method(spec: str | Method, take: Mapping[str, str] | None = None) -> Method:
-    """A method by name (``"dhpo"``), from a file (``"mine.py"``, ``"mine.py:name"``) or by composition (``"dhpo+mine.py"``).
+    """A method by name (``"dhpo"``), from a file (``"mine.py"``, ``"mine.py:name"``), of a run (``"runs/mine-0/run.toml"``) or by
+    composition (``"dhpo+mine.py"``).
 
     Args:
         take: for a composition, which method wins a slot that two of them fill: ``{"surrogate": "dapo"}``.
@@ -93,11 +95,17 @@ def method(spec: str | Method, take: Mapping[str, str] | None = None) -> Method:
     if isinstance(spec, Method):
         return spec
     words = composed_of(spec)
-    found = [_from_file(word) if word.endswith(".py") or ".py:" in word else find(word) for word in words]
+    found = [_by_word(word) for word in words]
     if len(found) == 1:
         return found[0]
     called = {word: each.name for word, each in zip(words, found, strict=True)}
     return compose(found, {slot: called.get(name, name) for slot, name in (take or {}).items()})
+
+
+def _by_word(word: str) -> Method:
+    if word.endswith(RUN_FILE):
+        return method_of_run(word)
+    return _from_file(word) if word.endswith(".py") or ".py:" in word else find(word)
 
 
 def _from_file(spec: str) -> Method:
@@ -121,13 +129,19 @@ def _from_file(spec: str) -> Method:
     return own
 
 
-@checked(
+_OF_A_RUN: dict[str, Any] = dict(
     method=text(METHOD, Method),
     task=anything_but(TASK, int, float, bytes, type(None)),
     reward=anything_but("a name, a function, a list of them, or {name: (function or name, weight)}", int, float, bytes),
     test_data=anything_but("a file, or the problems themselves", int, float, bytes),
     data=anything_but("the name of a dataset, a file, or episodes themselves", int, float, bytes),
     preset=text("the name of a preset, such as 'rl-zoo'"),
+)
+"""What `train` and `estimate` are both given."""
+
+
+@checked(
+    **_OF_A_RUN,
     **_checks("knobs", "out", "take", "watcher"),
 )
 def train(
@@ -186,6 +200,55 @@ def train(
         >>> len(run.metrics)
         3
     """
+    listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
+    names = tuple(each for each in listeners.given if isinstance(each, str))
+    plan, knobs = _planned(method, task, model, knobs, reward, test_data, data, take, preset, settings, names)
+    return _reported(start_run(plan, knobs, out, listeners))
+
+
+@checked(
+    **_OF_A_RUN,
+    memory=text("a size of memory, such as '80GB'"),
+    **_checks("knobs", "out", "take"),
+)
+def estimate(
+    method: str | Method = "dhpo",
+    task: Any = DEFAULT_TASK,
+    *,
+    model: Any = "tiny",
+    knobs: Knobs | None = None,
+    reward: Any = (),
+    test_data: Any = "",
+    data: Any = "",
+    out: str | Path | None = None,
+    take: Mapping[str, str] | None = None,
+    preset: str = "",
+    memory: str = "",
+    **settings: Any,
+) -> Estimate:
+    """What `train` would take with the same arguments: parameters, memory by kind, disk, tokens of a step; and whether it fits.
+
+    Reads the model's configuration and the headers of its files; no weights are loaded and nothing is written.
+
+    Args:
+        memory: Of a device that need not be here, as in ``"80GB"``, for ``device="cuda"`` on a machine without a GPU. Left out, it
+            is this machine's.
+
+    Example:
+        >>> import upslope as up
+        >>> found = up.estimate("grpo", "reverse", device="cuda", memory="8GB")
+        >>> found.fits, found.trained
+        (True, 904896)
+    """
+    plan, knobs = _planned(method, task, model, knobs, reward, test_data, data, take, preset, settings)
+    return dry_run(plan, knobs, out, memory)
+
+
+def _planned(
+    method: str | Method, task: Any, model: Any, knobs: Knobs | None, reward: Any, test_data: Any, data: Any,
+    take: Mapping[str, str] | None, preset: str, settings: dict[str, Any], trackers: tuple[str, ...] = (),
+) -> tuple[Plan, Knobs | None]:  # fmt: skip
+    """The plan of what was asked for, and the knobs that are yet to be set in it."""
     if "tokenizer" in settings:
         raise UserError("tokenizer= is no argument of train; give both: model=(model, tokenizer).")
     chosen = _method(method, take)
@@ -201,11 +264,8 @@ def train(
         found = choose(preset, chosen, task, settings, knobs or {})
         settings, knobs = found.settings, found.knobs
         warnings.warn(Remark(found.told), stacklevel=2)
-    listeners = Listeners(watcher, checked_callbacks(callbacks), check_trackers(trackers))
-    names = tuple(each for each in listeners.given if isinstance(each, str))
     full = Settings(**with_system_text(settings))
-    plan = Plan(chosen, task, named, full, rewards, test_data, names, stored, objects=objects)
-    return _reported(start_run(plan, knobs, out, listeners))
+    return Plan(chosen, task, named, full, rewards, test_data, trackers, stored, objects=objects), knobs
 
 
 _method = method
@@ -282,6 +342,7 @@ def load(
     threshold=optional(number),
     references=optional(mapping("a dict from tasks to two scores, as in {'reverse': (0.0, 1.0)}", several(number, "two scores"))),
     quiet=instance("True or False", bool),
+    figures=instance("True or False", bool),
     **_checks("knobs", "take", "out"),
 )
 def compare(
@@ -302,9 +363,10 @@ def compare(
     threshold: float | None = None,
     references: Mapping[str, tuple[float, float]] | None = None,
     quiet: bool = True,
+    figures: bool = False,
     **settings: Any,
 ) -> Answer:
-    """Which method is better, with error bars; writes ``report.html``, ``report.md`` and ``comparison.json``.
+    """Which method is better, with error bars; writes ``report.html`` and, beside it, all it says for people and programs.
 
     Methods are trained, each with the same seeds, tasks, budget and evaluation problems; a run is a process of its own, and runs
     that are there already are kept. Folders of finished runs are compared as they are.
@@ -322,16 +384,18 @@ def compare(
         k: pass@1 to pass@k of text tasks; 0 is none. (16 for tiny, else 8; none for finished runs)
         threshold: For steps to a score; left out, 80% of the way from the start to the best method's end.
         references: By task, the scores that count as 0 and as 1 when several tasks are taken together.
+        figures: Whether to draw the pictures for a paper too, as SVG and PDF in ``figures/``; needs matplotlib.
         settings: As for `train`; ``seed`` is the first of the seeds.
 
     Returns:
-        ``comparison`` with all numbers and sentences, ``path`` of its folder, ``failures`` of runs.
+        ``comparison`` with all numbers and sentences, ``path`` of its folder, ``failures`` of runs; ``latex()``, ``csv()`` and
+        ``write_figures()`` give its tables, numbers and pictures.
     """
     from upslope.report.compare.command import is_run
     from upslope.report.compare.comparing import Options, compare_methods, compare_runs
 
     words = [what] if isinstance(what, (str, Path)) else list(what)
-    options = Options(_folder(out), jobs, k, references, threshold, quiet)
+    options = Options(_folder(out), jobs, k, references, threshold, quiet, figures)
     if words and is_run(str(words[0])):
         return compare_runs(words, options)
     asked: JsonDict = dict(seeds=seeds, model=model, knobs=knobs, grid=grid, take=take, reward=reward, test_data=test_data)
@@ -349,12 +413,13 @@ def plan_comparison(
     k: int | None = None,
     threshold: float | None = None,
     references: Mapping[str, tuple[float, float]] | None = None,
+    figures: bool = False,
     **asked: Any,
 ) -> str:
     """What `compare` would run with these arguments, and about how long: as text, without running it."""
     from upslope.report.compare.comparing import Options, dry_run
 
-    options = Options(_folder(out), jobs, k, references, threshold, quiet)
+    options = Options(_folder(out), jobs, k, references, threshold, quiet, figures)
     return dry_run(_question(what, task, **asked), method, options)
 
 

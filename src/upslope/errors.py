@@ -7,10 +7,14 @@ import sys
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 
 class UserError(Exception):
     """Something in the input, the settings or the machine that the user can change."""
+
+    code: ClassVar[int] = 2
+    """With which the command line ends."""
 
 
 class Remark(UserWarning):

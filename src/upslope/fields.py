@@ -139,9 +139,10 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _wanted(hint: Any) -> str:
-    if choices := choices_of(hint):
-        return f"one of {', '.join(choices)}"
     names = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
+    if choices := choices_of(hint):
+        others = [names[option] for option in _options(hint) if option in (int, float)]
+        return " or ".join([*others, f"one of {', '.join(choices)}" if len(choices) > 1 or not others else choices[0]])
     if typing.get_origin(hint) is tuple:
         return f"a list with commas, each of it {names.get(typing.get_args(hint)[0], 'a value')}"
     options = [option for option in _options(hint) if option is not type(None)]

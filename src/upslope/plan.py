@@ -54,6 +54,8 @@ class Plan:
     """Stored experience to learn from, in control: as `upslope.experience.dataset.load_dataset` reads it."""
     dataset_digest: str = ""
     """Of what it held when the run began."""
+    base: str = field(default="", compare=False)
+    """The run's own copy of ``model``, which adapters are added to, if it has one: it is loaded in place of ``model``."""
     objects: PythonObjects = field(default_factory=PythonObjects, repr=False, compare=False)
     """What was given as objects; the texts above then say what they are called."""
     domain: Domain = field(init=False)
@@ -188,12 +190,24 @@ class Plan:
             trackers=tuple(table["trackers"]),
             dataset=table["dataset"],
             dataset_digest=table["dataset_digest"],
+            base=str(own) if table["settings"].get("lora") and (own := folder.path / MODEL_FOLDER).is_dir() else "",
             objects=objects,
         )
         if plan.domain != table["domain"]:
             said = f"its domain is {table['domain']!r}, and {table['task']!r} is {plan.domain}"
             raise UserError(f"{folder.path / 'run.toml'} is not as a run writes it: {said}. Put the old one back.")
         return plan
+
+
+def method_of_run(path: str | Path) -> Method:
+    """The method of a run, knobs and all, by the path of its ``run.toml``.
+
+    Parts of somebody's own come from the run's ``code`` folder, and run only if `upslope.runtime.trust` knows them.
+    """
+    folder = RunFolder.open(Path(path).expanduser().parent)
+    method, code = checked_table(folder)["method"], folder.path / "code"
+    trust.check({"method": method}, code, False)
+    return method_from_table(method, code)
 
 
 def _located_code(reference: str, code: Path) -> str:
@@ -230,35 +244,16 @@ def checked_table(folder: RunFolder) -> JsonDict:
 
 
 def _own_columns(table: JsonDict) -> JsonDict:
-    """A run's settings. One from before columns were recognised by name goes on with those that it has read: ours."""
-    literal = {"columns": "prompt=prompt,answer=answer"} if table["data"] and "columns" not in table["settings"] else {}
-    return {**table["settings"], **literal}
+    """A run's settings. One from before columns were recognised by name goes on with those that it has read: ours; and one from
+    before slices followed from the plan is cut as it was."""
+    given = table["settings"]
+    literal = {"columns": "prompt=prompt,answer=answer"} if table["data"] and "columns" not in given else {}
+    # Before slices followed from the plan they were a share of the device, with a switch for recomputing: such a run stays cut so.
+    older = {"slice_tokens": 0} if given.get("device") == "cuda" and "slice_tokens" not in given else {}
+    return {"recompute": "off", **given, **literal, **older}
 
 
 def absolute_model(model: str) -> str:
     """A model as a plan names it: a folder by its absolute path, so that a run finds it from anywhere."""
     built_in = model.split(":")[0] in ("tiny", "smollm2")
     return str(Path(model).expanduser().absolute()) if not built_in and Path(model).expanduser().is_dir() else model
-
-
-def base_digests(policy: object, settings: Settings) -> dict[str, str]:
-    """The files of the model that adapters were added to, by digest: what a checkpoint has learned is worth nothing without it."""
-    folder = getattr(policy, "source", None)
-    if not settings.lora or folder is None:
-        return {}
-    weights = sorted(file for suffix in ("safetensors", "bin") for file in folder.glob(f"*.{suffix}"))
-    return {str(file): file_digest(file) for file in (folder / "config.json", *weights)}
-
-
-def check_base(folder: RunFolder, policy: object, settings: Settings) -> None:
-    """Refuses a run with adapters whose model is not the one it began with."""
-    own = folder.path / MODEL_FOLDER
-    if settings.lora and getattr(policy, "source", None) == own:  # given as an object, it is in the run's own folder
-        files = folder.reader(own)
-        for name in files.names():
-            files.check(name)
-    # By name: all are in one folder, which older runs knew by a path relative to where they were started.
-    known = {Path(file).name: digest for file, digest in (folder.table().get("base") or {}).items()}
-    for file, digest in base_digests(policy, settings).items():
-        if known and known.get(Path(file).name) != digest:
-            raise UserError(f"{file} has changed since {folder.path} began, and its adapters belong to the old one. Put that back.")

@@ -26,12 +26,12 @@ from upslope.runtime.code_bundle import digest_of
 pytestmark = pytest.mark.slow
 
 QUESTIONS = {
-    "/": {}, "/page/{name:path}": {}, "/api/runs": {}, "/api/methods": {}, "/api/tasks": {},
+    "/": {}, "/page/{name:path}": {}, "/api/runs": {}, "/api/methods": {}, "/api/catalogue": {}, "/api/tasks": {},
     "/api/keys": {"run": "a"}, "/api/curves": {"run": "a", "key": "reward"}, "/api/bands": {"run": "a", "key": "reward"},
     "/api/rollouts": {"run": "a"}, "/api/rollout": {"run": "a", "step": 1}, "/api/episodes": {"run": "a"},
     "/api/episode": {"run": "a", "step": 1}, "/api/frames": {"run": "a", "step": 1}, "/api/method": {"run": "a"},
     "/api/settings": {"run": "a"}, "/api/problems": {"run": "a", "step": 1},
-    "/api/contests": {"run": "a", "step": 1}, "/api/workers": {"run": "a"},
+    "/api/contests": {"run": "a", "step": 1}, "/api/workers": {"run": "a"}, "/api/facts": {}, "/api/crash": {"run": "a"},
 }  # fmt: skip
 """One for every route that can be asked."""
 

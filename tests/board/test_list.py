@@ -152,7 +152,7 @@ def test_a_killed_process_and_one_that_took_its_number_do_not_count(tmp_path: Pa
         child.kill()
         time.sleep(0.1)
         assert worker(record) is None, "dead, though nobody has asked yet how it died"
-    assert worker(record) is None and glance(run)["status"] == "stopped"
+    assert worker(record) is None and glance(run)["status"] == "crashed"
     mine = {"host": platform.node(), "pid": os.getpid(), "began": process_began(os.getpid())}
     assert worker(mine) == os.getpid() and worker(mine | {"began": 1}) is None and worker(mine | {"host": "elsewhere"}) is None
     for pid in (0, 1, -1, True, "7", None, 2**70):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from board_folders import append, evaluation, step, write_run
+from board_folders import append, client, evaluation, step, write_run
 
 from upslope.board import log_table
 from upslope.board.curves import Curve, band, curve_record, evaluations, plain, thinned
@@ -286,3 +286,30 @@ def test_logs_that_nobody_looks_at_make_room(tmp_path: Path):
         with logs.table(name) as table:
             assert table.steps.rows == 200
     assert list(logs._logs) == ["b"]
+
+
+def test_a_zoomed_band_is_as_fine_as_what_was_logged_and_reaches_the_edges(tmp_path: Path):
+    for seed in (0, 1):
+        run = write_run(tmp_path / f"seed-{seed}", steps=1, seed=seed)
+        append(run, *(step(number, reward=number + seed) for number in range(2, 5001)))
+    ask = {"run": ["seed-0", "seed-1"], "key": "reward", "points": 50}
+    (whole,) = client(tmp_path).get("/api/bands", params=ask).json()["bands"]
+    (zoomed,) = client(tmp_path).get("/api/bands", params=ask | {"from": 1000.5, "to": 1020.5}).json()["bands"]
+    assert len(whole["x"]) == 50 and zoomed["x"] == [*range(1000, 1022)]
+    assert zoomed["mean"] == [number + 0.5 for number in range(1000, 1022)]
+
+
+def test_many_runs_at_once_are_previewed_beyond_what_one_answer_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for number in range(3):
+        run = write_run(tmp_path / f"run-{number}", steps=1)
+        append(run, *(step(each) for each in range(2, 3001)))
+    monkeypatch.setattr("upslope.board.logs.AT_ONCE", int((tmp_path / "run-0" / "metrics.jsonl").stat().st_size * 1.5))
+    board = client(tmp_path)
+    first = board.get("/api/curves", params={"run": ["run-0", "run-1", "run-2"], "key": "reward"}).json()["curves"]
+    assert ["read" in each for each in first] == [False, True, True] and all(each["x"][-1] > 2900 for each in first)
+    for _ in range(200):
+        again = board.get("/api/curves", params={"run": ["run-0", "run-1", "run-2"], "key": "reward"}).json()["curves"]
+        if not any("read" in each for each in again):
+            break
+        time.sleep(0.05)
+    assert [len(each["x"]) for each in again] == [1000] * 3

@@ -54,7 +54,8 @@ def test_the_list_of_500_runs_is_quick(many: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 def test_the_answer_about_500_runs_is_quick(many: Path):
     browser = client(many)
-    browser.get("/api/runs")
+    while browser.get("/api/runs").json()["reading"]:  # the first answers come while logs are still being read
+        time.sleep(0.05)
     time.sleep(0.3)
     began = time.process_time()
     answer = browser.get("/api/runs")

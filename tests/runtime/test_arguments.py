@@ -55,6 +55,7 @@ RIGHT = {
     "compare": {
         "what": (), "task": (), "seeds": (), "model": (), "knobs": ("none",), "grid": ("none",), "take": ("none",), "out": (),
         "jobs": (), "k": (), "threshold": (), "references": (), "quiet": (), "reward": (), "test_data": (), "data": (),
+        "figures": (),
     },
 }  # fmt: skip
 """By function and argument, the values above that are none: those are not tried."""
@@ -99,8 +100,8 @@ def test_an_object_of_the_wrong_type_is_told_in_one_line(name: str, argument: st
 WORDS = ("empty", "null", "surrogate", "path")
 COMPARED = {
     "out": ("none", "path"), "seeds": ("number",), "jobs": ("none", "number"), "k": ("none", "number"), "references": ("none",),
-    "threshold": ("none", "number", "float"), "quiet": ("truth",), "reward": ("none", "function", *WORDS), "test_data": WORDS,
-    "data": WORDS, "task": WORDS, "model": WORDS, "what": WORDS,
+    "threshold": ("none", "number", "float"), "quiet": ("truth",), "figures": ("truth",), "reward": ("none", "function", *WORDS),
+    "test_data": WORDS, "data": WORDS, "task": WORDS, "model": WORDS, "what": WORDS,
 }  # fmt: skip
 """Of a comparison: words are looked at where they are used."""
 

@@ -29,5 +29,7 @@ def test_what_is_read_where_it_is_must_be_there_too(tmp_path: Path):
     }  # fmt: skip
     (tmp_path / "run.toml").write_text(tomli_w.dumps(table))
     assert outside(tmp_path) == ["/disk/form.json", "/disk/large.jsonl", "/models/base", "/runs/judge"]
+    (tmp_path / "model").mkdir()  # of adapters on another run's weights, which the run keeps itself
+    assert outside(tmp_path) == ["/disk/form.json", "/disk/large.jsonl", "/runs/judge"]
     (tmp_path / "run.toml").write_text(tomli_w.dumps({"model": "tiny:layers=1", "task": "reverse", "reward": [], "data": {}}))
     assert outside(tmp_path) == []

@@ -65,6 +65,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "my_env.py").write_text(FILE)
     (folder / "track_helper.py").write_text("LENGTH = 6\n")
     monkeypatch.chdir(folder)
+    for name in ("my_env", "track_helper"):  # another folder's, if a test before this one has imported one
+        monkeypatch.delitem(sys.modules, name, raising=False)
     yield folder
     gymnasium.registry.pop("Track-v0", None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,16 +15,18 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from upslope import __version__
-from upslope.board import contests, plan_view, problems, recordings, safe_files, workers
+from upslope.board import contests, crashes, plan_view, problems, recordings, safe_files, workers
 from upslope.board.access import Door, Guard
 from upslope.board.answers import answer, asset, failure
 from upslope.board.bands import bands
+from upslope.board.catalogue import catalogue_data
 from upslope.board.connections import Limits
 from upslope.board.control import add_control
 from upslope.board.curves import AXES, curve_record
+from upslope.board.facts import Facts
 from upslope.board.index import Gone, Runs
 from upslope.board.large_answers import LargeAnswers
-from upslope.board.logs import Logs
+from upslope.board.logs import Budget, Logs
 from upslope.board.sheets import Sheets
 from upslope.errors import UserError, did_you_mean
 from upslope.plain_data import JsonDict
@@ -31,6 +34,10 @@ from upslope.plain_data import JsonDict
 MOST_RUNS = 500
 """Runs whose curves can be asked for at once."""
 MOST_STEP = 10**12
+QUICK = 2**20
+"""Bytes of a log that are read to say which metrics it has; of a longer one some lines say it, until all of it is read."""
+PATIENCE = 0.3
+"""Seconds that logs are read for while somebody waits for the list."""
 MOST_PLANS = 2000
 """Plans kept in memory."""
 
@@ -54,9 +61,16 @@ class Board:
     def __init__(self, root: Path):
         self.runs = Runs(root)
         self.logs = Logs(self.runs)
+        self.facts = Facts(self.runs)
         self.sheets = Sheets()
         self.shown_root = str(root)
         self._plans: dict[str, tuple[Any, JsonDict]] = {}
+
+    def look_at_all(self) -> None:
+        """Reads what the list and its names need, a little at a time."""
+        while self.runs.listing(patience=PATIENCE)["reading"]:
+            time.sleep(0.01)  # others want to know what there is so far
+        self.facts.answer()
 
     def judged_in(self, run: str) -> str:
         """The environment that a run's recorded episodes were played in."""
@@ -86,8 +100,8 @@ def make_app(root: Path, door: Door, allow_control: bool = False, limits: Limits
     """The board of a folder of runs, as an ASGI application."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, title="upslope board")
     board = Board(root)
-    # The first look takes the longest; it begins before anybody asks.
-    threading.Thread(target=board.runs.listing, name="upslope-board-look", daemon=True).start()
+    # The first look takes the longest; it begins before anybody asks, and whoever asks meanwhile gets what it has seen.
+    threading.Thread(target=board.look_at_all, name="upslope-board-look", daemon=True).start()
     _add_pages(app)
     _add_runs(app, board, allow_control)
     _add_curves(app, board)
@@ -112,13 +126,26 @@ def _add_runs(app: FastAPI, board: Board, allow_control: bool) -> None:
     @app.get("/api/runs")
     def runs(since: int | None = None) -> Response:
         about = {"root": board.shown_root, "allow_control": allow_control, "version": __version__}
-        return answer(about | board.runs.listing(since))
+        return answer(about | board.runs.listing(since, PATIENCE))
+
+    @app.get("/api/facts")
+    def facts() -> Response:
+        return answer(board.facts.answer())
+
+    @app.get("/api/crash")
+    def crash(run: str) -> Response:
+        return answer(crashes.crash(board.runs.root, board.runs.find(run)))
 
     @app.get("/api/keys")
     def keys(run: str) -> Response:
-        with board.logs.table(run) as table:
-            found = {"step": table.steps.names, "evaluation": table.evaluations.names, "bad_lines": table.bad_lines}
-        return answer(found)
+        known = board.runs.find(run).log
+        with board.logs.table(run, Budget(QUICK)) as table:
+            step, evaluation, behind = {*table.steps.names}, {*table.evaluations.names}, table.behind
+            bad_lines = table.bad_lines
+        if behind:  # of some lines, and what the list knows from both ends of the log
+            step |= {*known.get("keys", ())} - {"kind", "step"}
+            evaluation |= {"score"} if known.get("before") is not None else set()
+        return answer({"step": sorted(step), "evaluation": sorted(evaluation), "bad_lines": bad_lines, "behind": behind})
 
 
 def _add_curves(app: FastAPI, board: Board) -> None:
@@ -128,10 +155,10 @@ def _add_curves(app: FastAPI, board: Board) -> None:
         begin: Annotated[float | None, Query(alias="from")] = None, end: Annotated[float | None, Query(alias="to")] = None,
     ) -> Response:  # fmt: skip
         check_axis(x)
-        found, gone = [], []
+        found, gone, budget = [], [], Budget()
         for each in distinct(run):
             try:
-                with board.logs.table(each) as table:
+                with board.logs.table(each, budget) as table:
                     found.append(curve_record(each, table, key, x, points, (begin, end)))
             except Gone:
                 gone.append(each)
@@ -140,7 +167,10 @@ def _add_curves(app: FastAPI, board: Board) -> None:
         return answer({"curves": found, "gone": gone})
 
     @app.get("/api/bands")
-    def many(run: RunIds, key: str, x: str = "step", points: Points = 300) -> Response:
+    def many(
+        run: RunIds, key: str, x: str = "step", points: Points = 300,
+        begin: Annotated[float | None, Query(alias="from")] = None, end: Annotated[float | None, Query(alias="to")] = None,
+    ) -> Response:  # fmt: skip
         check_axis(x)
         plans, gone = {}, []
         for each in distinct(run):
@@ -154,7 +184,7 @@ def _add_curves(app: FastAPI, board: Board) -> None:
                 plans.pop(each, None)  # a broken run belongs to no group
         if len(gone) == len(set(run)):
             raise Gone(gone[0])
-        return answer({"bands": bands(plans, board.logs, key, x, points), "gone": gone})
+        return answer({"bands": bands(plans, board.logs, key, x, points, (begin, end)), "gone": gone})
 
 
 @contextmanager
@@ -247,12 +277,16 @@ def _add_plans(app: FastAPI, board: Board) -> None:
     @app.get("/api/settings")
     def settings(run: str) -> Response:
         with as_a_run_writes_it(run):
-            return answer(plan_view.settings_view(board.plan(run)))
+            return answer(plan_view.settings_view(board.plan(run), board.runs.root.joinpath(*board.runs.find(run).parts)))
 
     @app.get("/api/methods")
     def methods() -> Response:
         keys = ("name", "parent", "family", "differs")
         return answer([{key: getattr(each, key) for key in keys} for each in catalogue().values()])
+
+    @app.get("/api/catalogue")
+    def whole_catalogue() -> Response:
+        return answer(catalogue_data())
 
     @app.get("/api/tasks")
     def tasks() -> Response:

@@ -21,7 +21,7 @@ from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from upslope.board import safe_files
+from upslope.board import notes, safe_files
 from upslope.board.answers import answer, failure
 from upslope.board.index import Runs
 from upslope.board.launch import Launcher
@@ -35,6 +35,7 @@ MOST_BODY = 64 * 1024
 PATIENCE = 60.0
 """Seconds in which a run should have made its folder, or said why not."""
 TASK = "reverse"
+RESUMABLE = ("stopped", "crashed")
 FIELDS = {"method": str, "task": str, "steps": int, "seed": int, "set": dict, "settings": dict}
 
 
@@ -45,7 +46,9 @@ def add_control(app: FastAPI, runs: Runs, allowed: bool) -> None:
     def route(path: str, act: Any) -> None:
         async def answered(request: Request) -> Response:
             if not allowed:
-                return failure(403, "this board only looks. Start it with --allow-control to start, stop and resume runs.")
+                return failure(
+                    403, "this board only looks. Start it with --allow-control to start, stop and resume runs and to write notes."
+                )
             body = await _body(request)
             if isinstance(body, Response):
                 return body
@@ -59,6 +62,7 @@ def add_control(app: FastAPI, runs: Runs, allowed: bool) -> None:
     route("/api/start", starter.start)
     route("/api/stop", starter.stop)
     route("/api/resume", starter.resume)
+    route("/api/notes", lambda asked: notes.write_notes(runs.root, runs.find(_run_of(asked)).parts, asked))
 
 
 async def _body(request: Request) -> JsonDict | Response:
@@ -108,8 +112,8 @@ class Starter:
         run, agreed = _run_of(asked), _digests_of(asked)
         with self._lock:
             status = self.runs.record(run)["status"]
-            if status != "stopped" or run in self._starting:
-                raise UserError(f"{run!r} is {'being resumed' if status == 'stopped' else status}; it cannot be resumed.")
+            if status not in RESUMABLE or run in self._starting:
+                raise UserError(f"{run!r} is {'being resumed' if status in RESUMABLE else status}; it cannot be resumed.")
             self._starting.add(run)
         try:
             parts = self.runs.find(run).parts

@@ -78,10 +78,19 @@ def _totals_at(steps: Columns, axis: str, at: Floats) -> Floats:
     return np.concatenate([[0.0], total])[np.searchsorted(step, at, side="right")]
 
 
+def _steps_at(steps: Columns, axis: str, at: Floats) -> Floats:
+    step, total = steps.column("step"), steps.axis(axis)
+    if step is None or total is None or not len(step):
+        return np.full(len(at), np.nan)
+    return step[np.clip(np.searchsorted(total, at), 0, len(step) - 1)]
+
+
 def curve_record(run: str, table: LogTable, key: str, axis: str, points: int, window: tuple[float | None, float | None]) -> dict:
     """A run's curve as the page gets it."""
     found = curve(table.steps, key, axis, points, *window)
     record: JsonDict = {"run": run, "x": plain(found.x), "y": plain(found.y)}
+    if axis != "step":  # where a point leads to
+        record["step"] = plain(_steps_at(table.steps, axis, found.x))
     if found.low is not None and found.high is not None:
         record |= {"low": plain(found.low), "high": plain(found.high)}
     if key == "score" or key not in table.steps.names:

@@ -33,17 +33,34 @@ class _Log:
     nbytes: int = 0
 
 
+@dataclass
+class Budget:
+    """Bytes of logs that may be read while somebody waits for one answer, of however many runs it is."""
+
+    left: int = field(default_factory=lambda: AT_ONCE)
+
+    def takes(self, size: int) -> bool:
+        """Whether there is room for so many; then they are taken."""
+        if size > self.left:
+            return False
+        self.left -= size
+        return True
+
+
 class Logs:
     """Tables of the logs of runs. May be used from several threads; each log is read by one at a time."""
 
     def __init__(self, runs: Runs, most_bytes: int = MOST_BYTES):
         self.runs, self.most_bytes = runs, most_bytes
         self._lock = threading.Lock()
+        self._reading = threading.Semaphore(1)
+        """Logs are read one after the other in the background: the first is there soonest."""
         self._logs: OrderedDict[str, _Log] = OrderedDict()
 
     @contextmanager
-    def table(self, run: str) -> Iterator[LogTable]:
+    def table(self, run: str, budget: Budget | None = None) -> Iterator[LogTable]:
         """The log of a run as far as it is written, or a preview of it, for as long as the block lasts."""
+        budget = budget or Budget()
         with self._lock:
             log = self._logs.setdefault(run, _Log())
             self._logs.move_to_end(run)
@@ -53,7 +70,7 @@ class Logs:
         with log.lock:
             try:
                 with self._open(run) as file:
-                    if log.table.left(file) > AT_ONCE:
+                    if not budget.takes(log.table.left(file)):
                         log.preview = LogTable.preview(file)
                         threading.Thread(target=self._read_all, args=(run, log), name="upslope-board-log", daemon=True).start()
                     else:
@@ -80,7 +97,7 @@ class Logs:
             raise
 
     def _read_all(self, run: str, log: _Log) -> None:
-        with suppress(OSError, Gone):
+        with self._reading, suppress(OSError, Gone):
             behind = True
             while behind:
                 with log.lock, self._open(run) as file:

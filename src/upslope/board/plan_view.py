@@ -7,6 +7,7 @@ must never run what came with it.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from upslope.policies.control.networks import in_domains
 from upslope.report.describe import read_docstring
 from upslope.runtime.data_files import shown_name
 from upslope.runtime.method_file import method_table, modern_table
+from upslope.runtime.reward_text import RewardText
 from upslope.runtime.settings import Settings
 from upslope.types import NAMED_SLOTS, SLOTS, Method
 from upslope.types.part_index import class_name, own_parts
@@ -180,11 +182,13 @@ def experiment(plan: JsonDict) -> tuple[str, JsonDict]:
 # -- the command -----------------------------------------------------------------------------------------------------------
 
 
-def settings_view(plan: JsonDict) -> JsonDict:
-    """Settings and surroundings of a run, and the command that would start it again."""
+def settings_view(plan: JsonDict, folder: Path | None = None) -> JsonDict:
+    """Settings and surroundings of a run, and the command that would start it again; ``folder`` is the run's own."""
     kept = ("task", "model", "reward", "test_data", "build", "settings")
     names = {key: shown_name(_text(plan.get(key))) for key in ("task", "test_data")}
-    found = {key: plan.get(key, "") for key in kept} | names | {"reward": ", ".join(_rewards(plan)), "command": command(plan)}
+    found = (
+        {key: plan.get(key, "") for key in kept} | names | {"reward": ", ".join(_rewards(plan)), "command": command(plan, folder)}
+    )
     return found | ({"dataset": dataset_view(plan)} if plan.get("dataset") else {})
 
 
@@ -197,25 +201,57 @@ def dataset_view(plan: JsonDict) -> JsonDict:
     return {"source": shown_name(_text(plan["dataset"])), "digest": _text(plan.get("dataset_digest"))[:12], "card": found}
 
 
-def command(plan: JsonDict) -> str:
-    """The run as one would type it: what it would be anyway is left out."""
-    words = ["upslope", "train", _text(plan["method"].get("name")), "--task", _source(plan, "task")]
+def command(plan: JsonDict, folder: Path | None = None) -> str:
+    """The run as one would type it: what it would be anyway is left out.
+
+    What is somebody's own is taken from the run's ``folder``, which keeps all of it: its method from ``run.toml``, its code from
+    ``code``. The files that it was once made of may be gone, or another's by now.
+    """
+    code, own = Path(folder or ".") / "code", folder is not None and _is_own(plan["method"])
+    method = str(Path(folder or ".") / "run.toml") if own else _text(plan["method"].get("name"))
+    words = ["upslope", "train", method, "--task", _kept_code(_source(plan, "task"), code)]
     if plan["domain"] == "text" and plan.get("model") != "tiny":
         words += ["--model", _text(plan.get("model"))]
-    words += [word for text in _rewards(plan) for word in ("--reward", text)]
+    words += [word for text in _rewards(plan) for word in ("--reward", _kept_reward(text, code))]
     if plan.get("test_data"):
         words += ["--test-data", _source(plan, "test_data")]
     if plan.get("dataset"):
         words += ["--data", _source(plan, "dataset")]
     for tracker in plan.get("trackers", []):
         words += ["--tracker", str(tracker)]
-    for path, value in _settings_of_parts(plan):
+    for path, value in () if own else _settings_of_parts(plan):
         words += ["--set", f"{path}={value}"]
     for name, value in plan["settings"].items():
         if not _is_usual(plan, name, value):
+            value = _kept_code(value, code) if name == "test_task" else value
             flag = name.replace("_", "-")
             words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     return " ".join(map(shlex.quote, words))
+
+
+def _is_own(method: JsonDict) -> bool:
+    """Whether no name and no ``--set`` says it: a method that the catalogue does not have, or parts from somebody's file."""
+    return _text(method.get("name")) not in catalogue() or any(".py:" in part for part in _part_names(method))
+
+
+def _part_names(value: object) -> Iterator[str]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        if key == "part":
+            yield _text(item)
+        else:
+            yield from _part_names(item)
+
+
+def _kept_code(text: object, code: Path) -> str:
+    """``NAME-DIGEST/file.py:thing@DIGEST`` as the command line takes it: the run's own copy."""
+    where, at, digest = _text(text).rpartition("@")
+    return str(code / where) if at and ".py:" in where and digest.isalnum() else _text(text)
+
+
+def _kept_reward(text: str, code: Path) -> str:
+    reward = RewardText.parse(text)
+    return str(reward.named(_kept_code(reward.name, code))) if reward.is_code else text
 
 
 def _source(plan: JsonDict, key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -10,7 +11,7 @@ import stat
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from upslope.board import safe_files
+from upslope.board import notes, safe_files
 from upslope.board.plan_file import parse_plan
 from upslope.plain_data import JsonDict
 from upslope.runtime import process_file
@@ -28,15 +29,24 @@ LINE = 4 * 1024
 MOST_TEXT = 300
 """Characters of a name, a task or a reason in the list."""
 PLAN_KEYS = {
-    "": ("domain", "task", "model"),
+    "": ("domain", "task", "model", "dataset"),
     "settings": ("seed", "steps"),
     "method": ("name", "parent", "family"),
 }
 """What the list needs of ``run.toml``; reading all of it 500 times would take a second."""
-_PLAN_LINE = re.compile(r"^(?:\[.*|(?:domain|task|model|seed|steps|name|parent|family) *=.*)$", re.MULTILINE)
+_PLAN_LINE = re.compile(r"^(?:\[.*|(?:domain|task|model|dataset|seed|steps|name|parent|family) *=.*)$", re.MULTILINE)
 _STEP = re.compile(rb'^\{"kind": ?"step".*$', re.MULTILINE)
 _GAIN = re.compile(rb'"(episode_return|reward)": ?(-?\d[\d.eE+-]*)[,}]')
-FILES = ("run.toml", "summary.json", "metrics.jsonl", process_file.FILE, "rollouts.jsonl")
+FILES = ("run.toml", "summary.json", "metrics.jsonl", process_file.FILE, "rollouts.jsonl", notes.FILE)
+VIEWS = {
+    "critics": re.compile(r"q_(?:loss|value)|value_loss"),
+    "preferences": re.compile(r"logp_chosen|margin|preferred|preference_gap|exploitability|judge_pairs"),
+    "workers": re.compile(r"worker_busy|scoring_busy|age_share_.*|fault_.*"),
+}
+"""Views that a run has by the metrics it logs; each matches a whole name."""
+VIEW_FILES = {"problems": "problems.jsonl", "preferences": "verdicts.jsonl", "workers": process_file.STATES}
+"""Views that a run has by the files it writes."""
+KILLED = "its process is gone and did not say why: killed, out of memory, or the machine was switched off"
 
 
 @dataclass
@@ -50,6 +60,11 @@ class RunSummary:
     process: JsonDict = field(default_factory=dict)
     log: JsonDict = field(default_factory=dict)
     recorded: bool = False
+    files: frozenset[str] = frozenset()
+    """Of those that make a view, which are there."""
+    notes: JsonDict = field(default_factory=dict)
+    unread: bool = False
+    """Whether its log has changed and was not read yet."""
     problems: dict[str, str] = field(default_factory=dict)
     """By file: why it cannot be read."""
 
@@ -57,10 +72,15 @@ class RunSummary:
     def parts(self) -> tuple[str, ...]:
         return tuple(self.id.split("/"))
 
-    def look(self, at: int) -> bool:
-        """Reads again which of its files changed; ``at`` is its open folder. Whether any did."""
+    def look(self, at: int, read_log: bool = True) -> bool:
+        """Reads again which of its files changed; ``at`` is its open folder. Whether any did. The log can be left for later."""
         stamps = {name: safe_files.stamp(at, name) for name in FILES}
         changed = {name for name in FILES if stamps[name] != self.stamps.get(name) or not self.stamps}
+        if self.unread:
+            changed.add("metrics.jsonl")
+        self.unread = "metrics.jsonl" in changed and not read_log
+        if self.unread:
+            changed.discard("metrics.jsonl")
         self.stamps = stamps
         for name in changed:
             self.problems.pop(name, None)
@@ -71,8 +91,12 @@ class RunSummary:
         if process_file.FILE in changed:
             self.process = self._read(at, process_file.FILE, read_object) if stamps[process_file.FILE] else {}
             self.problems.pop(process_file.FILE, None)  # it only says whether somebody is at work
+        if notes.FILE in changed:
+            self.notes = self._read(at, notes.FILE, notes.read_notes) if stamps[notes.FILE] else {}
+            self.problems.pop(notes.FILE, None)
         if "metrics.jsonl" in changed:
             self._look_at_log(at)
+        self.files = frozenset(name for name in VIEW_FILES.values() if (safe_files.stamp(at, name) or (0, 0, 0))[1])
         lines = stamps["rollouts.jsonl"]
         self.recorded = (lines is not None and lines[1] > 0) or _has_folder(at, "episodes")
         return bool(changed)
@@ -112,15 +136,37 @@ class RunSummary:
             "updated": updated,
             "spark": log.get("spark", []),
             "recorded": self.recorded,
+            "has": self.views(),
+            "note": self.notes.get("note", ""),
+            "tags": self.notes.get("tags", []),
         }
 
+    def views(self) -> list[str]:
+        """Which of the views that not every run has this one can fill."""
+        keys = self.log.get("keys", ())
+        found = {view for view, pattern in VIEWS.items() if any(pattern.fullmatch(key) for key in keys)}
+        found |= {view for view, name in VIEW_FILES.items() if name in self.files}
+        if self.recorded:
+            found.add("rollouts")
+        if self.plan.get("dataset"):
+            found.add("data")
+        if self.plan.get("method", {}).get("family") == "preference":
+            found.add("preferences")
+        return sorted(found)
+
     def status(self, now: float) -> tuple[str, str]:
-        """Where it stands, and for a broken one why."""
+        """Where it stands, and for a broken or a crashed one why."""
         if self.problems:
             return "broken", " ".join(self.problems.values())
         if self.stamps.get("summary.json"):
             return "finished", ""
-        return "running" if self.running(now) else "stopped", ""
+        if self.running(now):
+            return "running", ""
+        if isinstance(error := self.process.get("error"), dict):
+            kind, said = text(error.get("kind")), text(error.get("said")).partition("\n")[0]
+            return "crashed", said if kind == "UserError" and said else f"{kind}: {said}" if said else kind
+        gone = "pid" in self.process and "ended" not in self.process and not process_file.elsewhere(self.process)
+        return ("crashed", f"{KILLED}.") if gone else ("stopped", "")
 
     def running(self, now: float) -> bool:
         """By the process it names; where it names none here, or one of another machine, by the time of its last line."""
@@ -195,6 +241,7 @@ def read_log(file: BinaryIO, before: JsonDict) -> JsonDict:
         file.seek(size - END)
         tail = whole_lines(file.read(END).partition(b"\n")[2])
     found: JsonDict = {"spark": _spark(file, size, start)}
+    found["keys"] = _keys(tail)
     found["step"] = next((at for line in reversed(tail) if isinstance(at := _of_kind(line, "step").get("step"), int)), 0)
     first = next((record for line in head if (record := _of_kind(line, "evaluation"))), {})
     last = next((record for line in reversed(tail) if (record := _of_kind(line, "evaluation"))), {})
@@ -202,6 +249,12 @@ def read_log(file: BinaryIO, before: JsonDict) -> JsonDict:
     if not last and before.get("step", math.inf) <= found["step"]:
         last = before  # the last one is no longer within reach of the end, and was seen when it was
     return found | {key: (last or first).get(key) for key in ("score", "low", "high")}
+
+
+def _keys(lines: list[bytes]) -> frozenset[str]:
+    """Names of what the last steps logged: not every step logs everything."""
+    records = (record for line in reversed(lines) if (record := _of_kind(line, "step")))
+    return frozenset(name for record in itertools.islice(records, 3) for name in record if len(name) < 200)
 
 
 def whole_lines(block: bytes) -> list[bytes]:
@@ -255,9 +308,9 @@ def number(value: object) -> float | int | None:
         return None
 
 
-def text(value: object) -> str:
+def text(value: object, most: int = MOST_TEXT) -> str:
     """The beginning of a text, as much as a list can show."""
-    return value[:MOST_TEXT] if isinstance(value, str) else ""
+    return value[:most] if isinstance(value, str) else ""
 
 
 def pair(value: object) -> tuple[Any, Any]:

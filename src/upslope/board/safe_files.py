@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -60,6 +61,22 @@ def read(at: int, name: str, most: int = MIB) -> bytes:
     if len(found) > most:
         raise TooLarge(f"{name} has more than {most / MIB:.3g} MiB; that is too much to show.")
     return found
+
+
+def write(at: int, name: str, data: bytes) -> None:
+    """Writes a file of an open folder so that a reader sees the old one or the new one; a link of that name is replaced."""
+    draft = f".{name}.{os.getpid()}.{threading.get_ident()}.tmp"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=at)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, name, src_dir_fd=at, dst_dir_fd=at)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(draft, dir_fd=at)
+        raise
 
 
 def stamp(at: int, name: str) -> tuple[int, int, int] | None:

@@ -20,7 +20,7 @@ from upslope.runtime.synonyms import meant
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; the exit code: 0 done, 1 a fault of ours, 2 something to mend, 130 interrupted."""
+    """Runs a command; the exit code: 0 done, 1 a fault of ours, 2 something to mend, 3 too large, 130 interrupted."""
     if argv is not None:
         return _run(list(argv))
     for name, value in ALLOCATOR.items():  # the process is ours, with those it starts
@@ -54,7 +54,7 @@ def _run(words: list[str]) -> int:
         sys.stdout.flush()
         return code
     except UserError as error:
-        return _failed(str(error), FAILED, debug)
+        return _failed(str(error), error.code, debug)
     except KeyboardInterrupt:
         print("upslope: interrupted.", file=sys.stderr)
         return INTERRUPTED

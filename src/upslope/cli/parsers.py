@@ -147,7 +147,8 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
     add(
         "method",
         metavar="METHOD",
-        help="a name ('upslope methods'), file.py or file.py:name, or a composition (dhpo+high-entropy, dhpo+file.py)",
+        help="a name ('upslope methods'), file.py or file.py:name, RUN/run.toml (the method of a run), or a composition "
+        "(dhpo+high-entropy, dhpo+file.py)",
     )
     add("task_word", metavar="TASK", nargs="?", help="the same as --task")
     add(
@@ -176,6 +177,14 @@ def _add_train_flags(train: argparse.ArgumentParser) -> None:
         help="tensorboard, wandb, trackio or mlflow, with options as in wandb:project=mine,group=sweep; repeatable",
     )
     add("--quiet", action="store_true", help="print nothing but the folder of the run")
+    add("--dry-run", action="store_true", help="say what the run would take and whether it fits; loads no weights, writes nothing")
+    add(
+        "--memory",
+        default="",
+        metavar="SIZE",
+        help="goes with --dry-run: of a device that need not be here, as in 80GB (this one's)",
+    )
+    add("--json", action="store_true", help="goes with --dry-run: the same as JSON")
 
 
 def _add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:

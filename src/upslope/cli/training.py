@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from upslope.cli.codes import INTERRUPTED
 from upslope.errors import UserError
+from upslope.plain_data import JsonDict
 
 if TYPE_CHECKING:
     from upslope.report.live import LiveTable
     from upslope.run import Run
+    from upslope.sizes.estimate import Estimate
 
 
 def knobs_set(flags: argparse.Namespace) -> dict[str, str]:
@@ -35,28 +38,41 @@ def train(flags: argparse.Namespace) -> int:
 
     knobs = knobs_set(flags)
     take = taken(flags)
+    for name in ("memory", "json"):
+        if getattr(flags, name) and not flags.dry_run:
+            raise UserError(f"--{name} goes with --dry-run. Add that, or leave it out.")
     if flags.task and flags.task_word and flags.task != flags.task_word:
         raise UserError(f"two tasks: {flags.task_word!r} behind the method and --task {flags.task!r}. Leave one out.")
-    from upslope.api import train
+    from upslope.api import estimate, train
 
-    def start(watcher: LiveTable) -> Run:
-        return train(
-            flags.method,
-            flags.task or flags.task_word or "reverse",
-            model=flags.model,
-            knobs=knobs,
-            reward=tuple(flags.reward),
-            test_data=flags.test_data,
-            data=flags.data,
-            out=flags.out,
-            trackers=tuple(flags.tracker),
-            take=take,
-            preset=flags.preset,
-            watcher=watcher,
-            **given_settings(flags),
-        )
+    asked: JsonDict = {
+        "method": flags.method,
+        "task": flags.task or flags.task_word or "reverse",
+        "model": flags.model,
+        "knobs": knobs,
+        "reward": tuple(flags.reward),
+        "test_data": flags.test_data,
+        "data": flags.data,
+        "out": flags.out,
+        "take": take,
+        "preset": flags.preset,
+        **given_settings(flags),
+    }
+    if flags.dry_run:
+        return _told(estimate(memory=flags.memory, **asked), flags.json)
+    return _watched(lambda watcher: train(trackers=tuple(flags.tracker), watcher=watcher, **asked), flags.quiet)
 
-    return _watched(start, flags.quiet)
+
+def _told(estimate: Estimate, as_json: bool) -> int:
+    """What a run would take. What does not fit is an error, with what would."""
+    from upslope.report.sizes import print_estimate
+
+    if as_json:
+        print(json.dumps(estimate.table(), indent=2))
+    else:
+        print_estimate(estimate)
+    estimate.check()
+    return 0
 
 
 def compare(flags: argparse.Namespace) -> int:
@@ -114,6 +130,8 @@ def _watched(start: Callable[[LiveTable], Run], quiet: bool) -> int:
 def _how_to_go_on(run: Run | None) -> str:
     if run is None:
         return ""
+    if run.folder.keeps_none:
+        return "It kept no checkpoints (--checkpoint-every none) and cannot go on."
     saved = run.folder.checkpoints()
     where = f"goes on from its checkpoint {saved[-1].name}" if saved else "begins it again: it had no checkpoint yet"
     copied = run.path / "code"

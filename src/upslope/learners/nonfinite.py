@@ -46,8 +46,12 @@ class NonFinite(UserError):
 
     def ended(self, run: Path, checkpoint: str) -> NonFinite:
         """The same, for whoever started the run in this folder."""
+        from upslope.policies.adapter_files import holds_model
+
+        if not checkpoint:  # it writes none
+            return NonFinite(f"{self.what} The run has ended. {self.look.replace('RUN', str(run))}", self.cure)
         saved = run / "checkpoints" / checkpoint
-        begin = f" (--model {saved} begins with those weights)" if (saved / "config.json").exists() else ""
+        begin = f" (--model {saved} begins with those weights)" if holds_model(saved) else ""
         return NonFinite(
             f"{self.what} The run has ended; its checkpoint {checkpoint} is good{begin}. {self.look.replace('RUN', str(run))}",
             f"To resume it would end here again: {self.cure}",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from upslope.errors import UserError
 from upslope.learners.adam import Adam
+from upslope.learners.low_precision_adam import LowPrecisionAdam
 from upslope.learners.metrics import MetricSums
 from upslope.learners.nonfinite import IN_A_ROW, NonFinite, NonFiniteUpdate, broken_weights, nonfinite_update, norm_of
 from upslope.learners.phases import Phase
@@ -121,9 +123,12 @@ def make_optimizer(method: Method, policy: Policy, settings: Settings) -> torch.
         raise UserError("the policy has no parameters that could learn.")
     beta2, eps = settings.adam_beta2, settings.adam_eps
     betas, eps = (0.9, 0.999 if beta2 is None else float(beta2)), 1e-8 if eps is None else float(eps)
+    how: dict[str, Any] = {"lr": 0.0, "betas": betas, "eps": eps, "weight_decay": settings.weight_decay}
+    if settings.adam_states == "bfloat16":
+        return LowPrecisionAdam(groups, seed=settings.seed, **how)
     # Updates on single decisions are many and small, and torch's own step costs more than its kernel there.
     make = Adam if policy.independent_decisions and not policy.plain else torch.optim.AdamW
-    return make(groups, lr=0.0, betas=betas, eps=eps, weight_decay=settings.weight_decay, fused=True)
+    return make(groups, **how, fused=True)
 
 
 def learning_rate(settings: Settings, step: int) -> float:

@@ -328,8 +328,10 @@ class PolicyGradient:
 
     def state(self) -> State:
         """Optimiser, part states and the rollout's own: all but the policy's weights."""
-        kept = {"optimizer": self.optimizer_step.state(), "parts": self.states, "rollout": self.rollout.state()}
-        return kept | {"references": self.references.state(), "skipped": self.optimizer_step.skipped}
+        kept: State = {"optimizer": self.optimizer_step.state(), "parts": self.states, "rollout": self.rollout.state()}
+        kept |= {"references": self.references.state(), "skipped": self.optimizer_step.skipped}
+        slices = getattr(self.policy, "slices", None)
+        return kept | ({"slice_tokens": slices.tokens} if slices is not None and slices.tokens else {})
 
     def load_state(self, state: State) -> None:
         self.optimizer_step.load_state(state["optimizer"])
@@ -340,6 +342,8 @@ class PolicyGradient:
         self.rollout.load_state(state["rollout"])
         self.references.load_state(state["references"] if "references" in state else of_older_checkpoint(state["sight"]))
         self.optimizer_step.skipped = state.get("skipped", 0)
+        if "slice_tokens" in state:  # memory may have run out since the run began
+            cast(Any, self.policy).slices.tokens = int(state["slice_tokens"])
 
 
 def _check_tasks(method: Method, rollout: Rollout) -> None:

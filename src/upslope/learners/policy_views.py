@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from upslope.learners.references import START, References, reference_parts
-from upslope.learners.updates.slicing import deal_rows, pack
+from upslope.learners.updates.slicing import cut_smaller, deal_rows, each_slice, pack
 from upslope.objective import estimator
 from upslope.objective.regularize import kl_estimate
 from upslope.plain_data import JsonDict
@@ -69,12 +69,20 @@ class PolicyViews:
         mine = deal_rows(rows, chosen, cost, "sequence", self.team.size)[self.team.rank]
         # Who has no row looks at one all the same: which columns there are is known by then.
         looked_at = mine if len(mine) else chosen[:1]
+
+        def look(index: Tensor) -> None:
+            own: Tensor | slice = slice(None) if len(index) == rows.rows else index.to(rows.sampled.device)
+            for name, column in self.evaluate(method, policy, rows.take_rows(own), needs).columns().items():
+                place = found.setdefault(name, torch.zeros(rows.sampled.shape, dtype=column.dtype, device=column.device))
+                place[own] = column if len(mine) else 0
+
         with torch.no_grad():
-            for index in pack(rows, looked_at, cost, policy.token_budget(), "sequence", policy.pads):
-                own: Tensor | slice = slice(None) if len(index) == rows.rows else index.to(rows.sampled.device)
-                for name, column in self.evaluate(method, policy, rows.take_rows(own), needs).columns().items():
-                    place = found.setdefault(name, torch.zeros(rows.sampled.shape, dtype=column.dtype, device=column.device))
-                    place[own] = column if len(mine) else 0
+            while True:
+                cut = pack(rows, looked_at, cost, policy.token_budget(), "sequence", policy.pads)
+                failed = each_slice(rows, cut, cost, "sequence", look)
+                if failed is None:
+                    break
+                cut_smaller(policy, failed)
         return View.of(found if self.team.size == 1 else {name: self.team.sum(column) for name, column in found.items()})
 
     def before_step(self, method: Method, rows: Trajectories, moves: bool) -> Trajectories:

@@ -51,6 +51,12 @@ class TokenTrace:
                 kept = self.noted.setdefault(name, torch.full_like(self.rows.sampled[:, 0], torch.nan))
                 kept[row] = note.detach().to(kept.dtype)
 
+    def restart(self) -> None:
+        """The update under way begins again and will look at all its rows anew: nothing is kept of those it has seen."""
+        for column in (*self.columns.values(), *self.noted.values()):
+            column[self.seen] = torch.nan
+        self.seen.zero_()
+
     def share(self, team: Team) -> None:
         """An update is over: what others of the team saw of its rows is seen here too."""
         if team.size > 1:

@@ -28,6 +28,8 @@ from upslope.types.lazy_names import unknown
 from upslope.types.method import COMPARED, SETTINGS
 
 __all__ = ["catalogue", "compose", "find"]  # and every method, by `__getattr__`
+RUN_FILE = "run.toml"
+"""How the path of a run's plan ends, which names the method of that run."""
 
 
 def __getattr__(name: str) -> Method:
@@ -142,7 +144,7 @@ def check_own_name(method: Method) -> None:
 
 def composed_of(spec: str) -> list[str]:
     """The words of a composition such as ``dhpo+mine.py:name``. The path of a file may have a plus in it."""
-    path, name = (spec, "") if spec.endswith(".py") else spec.rpartition(":")[::2]
+    path, name = (spec, "") if spec.endswith((".py", RUN_FILE)) else spec.rpartition(":")[::2]
     return [spec] if "+" not in name and Path(path).is_file() else spec.split("+")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from upslope.errors import UserError, did_you_mean
+from upslope.policies.adapter_files import holds_model
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.loading import from_folder, tokenizer_in
 from upslope.policies.smollm2 import load_smollm2
@@ -48,7 +49,7 @@ def _model_folder(spec: str) -> Path:
     folder = trained_weights(spec) if is_run(spec) else Path(spec).expanduser()
     if not folder.is_dir():
         raise UserError(_not_found(spec, folder))
-    if not (folder / "config.json").is_file():
+    if not holds_model(folder):
         raise UserError(f"the folder '{folder}' has no config.json: give the one that was written by save_pretrained.")
     return folder
 

@@ -46,6 +46,12 @@ def adapters(model: Any) -> dict[str, Tensor]:
     return {name: value for name, value in model.state_dict().items() if "lora_" in name}
 
 
+def unadapted(model: Any) -> dict[str, Tensor]:
+    """The model's own parameters by the names they have without adapters, tied ones under their first name only."""
+    named = model.named_parameters()
+    return {name.replace(".base_layer.", "."): value.detach() for name, value in named if "lora_" not in name}
+
+
 def folded(model: Any) -> dict[str, Tensor]:
     """The model's parameters as it would have them without adapters, tied ones under their first name only."""
     model = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -54,5 +60,5 @@ def folded(model: Any) -> dict[str, Tensor]:
         if "lora_" not in name:
             plain = name.replace(".base_layer.", ".")
             matrix = name.endswith(".base_layer.weight")
-            found[plain] = (matrix_of(modules[plain.removesuffix(".weight")]) if matrix else value).detach()
+            found[plain] = (matrix_of(modules[plain.removesuffix(".weight")]) if matrix else value).detach().to(value.dtype)
     return found

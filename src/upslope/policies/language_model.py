@@ -17,9 +17,11 @@ from torch import Tensor, nn
 
 from upslope.errors import UserError
 from upslope.plain_data import Prompt
-from upslope.policies.adapters import adapters, add_adapters, folded
+from upslope.policies.adapter_files import Base
+from upslope.policies.adapters import add_adapters
 from upslope.policies.forward.activation_cache import ActivationCache
 from upslope.policies.forward.architecture import Architecture, architecture
+from upslope.policies.forward.blocks import hold_once
 from upslope.policies.forward.decisions import Decisions
 from upslope.policies.forward.decoder import hidden_states
 from upslope.policies.forward.logprobs import chosen_logp
@@ -27,19 +29,18 @@ from upslope.policies.forward.packing import lay_out
 from upslope.policies.forward.plain import extent_of, padded_columns
 from upslope.policies.forward.probes import logits_of_head, probed
 from upslope.policies.heads import make_head
-from upslope.policies.model_files import ModelFiles, read_model
-from upslope.policies.slice_budget import token_budget
+from upslope.policies.model_files import ModelFiles
+from upslope.policies.policy_files import PolicyFiles
+from upslope.policies.slice_budget import CPU_SLICE_BYTES, SliceBound, cure, token_budget
 from upslope.policies.text_inputs import TextInputs
 from upslope.policies.tokenization import PromptFormat, PromptLimit, decoded, fitting, stop_ids
-from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, as_reader, saving
 from upslope.runtime.seeding import mix
 from upslope.types import Head, ModelView, Probe, Trajectories, View
 
-VALUE_FILE, ADAPTER_FILE = "value.safetensors", "adapters.safetensors"
 NOISE = ("dropout", "pdrop", "layerdrop", "jitter")
 
 
-class LanguageModel:
+class LanguageModel(PolicyFiles):
     """A causal language model of `transformers`, its tokenizer and, on request, a value head on its trunk.
 
     Dropout is switched off for good: the log-probabilities of the learner and of the engine must be those of one function,
@@ -54,7 +55,7 @@ class LanguageModel:
     domain: ClassVar[str] = "text"
     independent_decisions = False
     """Attention ties the decisions of a row together."""
-    slice_bytes: int = 4 * 2**30
+    slice_bytes: int = CPU_SLICE_BYTES
     """Memory of a slice on a CPU, with its gradient. More makes slices larger and fewer; the result is the same to rounding."""
 
     def __init__(self, model: Any, tokenizer: Any, name: str):
@@ -77,13 +78,20 @@ class LanguageModel:
         """The folder it was loaded from."""
         self.adapted = False
         """Whether adapters learn in place of the model's own weights."""
-        self.recompute = False
-        """Keep no activations inside layers while learning: less memory for about one more forward pass."""
+        self.apart = False
+        """Whether these are computed beside the weights, which are held once in the precision of products, and never merged."""
+        self.base: Base | None = None
+        """Where the files of the model that adapters were added to are, if that is known."""
+        self.recompute = 0
+        """Layers of which no activations are kept while learning: less memory, for all of them at about one more forward pass."""
+        self.slices = SliceBound()
+        """How much learning looks at together, where that is given."""
         self.kept: ActivationCache | None = None
         """What was computed while sampling, until weights change."""
         self.precise = False
         """Compute in the weights' own precision on a GPU too."""
         self._files = ModelFiles()
+        self._tokenizer_files: dict[str, bytes] = {}
 
     @property
     def body(self) -> Architecture | None:
@@ -91,7 +99,8 @@ class LanguageModel:
         if self.plain:
             return None
         if self._body is None or self._body[0] is not self.model:
-            self._body = (self.model, architecture(self.model))
+            found = architecture(self.model)
+            self._body = (self.model, found if found is None or not self.apart else replace(found, apart=True))
         return self._body[1]
 
     @property
@@ -241,6 +250,10 @@ class LanguageModel:
         """How many tokens one slice may hold so that its gradient fits into memory."""
         return token_budget(self)
 
+    def memory_cure(self, rows: int) -> str:
+        """What to change where memory does not hold the gradient of one row, or of a group of so many."""
+        return cure(self, rows)
+
     # -- parameters ----------------------------------------------------------------------------------------------------
 
     @property
@@ -266,6 +279,25 @@ class LanguageModel:
         """
         add_adapters(self.model, rank, mix(seed, "lora"))
         self.adapted = True
+
+    def hold_apart(self, dtype: torch.dtype, device: str | torch.device | None = None) -> None:
+        """Holds all that never moves once, in this precision on this device, and computes adapters beside it from now on.
+
+        Sampling and learning then read the same memory, whose addresses stay; nothing is merged, and the weights get no gradient.
+        Copies of the policy (`frozen_copy`) are further adapters on the same weights.
+        """
+        body, place = self.body, torch.device(self.device if device is None else device)
+        if not self.adapted or body is None:
+            raise UserError(f"{self.name!r} has no adapters that could be computed beside its weights.")
+        if place.type == "cuda" and place.index is None:
+            place = torch.device("cuda", torch.cuda.current_device())
+        # Layer by layer, straight to its place: two copies of a large model need not fit there.
+        hold_once(body, place, dtype)
+        for name, parameter in self.model.named_parameters():
+            if "lora_" not in name:
+                parameter.data = parameter.data.to(place, dtype)
+        self.apart, self._body = True, None
+        self.to(place)
 
     def trainable(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by what they belong to: ``policy`` and the names of heads (``value`` is empty without a value head)."""
@@ -306,74 +338,13 @@ class LanguageModel:
 
     def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> LanguageModel:
         """Moves the policy; heads change their device only, as values need the precision."""
+        if self.apart and (body := self.body) is not None:  # before the rest, which would take what lies together apart
+            place = torch.device(self.device if device is None else device)
+            hold_once(body, place, next(self.model.parameters()).dtype if dtype is None else dtype)
         self.model.to(device=device, dtype=dtype)
         for head in self.heads.values():
             head.to(device=device)
         return self
-
-    # -- files ---------------------------------------------------------------------------------------------------------
-
-    def save(self, folder: Path | CheckpointWriter) -> None:
-        """Writes a folder that ``transformers`` loads with ``from_pretrained``, and the value head beside it.
-
-        Adapters are folded into the weights, and kept beside them: going on needs them apart. Each file is written whole or not
-        at all; other files in the folder stay.
-        """
-        with saving(folder) as files:
-            self._files.save(self.model, self.tokenizer, files, folded(self.model) if self.adapted else None)
-            self._save_additions(files)
-        if not isinstance(folder, CheckpointWriter):
-            for old in Path(folder).glob(_head_file("*")):
-                if old.name not in files.digests:
-                    old.unlink()
-
-    def save_as_loaded(self, files: CheckpointWriter) -> None:
-        """As `save`, of weights that nothing has changed since they were read: their files are linked where that can be."""
-        if self.adapted or self.source is None or not self._files.link(self.model, self.tokenizer, files, self.source):
-            self.save(files)
-            return
-        self._save_additions(files)
-
-    def _save_additions(self, files: CheckpointWriter) -> None:
-        """What is not the model's own: adapters and heads."""
-        if self.adapted:
-            files.write_tensors(ADAPTER_FILE, adapters(self.model))
-        for name, head in self.heads.items():
-            files.write_tensors(_head_file(name), head.state_dict())
-
-    def load(self, folder: Path | CheckpointReader) -> None:
-        """Takes the weights `save` wrote, in place and bit for bit, so that optimizers keep their parameters.
-
-        Raises:
-            Damaged: if the files are not what was written.
-        """
-        files = as_reader(folder)
-        where = files.folder
-        if "config.json" not in files:
-            raise UserError(f"no saved model in '{where}': it has no config.json.")
-        if self.adapted:  # the model's own weights never moved
-            if ADAPTER_FILE not in files:
-                raise UserError(f"'{where}' holds no {ADAPTER_FILE}, but {self.name!r} has adapters to load.")
-            saved, own = files.read_tensors(ADAPTER_FILE), adapters(self.model)
-        else:
-            saved, own = read_model(self.model, files), self.model.state_dict()
-        if wrong := [key for key in own if key not in saved or saved[key].shape != own[key].shape]:
-            raise UserError(f"'{where}' holds another model than {self.name!r}: {wrong[0]!r} is missing or has another shape.")
-        missing = [name for name in self.heads if _head_file(name) not in files]
-        if missing:
-            raise UserError(f"'{where}' holds no {_head_file(missing[0])}, but {self.name!r} has a head {missing[0]!r} to load.")
-        if _head_file("value") in files:
-            self.add_value_head(0)
-        heads = {name: files.read_tensors(_head_file(name)) for name in self.heads}
-        with torch.no_grad():
-            for key, tensor in own.items():
-                tensor.copy_(saved[key])
-        for name, head in self.heads.items():
-            head.load_state_dict(heads[name])
-
-
-def _head_file(name: str) -> str:
-    return VALUE_FILE if name == "value" else f"head-{name}.safetensors"
 
 
 def _switch_off_dropout(model: Any) -> None:

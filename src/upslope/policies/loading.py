@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from upslope.errors import UserError
+from upslope.policies.adapter_files import base_of, holds_adapters, merged_into
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.model_files import quiet_loading
 from upslope.runtime.memory import explain_out_of_memory
@@ -28,11 +29,16 @@ CURE = "If a file is missing or was cut off, copy the folder again."
 def from_folder(folder: Path, name: str = "") -> LanguageModel:
     """The model and the tokenizer in a folder that `save_pretrained` wrote, in float32 on the CPU.
 
+    Of a folder of peft's it is the model that the adapters belong to, with the adapters folded into its weights.
+
     Raises:
-        UserError: if anything of the model is missing, left over, of another size or cannot be read.
+        UserError: if anything of the model is missing, left over, of another size or cannot be read; or if it is not the one that
+            the adapters were trained on.
     """
+    if holds_adapters(folder):
+        return _with_adapters(folder, name)
     for file in ("config.json", "generation_config.json"):
-        _check_json(folder / file)
+        check_json(folder / file)
     with one_line(f"the folder '{folder}' holds no causal language model that transformers can load"):
         model = _whole_model(folder)
     tokenizer = tokenizer_in(folder)
@@ -42,12 +48,24 @@ def from_folder(folder: Path, name: str = "") -> LanguageModel:
     return policy
 
 
+def _with_adapters(folder: Path, name: str) -> LanguageModel:
+    base = base_of(folder)
+    base.check(f"the adapters in '{folder}'")
+    policy = from_folder(base.folder, name or folder.resolve().name)
+    with one_line(f"the adapters in '{folder}' cannot be put on the model in '{base.folder}'"):
+        model = merged_into(policy.model, folder)
+    with one_line(f"the model in '{base.folder}' cannot be used with the tokenizer in '{folder}'"):
+        return LanguageModel(model, tokenizer_in(folder), policy.name)  # it is in no folder as it is: no `source`
+
+
 def tokenizer_in(folder: Path) -> Any:
     """The tokenizer in a folder, looked at.
 
     Raises:
         UserError: if there is none that can be loaded.
     """
+    if holds_adapters(folder) and not (folder / "tokenizer_config.json").is_file():  # of others, who keep it with the base
+        return tokenizer_in(base_of(folder).folder)
     with one_line(f"the tokenizer in '{folder}' cannot be loaded"):
         tokenizer = load_tokenizer(folder)
         if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what is made of a family's name alone
@@ -60,6 +78,13 @@ def load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def config_in(folder: Path) -> Any:
+    """The configuration of the model in a folder; of adapters, that of the model they belong to."""
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(base_of(folder).folder if holds_adapters(folder) else folder, local_files_only=True)
 
 
 def refuse_encoder_decoder(where: str, config: Any) -> None:
@@ -103,7 +128,7 @@ def check_found(which: str, found: Mapping[str, Any], kind: str) -> None:
             raise UserError(f"{which} {what.format(_some(keys), kind=kind)}")
 
 
-def _check_json(file: Path) -> None:
+def check_json(file: Path) -> None:
     """Refuses a file that is no JSON object; where there is none, nothing is wrong yet."""
     try:
         read = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

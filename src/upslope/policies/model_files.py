@@ -41,18 +41,24 @@ class ModelFiles:
         for name, data in self._small.items():
             files.write(name, data)
 
-    def link(self, model: Any, tokenizer: Any, files: CheckpointWriter, source: Path) -> bool:
+    def link(
+        self, model: Any, tokenizer: Any, files: CheckpointWriter, source: Path, weights: Mapping[str, Tensor] | None = None
+    ) -> bool:
         """The same of a model whose weights are those in ``source``, which are linked; False, and nothing, where that cannot be.
 
         A file in half precision will do: read into float32 it gives the very numbers.
+
+        Args:
+            weights: the model's own by other names than it has them.
         """
-        held = [source / name for name in _weight_files(source)]
+        held = [source / name for name in weight_files(source)]
         if not held or any(_names(file) is None for file in held):
             return False
-        state, named = model.state_dict(), {name for file in held for name in _names(file) or ()}
+        state: Mapping[str, Tensor] = model.state_dict() if weights is None else weights
+        named = {name for file in held for name in _names(file) or ()}
         if named - set(state) or any(not named & set(tied) for tied in _tied(state).values()):
             return False  # it has them under other names
-        self._look(model, tokenizer, None)
+        self._look(model, tokenizer, weights)
         index = [source / INDEX] if (source / INDEX).is_file() else []
         for file in (*held, *index):
             files.link(file, file.name)
@@ -86,7 +92,7 @@ class ModelFiles:
         return all(tensor.data_ptr() in own for _, tensors, _ in self._shards for tensor in tensors.values())
 
 
-def _weight_files(folder: Path) -> list[str]:
+def weight_files(folder: Path) -> list[str]:
     """The files of a model folder that hold its weights; none where they are not as they are read here."""
     if not (folder / INDEX).is_file():
         return [WEIGHTS] if (folder / WEIGHTS).is_file() else []
@@ -98,7 +104,7 @@ def _weight_files(folder: Path) -> list[str]:
 
 def holds_weights(folder: Path, model: Any) -> bool:
     """Whether the files of a folder hold this model's weights to the last bit, all of them and under its own names."""
-    state, files = model.state_dict(), _weight_files(folder)
+    state, files = model.state_dict(), weight_files(folder)
     if not files or any(set(_names(folder / file) or {""}) - set(state) for file in files):
         return False
     for file in files:

@@ -35,10 +35,28 @@ CHAT_TEMPLATE = (
 
 def load_smollm2() -> LanguageModel:
     """The model in float32; the first call converts it (about a minute) into the cache folder, later ones read it in seconds."""
-    folder = cache_folder() / FOLDER
+    folder = converted_folder()
     if not (folder / "config.json").is_file():
         _convert(folder)
     return from_folder(folder, "smollm2")
+
+
+def converted_folder() -> Path:
+    """Where the converted model is, or will be."""
+    return cache_folder() / FOLDER
+
+
+def config_and_tokenizer() -> tuple[Any, Any]:
+    """What the package says of the model, without its weights and without writing anything."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    weights = _packaged_weights()
+    with quiet_loading():
+        config = AutoConfig.from_pretrained(weights.parent, gguf_file=weights.name)
+        tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
+    if not tokenizer.chat_template:
+        tokenizer.chat_template = CHAT_TEMPLATE
+    return config, tokenizer
 
 
 def cache_folder() -> Path:

@@ -6,12 +6,20 @@ import json
 from pathlib import Path
 
 from upslope.errors import UserError
+from upslope.policies.adapter_files import holds_adapters, holds_model
 from upslope.runtime.run_folder import RunFolder
 
 
 def is_run(spec: str) -> bool:
     """Whether a model's name is the folder of a run."""
     return (Path(spec).expanduser() / "run.toml").is_file()
+
+
+def is_users_folder(spec: str) -> bool:
+    """Whether this names a folder of weights that the user keeps: no run, which deletes its checkpoints, and no adapters, which are
+    merged when they are loaded."""
+    folder = Path(spec).expanduser()
+    return spec != "smollm2" and folder.is_dir() and not is_run(spec) and not holds_adapters(folder)
 
 
 def trained_weights(spec: str) -> Path:
@@ -22,7 +30,7 @@ def trained_weights(spec: str) -> Path:
     """
     folder = RunFolder.open(Path(spec).expanduser())
     chosen = folder.best if folder.best.is_dir() else folder.latest()
-    if not (chosen / "config.json").is_file():
+    if not holds_model(chosen):
         raise UserError(
             f"--model {spec} is a run in an environment, whose network answers no text. 'upslope resume' goes on with it."
         )

@@ -145,7 +145,7 @@ def _nonfinite(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
 def _checkpoints(folder: RunFolder, progress: Progress) -> Iterator[Finding]:
     for aside in sorted((folder.path / "checkpoints").glob("damaged-step-*")):
         yield Finding(f"checkpoints/{aside.name}", True, "damaged, and put aside; the run went on from the one before")
-    if not folder.checkpoints() and folder.read("metrics.jsonl"):
+    if not folder.checkpoints() and folder.read("metrics.jsonl") and not folder.keeps_none:
         yield Finding("checkpoints", False, "there is none, though the run has begun; it can only be trained again")
     further = [path for path in (folder.path / MODEL_FOLDER, folder.start, folder.best) if path.is_dir()]
     for path in [*further, *folder.checkpoints()]:

@@ -94,8 +94,7 @@ def _measure_ranking(components: Any, asked: EvaluationRequest, progress: Callab
 
 def _measure_served(run: Run, asked: EvaluationRequest, progress: Callable[..., None]) -> JsonDict:
     """What a server answers to the run's problems. Nothing of the run is loaded but its task and how it puts a problem."""
-    from transformers import AutoConfig, AutoTokenizer
-
+    from upslope.policies.loading import config_in, tokenizer_in
     from upslope.policies.tokenization import PromptFormat
     from upslope.rewards import load_rewards
     from upslope.rewards.programs import settle_sandbox
@@ -113,8 +112,7 @@ def _measure_served(run: Run, asked: EvaluationRequest, progress: Callable[..., 
         test_data=plan.test_data or None,
         columns=plan.settings.columns,
     )
-    tokenizer = AutoTokenizer.from_pretrained(run.folder.latest(), local_files_only=True)
-    config, settings = AutoConfig.from_pretrained(run.folder.latest(), local_files_only=True), plan.settings
+    tokenizer, config, settings = tokenizer_in(run.folder.latest()), config_in(run.folder.latest()), plan.settings
     fitted = fit_prompts(
         task, tokenizer, config, name=plan.model, max_tokens=settings.max_tokens or task.max_tokens, long=settings.long, form=form
     )

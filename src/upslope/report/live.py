@@ -37,6 +37,8 @@ PLAIN_LINES = 10
 SMOOTHED = 8
 """Steps of which a mean is shown: a reward of few samples jumps."""
 FAULT = "fault_"
+TOLD_AFTER = 3
+"""Steps of this process after which it is said how long the others will take."""
 SILENT = 5
 """Steps without any difference in reward after which it is said: by chance that is rare, and such a run learns nothing."""
 
@@ -123,6 +125,8 @@ class LiveTable(Watcher):
     def began(self, run: Run, components: Components) -> None:
         self.run, self.steps = run, run.plan.settings.steps or 0
         self._line(headline(run, components))
+        for line in run.estimate.lines() if run.estimate is not None else ():
+            self._line(line)
         for remark in getattr(components.task, "remarks", ()):
             self._line(f"note: {remark}")
 
@@ -174,6 +178,14 @@ class LiveTable(Watcher):
             kind = key.removeprefix(FAULT).replace("_", " ")
             self._line(f"note: in step {step}: {kind}; the run goes on. Such faults are counted in summary.json and metrics.jsonl.")
 
+    def _say_how_long(self, step: int) -> None:
+        """After the third step what is left will take: the first one, which compiles and allocates, tells nothing."""
+        taken, left = self.history.get("seconds", []), self.steps - step
+        if step - self._first_step == TOLD_AFTER and left > 0 and len(taken) >= TOLD_AFTER:
+            each = sum(taken[1 - TOLD_AFTER :]) / (TOLD_AFTER - 1)
+            steps = f"{left:,} step{'' if left == 1 else 's'} of {each:.2g} s"
+            self._line(f"about {clock(each * left)} to go: {steps}, evaluations not counted")
+
     def _say_if_next_stage(self, step: int, metrics: Metrics) -> None:
         """Which stage of the method begins with this step, or goes on."""
         before, self._stage = self._stage, metrics.get("stage", 0.0)
@@ -200,6 +212,7 @@ class LiveTable(Watcher):
         self._say_if_skipped(step, metrics)
         self._say_if_next_stage(step, metrics)
         self._say_faults(step, metrics)
+        self._say_how_long(step)
         if not self.drawing and (step == self.steps or step * PLAIN_LINES // self.steps > (step - 1) * PLAIN_LINES // self.steps):
             self._line(self._plain())
 
@@ -329,17 +342,17 @@ def closing(run: Run, summary: Mapping[str, Any]) -> list[str]:
     before, after = evaluations[0], evaluations[-1]
     verb = "never saw" if "problems" in after else "never learned from"
     path, upslope = quote(str(run.path)), program()
+    kept = run.plan.settings.checkpoint_every != "none"
+    shown = f"{upslope} show {run.plan.method.name}" if run.plan.method.name in catalogue() else ""
+    board = f"{upslope} board{'' if run.path.parent == Path('runs') else f' {quote(str(run.path.parent))}'}"
+    k = " --k 8" if "problems" in after else ""
+    further = [f"{upslope} try {path}", f"{upslope} eval {path}{k}"] if kept else []
     lines = [
         f"{summary['score']} {measured(before)} -> {measured(after)} on {counted(after)} it {verb}, in {clock(summary['seconds'])}",
         *([f"ended early: {summary['ended_early']}"] if "ended_early" in summary else []),
         f"report  {run.path / 'report.html'}",
-        f"next    {upslope} try {path}",
-        f"        {upslope} eval {path}" + (" --k 8" if "problems" in after else ""),
     ]
-    if run.plan.method.name in catalogue():
-        lines.append(f"        {upslope} show {run.plan.method.name}")
-    lines.append(f"        {upslope} board{'' if run.path.parent == Path('runs') else f' {quote(str(run.path.parent))}'}")
-    return lines
+    return lines + [f"{'' if number else 'next':8}{each}" for number, each in enumerate([*further, *filter(None, [shown]), board])]
 
 
 def program() -> str:

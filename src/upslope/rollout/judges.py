@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from upslope.errors import UserError
+from upslope.policies.adapter_files import holds_model
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.reward_runs import RewardRun, is_reward_model
 from upslope.policies.trained import is_run, trained_weights
@@ -61,7 +62,7 @@ def _judging_model(spec: str, device: str) -> LanguageModel:
         except UserError as problem:
             told = str(problem).removeprefix(f"--model {spec} is ")
             raise UserError(f"--judge {spec}: {told} Give a run of text, or the address of a server.") from None
-    elif not (folder / "config.json").is_file():
+    elif not holds_model(folder):
         raise UserError(
             f"--judge is {spec!r}, and there is no run, checkpoint or model in {str(folder.absolute())!r}. Give such a folder, the "
             "address of a server such as http://127.0.0.1:8000, or policy."

@@ -18,10 +18,10 @@ import tomli_w
 
 from upslope.errors import Remark, UserError
 from upslope.plain_data import JsonDict, Knobs
-from upslope.plan import Plan, base_digests, check_base, checked_table
+from upslope.plan import Plan, checked_table
 from upslope.policies.control.own_module import OwnModule
 from upslope.policies.trained import is_run, underlying_model, what_was_taken
-from upslope.run.disk_room import check_disk, disk_room
+from upslope.run.adapter_base import check_base, keep_base
 from upslope.run.lengthening import Lengthening
 from upslope.run.listeners import Listeners
 from upslope.run.loop import train
@@ -39,13 +39,14 @@ from upslope.runtime.run_lock import owned
 from upslope.runtime.settings import check_domain
 from upslope.runtime.settings_remarks import remarks_on
 from upslope.runtime.trackers import check_trackers
-from upslope.setting_up import Components, set_up
+from upslope.setting_up import Components, DryRun, set_up
+from upslope.sizes.estimate import Estimate
 
 if TYPE_CHECKING:
     from upslope.experience.dataset import Dataset
     from upslope.rollout.deployed import DeployedPolicy
 
-__all__ = ["Run", "Stopped", "Watcher", "load_components", "resume", "set_up_plan", "start"]
+__all__ = ["Run", "Stopped", "Watcher", "dry_run", "load_components", "resume", "set_up_plan", "start"]
 
 MENDABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO, errno.EMFILE)
 """What the system refuses for a reason that the user can mend."""
@@ -66,6 +67,8 @@ class Run:
     """What it was given as Python objects that its folder could not keep."""
     checkpoint: Path | None = None
     """The checkpoint that the components were loaded from."""
+    estimate: Estimate | None = field(default=None, repr=False)
+    """What it takes, of a run that begins here."""
     use_best: bool = False
     """Whether its best evaluation's weights are meant (``keep="best:score"``), not the last ones."""
 
@@ -209,8 +212,9 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
     components.check_given(plan.settings)
     settled = components.settle_reward(plan.reward)
     plan = dataclasses.replace(plan, settings=components.settings, method=components.method, reward=settled)
-    check_disk(disk_room(components.policy, plan.settings), Path(out or "runs").expanduser())
-    table, bundles = plan.table() | {"base": base_digests(components.policy, plan.settings)}, user_bundles(plan.method)
+    estimate = components.estimate(Path(out or "runs").expanduser())
+    estimate.check_disk()
+    table, bundles = plan.table(), user_bundles(plan.method)
     if dataset is not None:
         from upslope.experience.given import card_in_run
 
@@ -234,9 +238,26 @@ def start(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None,
         with owned(folder.path):
             user_code.keep(bundles, folder.path / "code")
             listening = watcher.table() if isinstance(watcher, Listeners) else {}
-            write_text(folder.path / "run.toml", tomli_w.dumps(plan.keep(folder.path, table) | listening))
+            kept = plan.keep(folder.path, table) | listening
+            kept["base"] = keep_base(folder, components.policy, plan.model)
+            write_text(folder.path / "run.toml", tomli_w.dumps(kept))
             trust.remember(trust.code_of(table, folder.path / "code"))
-            return train(Run(folder, plan, components), watcher or Watcher())
+            return train(Run(folder, plan, components, estimate=estimate), watcher or Watcher())
+
+
+def dry_run(plan: Plan, knobs: Knobs | None = None, out: str | Path | None = None, memory: str = "") -> Estimate:
+    """What a run of a plan would take, hold and write. Nothing is loaded and nothing is written.
+
+    Args:
+        memory: of a device that need not be here, as in ``80GB``; left out, this machine's.
+    """
+    if out is not None:
+        check_new(out)
+    check_trackers(plan.trackers)
+    components = set_up_plan(plan, knobs, dry=DryRun(memory))
+    check_domain(plan.settings, plan.domain, plan.task, "tiny" if isinstance(plan.objects.model, OwnModule) else plan.model)
+    components.check_given(plan.settings)
+    return components.estimate(Path(out or "runs").expanduser())
 
 
 def _kept_code(spec: str, bundles: set[Bundle]) -> str:
@@ -247,11 +268,11 @@ def _kept_code(spec: str, bundles: set[Bundle]) -> str:
     return user_code.reference(module, name)
 
 
-def set_up_plan(plan: Plan, knobs: Knobs | None = None, for_training: bool = True) -> Components:
+def set_up_plan(plan: Plan, knobs: Knobs | None = None, for_training: bool = True, dry: DryRun | None = None) -> Components:
     """The components of a plan (`upslope.setting_up.set_up`)."""
     return set_up(
-        plan.method, plan.task, plan.model, plan.settings, plan.reward, plan.test_data, knobs,
-        for_training=for_training, objects=plan.objects, dataset=_dataset(plan) if for_training else None,
+        plan.method, plan.task, plan.base or plan.model, plan.settings, plan.reward, plan.test_data, knobs,
+        for_training=for_training, objects=plan.objects, dataset=_dataset(plan) if for_training else None, dry=dry,
     )  # fmt: skip
 
 
@@ -286,15 +307,18 @@ def resume(
     folder, objects = RunFolder.open(path), objects or PythonObjects()
     if (folder.path / "summary.json").exists() and steps is None:
         return Run(folder, trust=trusted, objects=objects)
+    if folder.keeps_none:
+        folder.latest()  # which says so
     with _mendable(), owned(folder.path):
         plan = Plan.from_folder(folder, trusted, objects)
         longer = None if steps is None else Lengthening.of(folder, plan.settings, steps)
         plan = plan if longer is None else dataclasses.replace(plan, settings=longer.after)
         components = set_up_plan(plan)
-        check_base(folder, components.policy, plan.settings)
+        keep_base(folder, components.policy, plan.model, check_base(folder, components.policy))
         if longer is not None:  # all that could be refused has been looked at
             longer.write()
-        return train(Run(folder, plan, components), watcher or Watcher())
+        estimate = components.estimate(folder.path)
+        return train(Run(folder, plan, components, estimate=estimate), watcher or Watcher())
 
 
 def load_components(run: Run, at: Path | None = None) -> Components:
@@ -305,7 +329,7 @@ def load_components(run: Run, at: Path | None = None) -> Components:
     """
     plan = dataclasses.replace(run.plan, settings=dataclasses.replace(run.plan.settings, engine="torch"))
     components = set_up_plan(plan, for_training=False)
-    check_base(run.folder, components.policy, plan.settings)
+    check_base(run.folder, components.policy)
 
     def load(files: CheckpointReader) -> None:
         components.policy.load(files)

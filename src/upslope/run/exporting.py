@@ -11,14 +11,25 @@ from typing import TYPE_CHECKING
 
 from upslope.errors import Remark, UserError, did_you_mean
 from upslope.plain_data import JsonDict
-from upslope.plan import check_base
-from upslope.policies import load_language_model
-from upslope.policies.export import DTYPES, write_adapters, write_model
+from upslope.policies import LanguageModel, load_language_model
+from upslope.policies.adapter_files import (
+    BESIDE,
+    Base,
+    holds_model,
+    names_of,
+    own_file,
+    read_adapters,
+    tokenizer_files,
+    write_adapters,
+)
+from upslope.policies.adapters import lora_config
+from upslope.policies.export import DTYPES, write_model
 from upslope.policies.gguf_file import check_gguf, write_gguf
-from upslope.policies.language_model import ADAPTER_FILE
 from upslope.policies.loading import from_folder
 from upslope.policies.reward_runs import scoring_head
-from upslope.runtime.checkpoint_files import CheckpointReader
+from upslope.run.adapter_base import check_base, needs_copy
+from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter
+from upslope.runtime.python_objects import MODEL_FOLDER
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings
 
@@ -54,7 +65,7 @@ def export_text(run: Run, to: str | Path, wanted: TextExport) -> JsonDict:
     if wanted.dtype and wanted.dtype not in DTYPES:
         raise UserError(f"--dtype {wanted.dtype!r} is none of {', '.join(DTYPES)}.{did_you_mean(wanted.dtype, DTYPES)}")
     files = _checked_files(run.folder, _chosen(run.folder, wanted.checkpoint))
-    adapted = ADAPTER_FILE in files
+    adapted = bool(own_file(files))
     if adapted and wanted.gguf and not wanted.merge:
         raise UserError(f"--gguf holds whole weights, and {run.path} trained adapters. Give --merge too.")
     if wanted.merge and not adapted:
@@ -104,7 +115,7 @@ def _chosen(folder: RunFolder, asked: str) -> Path:
 def _checked_files(folder: RunFolder, checkpoint: Path) -> CheckpointReader:
     """The files of a checkpoint, every byte as it was written."""
     files = folder.reader(checkpoint)
-    if "config.json" not in files:
+    if not holds_model(checkpoint):
         raise UserError(f"{checkpoint} holds no language model.")
     for name in files.names():
         files.check(name)
@@ -112,7 +123,7 @@ def _checked_files(folder: RunFolder, checkpoint: Path) -> CheckpointReader:
 
 
 def _write_whole(run: Run, files: CheckpointReader, dtype: str, gguf: bool, draft: Path) -> None:
-    """A checkpoint has its adapters folded in already: its model is the merged one."""
+    """Adapters are folded in as the checkpoint is loaded; older checkpoints have them folded in already."""
     policy = from_folder(files.folder, run.path.resolve().name)
     if gguf:
         check_gguf(policy)
@@ -122,11 +133,25 @@ def _write_whole(run: Run, files: CheckpointReader, dtype: str, gguf: bool, draf
 
 
 def _write_adapters(run: Run, files: CheckpointReader, dtype: str, draft: Path, target: Path) -> None:
-    settings = Settings(**run.table["settings"])
-    base = load_language_model(run.table["model"], settings.seed)
-    check_base(run.folder, base, settings)
-    if base.source is None:  # made on the spot: it goes along
-        write_model(base, draft / "base", "float32")
-    where = target / "base" if base.source is None else base.source.absolute()
-    weights = {name: value.to(DTYPES[dtype]) for name, value in files.read_tensors(ADAPTER_FILE).items()}
-    write_adapters(weights, settings.lora, str(where), base.tokenizer, draft)
+    """The adapters, and the model they belong to where that is in no folder of the user's."""
+    settings, own, model = Settings(**run.table["settings"]), run.path / MODEL_FOLDER, run.table["model"]
+    policy = load_language_model(str(own) if own.is_dir() else model, settings.seed)
+    policy.adapted = True  # what they are added to, before they are
+    check_base(run.folder, policy)
+    written = CheckpointWriter(draft)
+    if own.is_dir() or needs_copy(policy, model):
+        base = _base_beside(policy, draft, target)
+    else:
+        assert policy.source is not None
+        base = Base.at(policy.source)
+    weights = {name: value.to(DTYPES[dtype]) for name, value in read_adapters(files).items()}
+    config = lora_config(settings.lora, names_of(weights))
+    write_adapters(weights, config, tokenizer_files(policy.tokenizer), base, written)
+
+
+def _base_beside(policy: LanguageModel, draft: Path, target: Path) -> Base:
+    """The model, written along: it takes no room of its own where its files can be linked."""
+    with CheckpointWriter(draft / BESIDE) as written:
+        policy.save_base(written)
+    (draft / BESIDE / "digests.json").unlink()  # of a run's folders only
+    return Base(target / BESIDE, Base.at(draft / BESIDE).digests, BESIDE)

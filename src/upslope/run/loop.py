@@ -26,6 +26,7 @@ from upslope.runtime.memory import peak_memory
 from upslope.runtime.stop_signals import stop_signals
 from upslope.runtime.team import ALONE, Team
 from upslope.runtime.threads import torch_threads
+from upslope.sizes.disk import kept_parameters
 from upslope.types import Metrics
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def train(run: Run, watcher: Watcher) -> Run:
 
 def _train(run: Run, watcher: Listeners) -> Run:
     assert run.components is not None
-    settings, parameters = run.plan.settings, run.components.policy.parameter_count()
+    settings, parameters = run.plan.settings, kept_parameters(run.components.policy)
     with torch_threads(settings.threads or 1), stop_signals() as signals:
         watcher.began(run, run.components)
         with CheckpointSaver(run.folder, settings.keep_checkpoints or 2, BYTES_KEPT * parameters) as saver:
@@ -60,6 +61,9 @@ def _train(run: Run, watcher: Listeners) -> Run:
             watcher.check(f"All steps are saved; up.resume({str(run.path)!r}) ends the run.")
         run.folder.prune(settings.keep_checkpoints or 1)
         write_json(run.path / "summary.json", summary)
+        if not loop.saves:
+            kept = "only the best evaluation's weights were kept" if settings.keep else "its weights are gone with this process"
+            warnings.warn(Remark(f"no checkpoint was written (--checkpoint-every none): {kept}."), stacklevel=2)
     watcher.ended(summary)
     return run
 
@@ -86,6 +90,7 @@ class TrainingLoop:
         self.faults_told: Counter[str] = Counter()
         """Those of this process that are in the log."""
         self.keeps_start = needs_start(run.plan.method, self.settings)
+        self.saves = self.settings.checkpoint_every != "none"
         self.learner: Learner
 
     @property
@@ -126,6 +131,7 @@ class TrainingLoop:
             self._restore()
         else:
             self._begin()
+        self.components.allocate(self.learner)
         self.learner.rollout.restart(self.progress["step"] + 1)
         self.clock = _Clock(self.progress["seconds"])
 
@@ -136,7 +142,7 @@ class TrainingLoop:
         start_policy = self.components.policy.frozen_copy() if self.keeps_start else None
         self.learner = self._learner(start_policy)
         bring_learners(self.team, self.learner, start_policy)
-        if self.keeps_start:
+        if self.keeps_start and self.saves:
             self.saver.save(self.folder.start, self.components.save_start)
         before = self._evaluate()
         self.stop_rule.check(before)
@@ -191,7 +197,7 @@ class TrainingLoop:
 
     def _tell_interval(self) -> None:
         """Of a large model, how often it is saved; smaller ones are saved every two minutes or more often."""
-        parameters = self.components.policy.parameter_count()
+        parameters = kept_parameters(self.components.policy)
         if self.settings.checkpoint_every == "auto" and parameters > LARGE:
             minutes = auto_interval(self.saver.seconds, parameters) / 60
             told = f"a checkpoint takes about {self.saver.seconds:.0f} s to write: there will be one every {minutes:.0f} minutes"
@@ -232,7 +238,7 @@ class TrainingLoop:
             return self.learner.step(step)
         except NonFinite as problem:
             self.saver.wait()
-            raise problem.ended(self.run.path, self.folder.latest().name) from None
+            raise problem.ended(self.run.path, self.folder.latest().name if self.saves else "") from None
         finally:
             if self.learner.nonfinite_update is not None:
                 self.learner.nonfinite_update.save(self.run.path / "nonfinite")
@@ -267,7 +273,14 @@ class TrainingLoop:
         """A checkpoint where one is due, or where the run was asked to stop, which it does here."""
         step, every = self.progress["step"], self.settings.checkpoint_every or 10
         stopping, anywhere = asked and not self.over, self.learner.rollout.resumes_anywhere
-        due = self.over or is_due(every, step, self.saver, self.components.policy.parameter_count())
+        if every == "none":
+            if stopping:
+                told = (
+                    f"stopped after step {step}; it keeps no checkpoints (--checkpoint-every none), so nothing can go on from here."
+                )
+                raise self.watcher.ending(Stopped(told))
+            return
+        due = self.over or is_due(every, step, self.saver, kept_parameters(self.components.policy))
         if due or (stopping and anywhere):
             self._save()
             self.learner.rollout.restart(step + 1)
@@ -280,6 +293,8 @@ class TrainingLoop:
             raise self.watcher.ending(Stopped(told + (lost if again else "")))
 
     def _save(self) -> None:
+        if not self.saves:
+            return
         self.tell_written(wait=True)  # before the new one takes the place of an older one
         self.learner.before_checkpoint()
         progress = self.progress | ({"seconds": self.clock.total()} if self.progress["step"] else {})

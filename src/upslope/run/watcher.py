@@ -49,3 +49,6 @@ class Watcher:
 
 class Stopped(Exception):
     """The user asked the run to stop; a checkpoint holds it."""
+
+    orderly = True
+    """No error of the run: it is stopped, not crashed."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from upslope.errors import UserError
 
-CURES = "Less is taken with a smaller --max-tokens, --samples-per-task or --tasks-per-step, with --lora or --recompute"
+CURES = "Less is taken with a smaller --max-tokens, --samples-per-task or --tasks-per-step, with --lora or --recompute all"
 _CGROUP = Path("/sys/fs/cgroup")
 _ALLOCATOR = ("can't allocate memory", "not enough memory", "out of memory", "cannot allocate memory")
 """How torch's allocators say it where they raise a plain RuntimeError."""

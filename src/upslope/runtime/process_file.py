@@ -1,7 +1,8 @@
 """Whether a run is under way: ``process.json`` in its folder names the process that works on it.
 
 A process id alone is not enough, since ids are used again; the time at which the process began is kept beside it. When the process
-leaves the run in an orderly way the file says so; after a kill it names a process that is not there any more.
+leaves the run in an orderly way the file says so; an error that ends it is kept there; after a kill it names a process that is not
+there any more.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import platform
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,21 +21,34 @@ from upslope.plain_data import JsonDict
 from upslope.runtime.files import write_json, write_text
 
 FILE, STATES = "process.json", "workers.json"
+MOST_SAID, MOST_TRACE = 4000, 16_000
+"""Characters of an error and of its traceback that are kept; of the traceback the end."""
 _saying = threading.Lock()
 """Those who sample, score and learn are named one after the other, by threads of their own."""
 
 
 @contextmanager
 def at_work(run: Path) -> Iterator[None]:
-    """Says in the run's folder that this process works on it, for as long as the block lasts."""
+    """Says in the run's folder that this process works on it, for as long as the block lasts, and by which error that ended."""
     mine = {"host": platform.node(), "pid": os.getpid(), "began": process_began(os.getpid())}
     write_text(run / FILE, json.dumps(mine) + "\n")
+    error: JsonDict = {}
     try:
         yield
+    except Exception as problem:
+        if not getattr(problem, "orderly", False):
+            error = {"error": in_short(problem)}
+        raise
     finally:
         with suppress(OSError):  # a folder deleted meanwhile, or a full disk, must not hide how the run itself ended
             if run.is_dir():
-                write_text(run / FILE, json.dumps({"ended": time.time()}) + "\n")
+                write_text(run / FILE, json.dumps({"ended": time.time(), **error}) + "\n")
+
+
+def in_short(problem: BaseException) -> JsonDict:
+    """An error as ``process.json`` keeps it."""
+    trace = "".join(traceback.format_exception(problem))
+    return {"kind": type(problem).__name__, "said": str(problem)[:MOST_SAID], "trace": trace[-MOST_TRACE:]}
 
 
 def say_processes(run: Path, role: str, pids: Sequence[int]) -> None:

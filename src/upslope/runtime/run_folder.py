@@ -213,9 +213,19 @@ class RunFolder:
         found = [path for path in (self.path / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d{6,}", path.name)]
         return sorted((path for path in found if path.is_dir()), key=lambda path: int(path.name[5:]))
 
+    @property
+    def keeps_none(self) -> bool:
+        """Whether the run was asked to write no checkpoints."""
+        settings = self.table().get("settings")
+        return isinstance(settings, dict) and settings.get("checkpoint_every") == "none"
+
     def latest(self) -> Path:
         """The last checkpoint."""
         found = self.checkpoints()
+        if not found and self.keeps_none:
+            kept = " Its best weights are there: --checkpoint best." if self.best.is_dir() else ""
+            raise UserError(f"{self.path} kept no checkpoint, as it was asked to (--checkpoint-every none): there is nothing to "
+                            f"go on from or to use.{kept} Train it again with --checkpoint-every auto.")  # fmt: skip
         if not found:
             raise UserError(
                 f"{self.path} has no checkpoint yet, so there is nothing to use. 'upslope resume {self.path}' goes on with it."

@@ -37,7 +37,8 @@ def unpack_run(content: bytes, folder: Path) -> None:
 def outside(folder: Path) -> list[str]:
     """Files and folders that a run reads where they are: what its plan names by absolute path, and has not copied."""
     table = RunFolder.open(folder).table()
-    named = [str(table.get("model", "")), str(table.get("test_data", "")), *_data(table), *map(str, table.get("reward", ()))]
+    model = "" if (folder / MODEL_FOLDER).is_dir() else str(table.get("model", ""))  # else the run's own copy is loaded
+    named = [model, str(table.get("test_data", "")), *_data(table), *map(str, table.get("reward", ()))]
     paths = (re.search(r"(?:^|[:=])(/[^@*]+)", text) for text in named if IN_RUN not in text)
     return sorted({found[1].strip() for found in paths if found is not None})
 

@@ -60,6 +60,8 @@ class Settings:
     """Adam's memory of squared gradients; smaller forgets faster. (text 0.95; control 0.999)"""
     adam_eps: float | None = None
     """Added to Adam's divisor. (text 1e-8; control 1e-5)"""
+    adam_states: Literal["float32", "bfloat16"] = text_only("float32")
+    """Text: what Adam's moments are held in. `bfloat16` takes half the memory of `float32` and rounds at random, without bias."""
     weight_decay: float = 0.0
     """Pull of the weights towards zero, per unit of learning rate."""
     plain: bool = False
@@ -147,10 +149,10 @@ class Settings:
     """End the run when an evaluation reaches this, as in `score=0.95`."""
     patience: int = 0
     """End the run after so many evaluations in a row that were no better than the best before them; 0 goes on."""
-    checkpoint_every: int | Literal["auto"] | None = None
+    checkpoint_every: int | Literal["auto", "none"] | None = None
     """Steps between checkpoints; a killed run goes on from the last. `auto` writes one as often as a twentieth of the time allows:
     every ten seconds to two minutes, of models above a billion parameters less often. Control starts fresh episodes there, so it is
-    a number. (text auto; control 10)"""
+    a number. `none` writes none at all, the last one neither: such a run cannot be resumed. (text auto; control 10)"""
     keep_checkpoints: int | None = None
     """How many of the last checkpoints to keep. (2 while the run goes on, 1 when it has ended)"""
     threads: int | None = None
@@ -195,8 +197,14 @@ class Settings:
     """Where a language model computes. `auto` takes a GPU if there is one, except for `tiny`; control is on the CPU."""
     precision: Literal["auto", "float32"] = text_only("auto")
     """Text: of a GPU's products. `auto` is bfloat16, with weights, log-probabilities and the optimiser in float32."""
-    recompute: bool = text_only(False)
-    """Text: keep fewer activations for the backward pass and compute them again: less memory for about one more forward pass."""
+    recompute: int | Literal["auto", "all", "off"] = dataclasses.field(
+        default="auto", metadata={"domain": "text", "switch": ("all", "off")}
+    )
+    """Text: of so many layers keep no activations for the backward pass, and compute them again: less memory, for `all` of them at
+    about one more forward pass. `auto` takes as few as the model, the sizes and the memory of the GPU ask for; on a CPU none."""
+    slice_tokens: int | None = text_only(None)
+    """Text: the most tokens that learning looks at together. More makes slices larger and fewer, and takes more memory; the result
+    is the same to rounding. (on a GPU as many as keep it busy and its memory holds; on a CPU as many as fit into 4 GiB)"""
     lora: int = text_only(0)
     """Text: train low-rank adapters of this rank in place of the weights; 0 trains the weights. Adapters need a larger `lr`: left
     out, it is that of full training times 800 / rank (`tiny`: 160 / rank), with ranks below 8 as 8 and above 64 as 64."""
@@ -211,6 +219,8 @@ class Settings:
     def __post_init__(self) -> None:
         if isinstance(self.audit, bool):  # as one would say it in Python
             object.__setattr__(self, "audit", "on" if self.audit else "off")
+        if isinstance(self.recompute, bool):  # the same, and in the files of older runs
+            object.__setattr__(self, "recompute", "all" if self.recompute else "off")
         kinds = hints(Settings)
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
@@ -392,6 +402,8 @@ _BOUNDS: dict[str, str] = {
             "patience",
             "workers",
             "max_staleness",
+            "recompute",
+            "slice_tokens",
         ),
         _COUNT,
     ),

@@ -26,8 +26,14 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     }
     kinds, meanings = typing.get_type_hints(Settings), field_docs(Settings)
     for field in dataclasses.fields(Settings):
-        group = groups[field.metadata.get("domain")]
-        group.add_argument(_flag(field.name), **_options(kinds[field.name], meanings[field.name], field.default))
+        group, options = groups[field.metadata.get("domain")], _options(kinds[field.name], meanings[field.name], field.default)
+        if "switch" in field.metadata:  # it was a switch once, and may still be given like one
+            on, off = field.metadata["switch"]
+            group.add_argument(_flag(field.name), nargs="?", const=on, **options | {"type": _switch(options["type"], on, off)})
+            hidden = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+            group.add_argument(f"--no-{_flag(field.name)[2:]}", dest=field.name, action="store_const", const=off, **hidden)
+        else:
+            group.add_argument(_flag(field.name), **options)
 
 
 def given_settings(flags: argparse.Namespace) -> JsonDict:
@@ -38,6 +44,9 @@ def given_settings(flags: argparse.Namespace) -> JsonDict:
 def read_setting(name: str, text: str) -> Any:
     """The value of a setting given as text, as its flag would read it; switches are ``on`` or ``off``."""
     options = _options(typing.get_type_hints(Settings)[name], "", None)
+    field = Settings.__dataclass_fields__[name]
+    if "switch" in field.metadata:
+        options["type"] = _switch(options["type"], *field.metadata["switch"])
     if "action" in options:
         known = {"on": True, "true": True, "off": False, "false": False}
         if text.lower() not in known:
@@ -116,8 +125,20 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
 
 
 def _whole_or(words: list[str]) -> Callable[[str], int | str]:
-    read = whole()
-    return lambda text: text if text in words else read(text)
+    def read(text: str) -> int | str:
+        if text in words:
+            return text
+        try:
+            return int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number nor {' or '.join(words)}") from None
+
+    return read
+
+
+def _switch(read: Callable[[str], Any], on: str, off: str) -> Callable[[str], Any]:
+    """Reads what was a switch once, also where it is given like one."""
+    return lambda text: read({"on": on, "true": on, "off": off, "false": off}.get(text.lower(), text))
 
 
 def _flag(name: str) -> str:

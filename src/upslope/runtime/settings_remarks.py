@@ -19,6 +19,9 @@ def remarks_on(settings: Settings, model: str = "tiny") -> list[str]:
                 f"--lr {settings.lr:g} is a learning rate of full training: adapters of rank {settings.lora} will hardly move. "
                 f"Leave it out, which is {usual:g}."
             )
+    if settings.checkpoint_every == "none":
+        found.append("--checkpoint-every none: no checkpoint is written, the last one neither. A run that is stopped cannot go on, "
+                     "and its weights end with the process.")  # fmt: skip
     if steps and warmup >= steps:
         reached = f"the learning rate {'only just reaches' if warmup == steps else 'never reaches'} its {settings.lr:g}"
         found.append(f"the warm-up of {warmup} steps is as long as the run of {steps}: {reached}. Give --warmup {steps // 10}.")

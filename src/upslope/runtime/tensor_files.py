@@ -90,6 +90,22 @@ def read_header(path: Path) -> dict[str, torch.dtype]:
         return {name: entry[0] for name, entry in _entries(json.loads(_exactly(file, length, lambda data: None))).items()}
 
 
+def read_shapes(path: Path) -> dict[str, list[int]]:
+    """The tensors of a file by name, and the shape of each.
+
+    Raises:
+        ValueError: where it is no such file, or holds less than its header says.
+    """
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", _exactly(file, 8, lambda data: None))
+        if length > MOST_HEADER:
+            raise ValueError(f"its header would have {length:,} bytes")
+        entries = _entries(json.loads(_exactly(file, length, lambda data: None)))
+    if path.stat().st_size < 8 + length + max((end for _, _, _, end in entries.values()), default=0):
+        raise ValueError("it is cut short")
+    return {name: shape for name, (_, shape, _, _) in entries.items()}
+
+
 def as_bytes(tensor: Tensor) -> memoryview:
     """The memory of a contiguous tensor on the CPU."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data

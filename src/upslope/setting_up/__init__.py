@@ -17,7 +17,7 @@ from upslope.rewards.programs import settle_sandbox
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.reward_text import reward_texts
 from upslope.runtime.settings import Settings
-from upslope.setting_up.base import Components, Progress, pick_device
+from upslope.setting_up.base import Components, DryRun, Progress, pick_device
 from upslope.setting_up.control import ControlComponents
 from upslope.setting_up.text import TextComponents
 from upslope.setting_up.where import check_found_by_workers, check_reachable, check_room
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from upslope.tasks.gym import GymTask
     from upslope.tasks.text import TextTask
 
-__all__ = ["Components", "ControlComponents", "Progress", "TextComponents", "load_plan_task", "pick_device", "set_up"]
+__all__ = ["Components", "ControlComponents", "DryRun", "Progress", "TextComponents", "load_plan_task", "pick_device", "set_up"]
 
 
 def load_plan_task(
@@ -60,6 +60,7 @@ def set_up(
     for_training: bool = True,
     objects: PythonObjects | None = None,
     dataset: Dataset | None = None,
+    dry: DryRun | None = None,
 ) -> Components:
     """The components for a plan. Whatever cannot work is refused here, before the first rollout.
 
@@ -69,24 +70,25 @@ def set_up(
         for_training: steps will be made, so the memory for them must be there.
         objects: the task, reward or model themselves, where they are not given by name.
         dataset: stored experience to learn from, in control.
+        dry: nothing but what a run would take is asked of the components: no weights are loaded, nobody is connected to.
     """
     check_learner(method)
     objects = objects or PythonObjects()
-    if for_training:
+    if for_training and dry is None:
         check_found_by_workers(settings, objects)
         check_reachable(settings)
-    loaded = load_plan_task(task, settings, reward, test_data, objects, for_training)
+    loaded = load_plan_task(task, settings, reward, test_data, objects, for_training and dry is None)
     if loaded.domain == "control":
         own = objects.model if isinstance(objects.model, OwnModule) else None  # a language model is refused with the settings
-        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {}, for_training, dataset, own)
+        return ControlComponents(method, cast("GymTask", loaded), settings, knobs or {}, for_training and dry is None, dataset, own)
     if isinstance(objects.model, OwnModule):
         objects.model.refuse_text()
     if dataset is not None:
         raise UserError(f"--data is stored experience of an environment; {loaded.name} is answered in text. Leave it out.")
     if method.learner != "policy-gradient":
         raise UserError(f"{method.name} learns from stored experience of an environment; {loaded.name} is answered in text.")
-    components = TextComponents(method, cast("TextTask", loaded), objects.model or model, settings, knobs or {}, checking)
-    if for_training:
+    components = TextComponents(method, cast("TextTask", loaded), objects.model or model, settings, knobs or {}, checking, dry)
+    if for_training and dry is None:
         components.bring_judge()
         components.check_memory()
         check_room(components.settings)

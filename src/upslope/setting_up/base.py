@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,8 @@ from upslope.runtime.checkpoint_files import CheckpointWriter
 from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.seeding import mix
 from upslope.runtime.settings import Device, Settings
+from upslope.sizes.card import Card
+from upslope.sizes.estimate import Estimate
 from upslope.types import Method
 
 Progress = Callable[[int, int], None]
@@ -37,6 +41,10 @@ class Components(ABC):
         self.method, self.settings = method, settings
         self.stage_rollouts: dict[str, Any] = {}
         """The rollouts of the method's stages, by their names."""
+
+    @abstractmethod
+    def estimate(self, out: Path | None = None) -> Estimate:
+        """What a run in this folder, which need not be there, takes and writes, and whether it fits."""
 
     @abstractmethod
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
@@ -63,6 +71,10 @@ class Components(ABC):
         """Whoever samples beside this process is there as long as the block lasts; most runs have nobody."""
         yield
 
+    def allocate(self, learner: Learner) -> None:
+        """Takes the memory of the first step before it begins, where that can fail: on a GPU."""
+        return
+
     def faults(self) -> Counter[str]:
         """What went wrong beside this process and was mended, by kind, since it began."""
         return Counter()
@@ -85,10 +97,29 @@ class Components(ABC):
             self.policy.add_head(name, model.head(), mix(self.settings.seed, f"{name} head"))
 
 
-def pick_device(asked: Device, model: str) -> Device:
-    """The device a language model goes to; asking for a GPU where there is none is refused."""
+@dataclass(frozen=True)
+class DryRun:
+    """That nothing is loaded, sampled or written: only what it would take is asked.
+
+    Fields:
+        memory: of a device that need not be here, as in ``80GB``; left out, the one of this machine.
+    """
+
+    memory: str = ""
+
+    def card(self, device: str) -> Card:
+        """The device to fit on."""
+        if self.memory:
+            return Card.supposed(device, self.memory)
+        if device == "cuda" and not torch.cuda.is_available():
+            raise UserError("--device cuda, but torch sees no GPU here. Say how much memory it has: --memory 80GB.")
+        return Card.here(device)
+
+
+def pick_device(asked: Device, model: str, dry: bool = False) -> Device:
+    """The device a language model goes to; asking for a GPU where there is none is refused, unless the run is a ``dry`` one."""
     available = torch.cuda.is_available()
-    if asked == "cuda" and not available:
+    if asked == "cuda" and not available and not dry:
         raise UserError(
             "--device cuda, but torch sees no GPU here. Leave it out, or install a CUDA build: make install TORCH=torch."
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -20,6 +21,7 @@ from upslope.runtime.seeding import mix
 from upslope.runtime.settings import STORED_EXPERIENCE, WHOLE_EPISODES, Device, Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.setting_up.base import Components, Progress, pick_device, settled_method
+from upslope.sizes.estimate import Estimate, control_estimate
 from upslope.tasks.judging import load_test_task
 from upslope.types import Learned, Method, Network, RolloutPlan, Solved
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from upslope.policies.control.own_module import OwnModule
     from upslope.tasks.gym import GymTask
 
+ROW_NUMBERS = 64
+"""Bytes of a decision beside what was observed: the action, its chance, values, rewards, ends."""
 WATCHED_EPISODE = 7
 """Seed of the episode that is kept at each evaluation."""
 
@@ -179,6 +183,17 @@ class ControlComponents(Components):
         """Experience is written as it comes."""
         if self.method.learner == "actor-critic":
             self.rollout.keep_in(folder.path / "experience")
+
+    def estimate(self, out: Path | None = None) -> Estimate:
+        settings, held = self.settings, self.policy.parameter_count()
+        trained = sum(parameter.numel() for group in self.policy.trainable().values() for parameter in group)
+        seen = self.task.observation_size * np.dtype(self.task.observation_dtype).itemsize
+        whole = self.method.rollout is not None
+        steps = 0 if whole or settings.offline_steps == settings.steps else (settings.envs or 1) * (settings.horizon or 1)
+        rows = {"rows of a step": steps * (seen + ROW_NUMBERS)}
+        if self.method.learner == "actor-critic" and (capacity := getattr(self.rollout.data, "capacity", 0)):
+            rows = {"remembered rows": min(capacity, (settings.steps or 0) * steps) * (2 * seen + ROW_NUMBERS)}
+        return control_estimate(held, trained, rows, settings, steps, out)
 
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
         """A controller starts from nothing."""

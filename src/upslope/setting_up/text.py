@@ -9,12 +9,13 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from upslope.errors import Remark, UserError
-from upslope.learners.base import Learner, needs_start
+from upslope.learners.base import Learner
 from upslope.learners.phases import check_steps
 from upslope.learners.policy_gradient import POLICY_COLUMNS
 from upslope.objective import estimator
@@ -29,9 +30,12 @@ from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.runtime.settings import Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.runtime.threads import torch_threads
-from upslope.setting_up.base import Components, Progress, pick_device, settled_method
+from upslope.setting_up.ahead import allocate_cache, allocate_moments
+from upslope.setting_up.base import Components, DryRun, Progress, pick_device, settled_method
 from upslope.setting_up.scoring import score_apart
+from upslope.setting_up.text_sizes import TextSizes
 from upslope.setting_up.where import check_where, interrupt_every, reuses_sampling, worker_pool
+from upslope.sizes.estimate import Estimate
 from upslope.tasks.fixed import fix_problems
 from upslope.tasks.giving import check_given
 from upslope.tasks.text import NoReward, UndecidedReward, WithReward
@@ -48,6 +52,11 @@ RECORDING, FREE_RECORDING = 0.02, 1.0
 """Share of the time of the steps that recording some rollouts may take, and seconds that are not counted."""
 
 
+def apart_dtype(settings: Settings) -> torch.dtype | None:
+    """The precision in which weights with adapters are held, once and unmerged; None: adapters are merged, as on a CPU."""
+    return torch.bfloat16 if settings.device == "cuda" and settings.precision != "float32" else None
+
+
 class TextComponents(Components):
     """Problems in text, answered by a language model."""
 
@@ -61,6 +70,7 @@ class TextComponents(Components):
         settings: Settings,
         knobs: Knobs,
         checking: Progress | None = None,
+        dry: DryRun | None = None,
     ):
         from upslope.policies.token_text import TokenText
         from upslope.policies.trained import is_run, underlying_model
@@ -74,8 +84,9 @@ class TextComponents(Components):
         if method.scorer is not None and settings.watch_kl is None:  # nobody will sample from it
             settings = dataclasses.replace(settings, watch_kl=False)
         settings = settings.resolved("text", like, max_tokens=task.max_tokens)
-        settings = dataclasses.replace(settings, device=pick_device(settings.device, like))
-        if settings.device == "cuda":  # its driver takes a second to wake, which the model's code takes to import
+        settings = dataclasses.replace(settings, device=pick_device(settings.device, like, dry is not None))
+        self.dry = dry
+        if settings.device == "cuda" and dry is None:  # its driver takes a second to wake, which the model's code takes to import
             threading.Thread(target=torch.cuda.init, daemon=True).start()
         method = settled_method(method, ("text",), knobs)
         if isinstance(method.policy, Network):
@@ -88,7 +99,8 @@ class TextComponents(Components):
             estimator.check(each, POLICY_COLUMNS | getattr(each.rollout, "provides", TextRollout.provides))
         check_steps(method, settings.steps or 0)
         super().__init__(method, settings)
-        check_where(method, settings)
+        if dry is None:
+            check_where(method, settings)
         samples = method.rollout is None or method.rollout.samples
         groups = any("group" in part.provides for part in method.data)  # made of whatever was sampled
         if samples and settings.samples_per_task < 2 and "group" in method.needs() and not groups:
@@ -98,6 +110,9 @@ class TextComponents(Components):
         self._check_rewarded(task)
         self.tokens = settings.max_tokens or task.max_tokens
         self.policy = self._load_policy(model, task, checking)
+        self.settings = self.sizes.settle(self.policy, self.prompt_lengths)
+        if dry is not None:
+            return
         self.token_text = TokenText(self.policy.tokenizer)
         self.stepping = self.recording = 0.0
         self.judge: Judge | None = None
@@ -138,14 +153,26 @@ class TextComponents(Components):
 
     def _load_policy(self, model: str | GivenModel, task: TextTask, checking: Progress | None) -> LanguageModel:
         """The model, checked, on its device, with adapters and heads; and the task with the prompts that fit it."""
+        from upslope.policies.blank import blank_language_model
         from upslope.policies.tokenization import PromptFormat
+        from upslope.policies.trained import is_users_folder
         from upslope.rollout.parity_check import load_checked
         from upslope.rollout.prompt_lengths import check_written, fit_prompts
 
         settings = self.settings
-        self.policy = policy = load_checked(model, settings.seed).to(settings.device)
+        in_folder = isinstance(model, str) and is_users_folder(model)
+        self.sizes = TextSizes(settings, self.method, self.tokens, self.dry, in_folder)
+        if self.dry is None:
+            self.sizes.check_before_loading(model)
+        self.policy = policy = load_checked(model, settings.seed) if self.dry is None else blank_language_model(model)
         policy.plain |= settings.plain
-        policy.precise, policy.recompute = settings.precision == "float32", settings.recompute
+        policy.precise = settings.precision == "float32"
+        if self.dry is None:
+            if settings.lora:
+                policy.add_lora(settings.lora, settings.seed)
+                if (dtype := apart_dtype(settings)) is not None and policy.body is not None:
+                    policy.hold_apart(dtype, settings.device)
+            policy.to(settings.device)
         policy.prompt_format = PromptFormat.parse(settings.system, settings.template)
         fitted = fit_prompts(
             task, policy.tokenizer, policy.model.config, name=policy.name, max_tokens=self.tokens, long=settings.long,
@@ -156,13 +183,14 @@ class TextComponents(Components):
             check_written(fitted.task, policy.tokenizer, policy.model.config, name=policy.name, form=policy.prompt_format)
         if settings.train_problems:
             self.task = fix_problems(fitted.task, settings.train_problems, numpy_generator(settings.seed, "train problems"))
-        if settings.lora:
-            policy.add_lora(settings.lora, settings.seed)
         self.give_heads()
         for reward in reward_models(getattr(task, "reward", None)):
             reward.device = settings.device
             reward.check_format(policy.prompt_format)
         return policy
+
+    def estimate(self, out: Path | None = None) -> Estimate:
+        return self.sizes.estimate(out)
 
     def _rollout_maker(self) -> Callable[[Callable[..., Any]], Any]:
         """Makes rollouts with the run's sizes; all of them share the engine."""
@@ -232,6 +260,17 @@ class TextComponents(Components):
                 score_apart(self, folder.path, trusted, open_pools)
             yield
 
+    def allocate(self, learner: Learner) -> None:
+        """The optimiser's moments and, where this process samples, keys and values with their graphs."""
+        from upslope.rollout.engines.torch_engine import TorchEngine
+
+        if self.policy.device.type != "cuda":
+            return
+        current: Any = getattr(learner, "learner", learner)  # of the stage that it is in
+        allocate_moments(current.optimizer)
+        if isinstance(engine := self.rollout.engine, TorchEngine) and not self.settings.workers:
+            allocate_cache(engine, self.sizes.work.longest, self.settings.samples_per_task, self.sampling)
+
     def faults(self) -> Counter[str]:
         return self.pool.faults if self.pool is not None else Counter()
 
@@ -272,13 +311,8 @@ class TextComponents(Components):
         return chosen.reward
 
     def check_memory(self) -> None:
-        """Refuses settings whose steps would take more memory than is free, as far as that can be foreseen."""
-        from upslope.rollout.step_memory import StepSizes, check_memory
-
-        settings, method = self.settings, self.method
-        copies = needs_start(method, settings) + sum(part.copies for _, part in method.references)
-        tasks, samples, here = settings.tasks_per_step or 32, settings.samples_per_task, settings.engine == "torch"
-        check_memory(self.policy, StepSizes(tasks, samples, self.tokens, self.prompt_lengths, copies, here, settings.learners))
+        """Refuses settings whose steps would take more memory than there is, as far as that can be foreseen."""
+        self.sizes.check()
 
     def warm_start(self, progress: Callable[[int, float], None]) -> None:
         from upslope.learners.warm_start import warm_start

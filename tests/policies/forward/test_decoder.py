@@ -55,7 +55,7 @@ def by_transformers(model, prompt, mask, action, extent):
     return torch.cat([row[: int(length)] for row, length in zip(out[:, -action.shape[1] :], extent, strict=True)])
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recompute", [0, 1, 99])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hidden_states_and_gradients_are_those_of_transformers(family, recompute):
     model, rows = model_of(family).double(), ragged()
@@ -79,18 +79,22 @@ def test_prompts_are_computed_once_and_padding_never():
     assert layout.which == [0, 0, 1, 1, 1, 2, 2]
 
 
-def dense(q, k, v, layout: Layout, scale):
-    """Attention written out: a token sees its prompt's tokens up to its own place and its own row's up to itself."""
+def sees(layout: Layout):
+    """A token sees its prompt's tokens up to its own place and its own row's up to itself."""
     prompt = torch.tensor([g for g, length in enumerate(layout.prompts) for _ in range(length)] + [-1] * sum(layout.owns))
     row = torch.tensor([-1] * layout.shared + [r for r, length in enumerate(layout.owns) for _ in range(length)])
     group = torch.tensor(layout.which)[row.clamp_min(0)]
     of = torch.where(row < 0, prompt, group)
     same_prompt = (prompt.unsqueeze(0) == of.unsqueeze(1)) & (row.unsqueeze(0) < 0)
     same_row = (row.unsqueeze(0) == row.unsqueeze(1)) & (row.unsqueeze(0) >= 0)
-    seen = (same_prompt | same_row) & (layout.places.unsqueeze(0) <= layout.places.unsqueeze(1))
+    return (same_prompt | same_row) & (layout.places.unsqueeze(0) <= layout.places.unsqueeze(1))
+
+
+def dense(q, k, v, layout: Layout, scale):
+    """Attention written out."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     scores = torch.einsum("qhw,khw->hqk", q, k) * scale
-    return torch.einsum("hqk,khw->qhw", scores.masked_fill(~seen, -torch.inf).softmax(-1), v)
+    return torch.einsum("hqk,khw->qhw", scores.masked_fill(~sees(layout), -torch.inf).softmax(-1), v)
 
 
 def by_spans(packed, layout: Layout, heads, scale, rows_only):
@@ -121,6 +125,42 @@ def test_every_way_to_attend_is_attention_written_out(how, monkeypatch):
         torch.testing.assert_close(found, expected[own])
         mine, plain = (torch.autograd.grad(x, packed, slope[own], retain_graph=True)[0] for x in (found, expected[own]))
         torch.testing.assert_close(mine, plain)
+
+
+@pytest.mark.parametrize("most", [3, 4, 100])
+@pytest.mark.parametrize("rows_only", [False, True])
+def test_gradients_of_keys_are_sums_of_the_shares_that_programs_have(most, rows_only):
+    """What the kernels do with `Layout.back_work`: each share from the span's own queries, or from some that look back at it."""
+    layout, random = lay_out(*ragged()), torch.Generator().manual_seed(2)
+    packed = torch.randn(len(layout.ids), 3, 8, generator=random, dtype=torch.float64, requires_grad=True)
+    out = attention._by_torch(packed, layout, 1, 0.3, rows_only)
+    slope = torch.randn(out.shape, generator=random, dtype=torch.float64)
+    expected = torch.autograd.grad(out, packed, slope)[0][:, 1:]
+    shift, (q, k, v) = layout.shared if rows_only else 0, packed.detach().unbind(1)
+    grad, score = torch.zeros_like(q), q @ k.t() * 0.3
+    grad[shift:] = slope[:, 0]
+    work, sums, shares = layout.back_work(4, most)
+    found, parts = torch.zeros_like(expected), torch.zeros(max(1, shares), 4, 2, 8, dtype=torch.float64)
+    weights = score.masked_fill(~sees(layout), -torch.inf).softmax(-1)
+    mean = (grad * (weights @ v)).sum(1, keepdim=True)  # of each output and its grad
+    for span, begin, own, since, until, place in work.tolist():
+        first, length, *_, behind, _ = layout.spans[span].tolist()
+        at = slice(first + begin, first + min(begin + 4, length))
+        asked = [*range(first + begin, first + length)] if own and first >= shift else []
+        asked += range(behind + since, behind + until)
+        weight, to_out = weights[asked][:, at], grad[asked]
+        to_score = weight * (to_out @ v[at].t() - mean[asked]) * 0.3
+        gradient = torch.stack([to_score.t() @ q[asked], weight.t() @ to_out], 1)
+        if place < 0:
+            found[at] = gradient
+        else:
+            parts[place, : len(gradient)] = gradient
+    for span, begin, place, count in sums.tolist():
+        first, length = layout.spans[span, :2].tolist()
+        at = slice(first + begin, first + min(begin + 4, length))
+        found[at] = parts[place : place + count].sum(0)[: at.stop - at.start]
+    assert bool(shares) == (most < 100)
+    torch.testing.assert_close(found, expected)
 
 
 def test_spans_know_what_looks_back_at_them():

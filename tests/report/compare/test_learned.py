@@ -27,7 +27,7 @@ def test_nine_runs_that_all_got_worse_read_as_such(tmp_path: Path) -> None:
     worse = "Nothing was learned: every method got worse (9 of 9 runs ended no better than they began)."
     assert found.learning == worse and found.headline == f"{worse} No method can be told from another."
     assert [each.outcome for each in found.learned] == ["got worse"] * 3
-    assert text(found).startswith(worse) and f"**{worse} No method" in markdown(found) and worse in page(found)
+    assert text(found).startswith(worse) and f"# {worse} No method" in markdown(found) and worse in page(found)
     record = json.loads(json.dumps(found.record()))
     assert record["learning"] == worse and record["learned"][0]["rose"] == 0 and record["learned"][0]["high"] < 0
     assert record["efficiency"]["reverse"] == {"threshold": None, "given": False, "methods": []}
@@ -39,8 +39,8 @@ def test_nine_runs_that_all_got_worse_read_as_such(tmp_path: Path) -> None:
 def test_what_was_learned_stands_before_who_wins(tmp_path: Path) -> None:
     found = compared(tmp_path, {"grpo": [0.1] * 5, "dhpo": [0.9, 0.91, 0.92, 0.93, 0.94]})
     assert found.learning == "dhpo learned; grpo got worse." and found.headline == "dhpo beats grpo."
-    assert text(found).startswith("dhpo learned; grpo got worse.\ndhpo beats grpo.\n")
-    assert "dhpo learned; grpo got worse. **dhpo beats grpo.**" in markdown(found)
+    assert text(found).startswith("dhpo learned; grpo got worse. dhpo beats grpo.\n")
+    assert "# dhpo learned; grpo got worse. dhpo beats grpo.\n" in markdown(found)
     html = page(found)
     assert html.index("dhpo learned; grpo got worse.") < html.index("dhpo beats grpo.")
 

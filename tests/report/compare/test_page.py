@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -13,9 +14,12 @@ from html_checker import Checker
 from upslope.report.compare.charts import Plot, series, shortened
 from upslope.report.compare.comparing import Options, compare_runs
 from upslope.report.compare.gathering import gather
+from upslope.report.compare.latex import latex
 from upslope.report.compare.markdown import markdown
 from upslope.report.compare.measuring import AXES, Comparison, Line, measure
+from upslope.report.compare.numbers import numbers
 from upslope.report.compare.page import page
+from upslope.report.compare.style import STYLE
 from upslope.report.compare.terminal import text
 
 
@@ -33,21 +37,11 @@ def read(html: str) -> PageChecker:
     return checker
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    root = tmp_path_factory.mktemp("runs")
-    paths = [
-        fake_run(root, method, seed, end + 0.01 * seed, right=[seed, 4 - seed % 4, 2])
-        for method, end in {"grpo": 0.6, "gspo": 0.605, "dhpo": 0.9}.items()
-        for seed in range(5)
-    ]
-    return measure(gather([(path, None) for path in paths]))
-
-
 def test_the_page_holds_the_answer_and_all_it_rests_on(found: Comparison) -> None:
     checker = read(page(found))
     for heading in (
-        "grpo, gspo, dhpo on reverse", "dhpo beats both others.", "Final score", "Learning curves", "Probability of improvement",
+        "grpo, gspo, dhpo on reverse", "dhpo beats both others; gspo and grpo cannot be told apart.",
+        "Final score", "Learning curves", "Probability of improvement",
         "Performance profile", "pass@k", "Steps to a threshold", "Entropy", "KL to the start", "Clip fraction", "Gradient norm",
         "Decisions with gradient", "Length", "Dropped rollouts", "Seconds a step", "Memory", "How it was decided",
         "Settings that all runs share",
@@ -65,7 +59,7 @@ def test_the_axis_switch_is_four_radio_buttons_with_a_view_each(found: Compariso
     assert picks == [f"axis-{axis}" for axis in AXES]
     assert [attributes["for"] for tag, attributes in checker.tags if tag == "label"] == picks
     for axis in AXES:
-        assert f'<div class="by-{axis}"><figure>' in html and f"#axis-{axis}:checked ~ .views .by-{axis}" in html
+        assert f'<div class="by-{axis}"><figure tabindex="0">' in html and f"#axis-{axis}:checked ~ .views .by-{axis}" in html
 
 
 def test_the_page_can_neither_load_nor_run_anything(found: Comparison) -> None:
@@ -74,6 +68,31 @@ def test_the_page_can_neither_load_nor_run_anything(found: Comparison) -> None:
     assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
     assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in checker.tags}
     assert not [name for _, attributes in checker.tags for name in attributes if name.startswith("on") or name in ("src", "style")]
+
+
+def test_the_finding_is_the_first_thing_said(found: Comparison) -> None:
+    finding = "Every method learned. dhpo beats both others; gspo and grpo cannot be told apart."
+    assert found.finding == finding and found.record()["finding"] == finding
+    assert text(found).startswith(f"{finding}\n") and markdown(found).startswith(f"# {finding}\n")
+    assert page(found).split("<main>")[1].lstrip().startswith(f"<header><h1>{finding}</h1>")
+
+
+def test_the_page_is_one_file_that_takes_its_numbers_and_its_table_along(found: Comparison) -> None:
+    html = page(found)
+    checker = read(html)
+    links = [attributes["href"] for _, attributes in checker.tags if "href" in attributes]
+    assert [link.partition(",")[0] for link in links] == ["data:text/csv;charset=utf-8;base64"]
+    assert base64.b64decode(links[0].partition(",")[2]).decode() == numbers(found)
+    assert latex(found) in checker.text
+    assert not re.search(r"https?://|file:|url\(|@import", html)
+    shown = found.runs["grpo"][0].rsplit("/", 2)  # where somebody's home is concerns nobody it is sent to
+    assert f"…/{shown[1]}/{shown[2]}" in checker.text and shown[0] not in html
+
+
+def test_every_method_has_a_line_style_of_its_own_beside_its_colour() -> None:
+    dashes = dict(re.findall(r"^\.line\.(\S+) \{ stroke-dasharray: ([^;]+);", STYLE, re.MULTILINE))
+    names = [series(place).replace(" ", ".") for place in range(16)]
+    assert len({dashes[name] for name in names}) == 16
 
 
 def test_hostile_labels_are_only_text(tmp_path: Path) -> None:
@@ -119,11 +138,13 @@ def test_one_run_and_two_tasks_have_a_page_too(tmp_path: Path) -> None:
     assert "All tasks together, normalised" in both.text and "Mean return on gym:CartPole-v1" in both.text
 
 
-def test_comparing_finished_runs_writes_three_files_and_knows_its_own_folder_again(tmp_path: Path, monkeypatch) -> None:
+def test_comparing_finished_runs_writes_its_files_and_knows_its_own_folder_again(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     runs = [fake_run(Path("runs"), method, seed, 0.5) for method in ("grpo", "gspo") for seed in range(2)]
     answer = compare_runs(runs, Options(quiet=True))
-    assert {"report.html", "report.md", "comparison.json"} <= {file.name for file in answer.path.iterdir()}
+    written = {file.name for file in answer.path.iterdir()}
+    assert written == {"report.html", "report.md", "table.tex", "numbers.csv", "comparison.json"}
+    assert (answer.path / "table.tex").read_text() == answer.latex() and (answer.path / "numbers.csv").read_text() == answer.csv()
     again = compare_runs([*runs, answer.path], Options(quiet=True))  # as runs/* finds it beside them
     assert again.path == answer.path and again.comparison.labels == answer.comparison.labels
 
@@ -157,6 +178,12 @@ def test_the_switch_works_in_a_browser_by_mouse_and_keyboard(found: Comparison, 
             brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours]
             assert (brightness[0] > brightness[1]) == (scheme == "light")
             assert len(asked) == 1 and not troubles
+            tab.set_viewport_size({"width": 390, "height": 800})
+            tab.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+            assert tab.evaluate("document.documentElement.scrollWidth") == 390
+            hidden = "[...document.querySelectorAll('*')].filter(e => e.clientWidth < e.scrollWidth && e.tabIndex < 0"
+            hidden += " && getComputedStyle(e).overflowX == 'auto').length"
+            assert tab.evaluate(hidden) == 0  # what is moved sideways can be by the keyboard too
         browser.close()
 
 

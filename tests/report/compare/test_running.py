@@ -97,7 +97,7 @@ def test_cells_are_methods_times_grid_times_tasks_times_seeds() -> None:
 
 def test_the_command_of_a_cell_says_to_train_what_was_asked(tmp_path: Path) -> None:
     question = Question(("grpo",), ("sort",), 1, model="tiny:layers=1,width=32", knobs={"surrogate.high": "0.3"},
-                        settings={**SMALL, "recompute": True, "watch_kl": False, "lr": 1e-5})  # fmt: skip
+                        settings={**SMALL, "recompute": "all", "watch_kl": False, "lr": 1e-5})  # fmt: skip
     (cell,) = check(question, method).cells
     flags = parsers()[0].parse_args(cell.command(tmp_path / "cell"))
     assert (flags.method, flags.task, flags.model, flags.set) == ("grpo", "sort", "tiny:layers=1,width=32", ["surrogate.high=0.3"])

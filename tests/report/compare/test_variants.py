@@ -58,8 +58,8 @@ def test_commas_in_brackets_belong_to_a_value() -> None:
 def test_a_grid_may_be_one_methods_own_and_may_vary_the_length() -> None:
     cells = first_cells(methods=("grpo", "gspo"), grid={"gspo:steps": ["20", "40"], "gspo:recompute": ["on", "off"]})
     assert [(cell.label, cell.settings["steps"], cell.settings["eval_every"]) for cell in cells] == [
-        ("grpo", 200, 20), ("gspo steps=20 recompute=True", 20, 2), ("gspo steps=20 recompute=False", 20, 2),
-        ("gspo steps=40 recompute=True", 40, 4), ("gspo steps=40 recompute=False", 40, 4),
+        ("grpo", 200, 20), ("gspo steps=20 recompute=all", 20, 2), ("gspo steps=20 recompute=off", 20, 2),
+        ("gspo steps=40 recompute=all", 40, 4), ("gspo steps=40 recompute=off", 40, 4),
     ]  # fmt: skip
     assert Cost({"reverse": 100.0}, work={"reverse": 200 * 32 * 8.0}).of(cells) == pytest.approx(100 + 2 * 10 + 2 * 20)
     assert Cost({"reverse": 100.0}).of(cells[:2]) == 200.0  # nothing known of what was timed: each as long
@@ -77,7 +77,7 @@ def test_a_grid_may_be_one_methods_own_and_may_vary_the_length() -> None:
         ({"grid": {"lr": []}}, "give each once"),
         ({"grid": {"samples_per_task": [4], "samples-per-task": [8]}}, "twice"),
         ({"grid": {"schedule": ["linear", "cosin"]}}, "Did you mean 'cosine'"),
-        ({"grid": {"recompute": ["perhaps"]}}, "it must be on or off"),
+        ({"grid": {"recompute": ["perhaps"]}}, "neither a whole number nor auto or all or off"),
         ({"grid": {"seed": [1, 2]}}, "--seeds N"),
         ({"grid": {"lr": [1e-4]}, "settings": {"lr": 1e-3}}, "--lr 0.001 is for all runs, and --grid varies it too"),
         ({"grid": {"envs": [4, 8]}}, "--envs 4 goes with control"),

@@ -18,7 +18,16 @@ from upslope.learners.policy_views import PolicyViews, divergence, has_updates_b
 from upslope.learners.references import START
 from upslope.learners.token_trace import TokenTrace
 from upslope.learners.updates.column_grads import as_leaf, column_grads
-from upslope.learners.updates.slicing import deal_groups, deal_rows, pack, rows_of_groups, share_groups
+from upslope.learners.updates.slicing import (
+    TooLarge,
+    cut_smaller,
+    deal_groups,
+    deal_rows,
+    each_slice,
+    pack,
+    rows_of_groups,
+    share_groups,
+)
 from upslope.objective import estimator
 from upslope.runtime.settings import Settings
 from upslope.types import Method, Scope, Trajectories
@@ -105,9 +114,7 @@ class RowUpdater:
                 begun.append(self._begin(each.loss, rows, number, MetricSums()))
         optimizer, learning = self.optimizer, [one for one in begun if len(one.learning)]
         if learning:
-            optimizer.optimizer.zero_grad(set_to_none=True)
-            for one in learning:
-                self._backward(one, trace if one.loss is self.own else None)
+            self._gradient(learning, trace)
             if trace is not None:
                 trace.share(self.team)
             self.team.sum_grads(optimizer.parameters())
@@ -133,7 +140,29 @@ class RowUpdater:
             batch = batch.replace(share=batch.share * loss.scale)
         return _Begun(loss, rows, batch, (~estimator.silent_rows(loss.method, batch)).nonzero().squeeze(1), sums)
 
-    def _backward(self, begun: _Begun, trace: TokenTrace | None) -> None:
+    def _gradient(self, learning: Sequence[_Begun], trace: TokenTrace | None) -> None:
+        """The gradient of all losses of an update.
+
+        Where memory runs out it begins again with smaller slices: a backward pass that broke off has already added to the
+        gradients of some layers. Nothing that the first attempt showed is counted. Of a team each does so by itself.
+        """
+        while True:
+            self.optimizer.optimizer.zero_grad(set_to_none=True)
+            shown, failed = [MetricSums() for _ in learning], None
+            for one, sums in zip(learning, shown, strict=True):
+                failed = self._backward(one, sums, trace if one.loss is self.own else None)
+                if failed is not None:
+                    break
+            else:
+                break
+            self.optimizer.optimizer.zero_grad(set_to_none=True)
+            if trace is not None:
+                trace.restart()
+            cut_smaller(self.views.policy, failed)
+        for one, sums in zip(learning, shown, strict=True):
+            one.sums.merge(sums)
+
+    def _backward(self, begun: _Begun, sums: MetricSums, trace: TokenTrace | None) -> TooLarge | None:
         """Backward passes, slice by slice. The objective sees detached columns; their gradients then go through the policy.
 
         Of a team each goes through its share: the gradients are yet to be added up.
@@ -143,11 +172,14 @@ class RowUpdater:
         shares = deal_rows(batch, begun.learning, cost, loss.scope, self.team.size)
         cut = pack(batch, shares[self.team.rank], cost, policy.token_budget(), loss.scope, policy.pads)
         slices = len(cut) * sum(len(share) > 0 for share in shares)  # what is counted for each adds up to one
-        for index in cut:
+
+        def backward(index: Tensor) -> None:
             piece = batch if len(index) == batch.rows else batch.take_rows(index.to(batch.sampled.device))
             view = self.views.evaluate(loss.method, policy, piece, loss.needs)
             if self.tells_kl and loss is self.own:
-                begun.sums.add("kl_start", *divergence(view.logp.detach(), piece.reference[START].logp, piece))
-            grads = column_grads(loss.method, piece, view.map(as_leaf), begun.sums, trace, slices)
+                sums.add("kl_start", *divergence(view.logp.detach(), piece.reference[START].logp, piece))
+            grads = column_grads(loss.method, piece, view.map(as_leaf), sums, trace, slices)
             columns = view.columns()
             torch.autograd.backward([columns[name] for name in grads], list(grads.values()))
+
+        return each_slice(batch, cut, cost, loss.scope, backward)

@@ -5,12 +5,15 @@ Neither changes the gradient beyond rounding: denominators are those of the whol
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from upslope.errors import Remark, UserError
 from upslope.types import Batch, Scope, Trajectories
 
 BatchT = TypeVar("BatchT", bound=Batch)
@@ -116,3 +119,57 @@ def pack(batch: Batch, rows: Tensor, cost: Tensor, budget: int, scope: Scope, pa
 def _groups(batch: Batch, rows: Tensor) -> list[Tensor]:
     group = batch.group.cpu()[rows]
     return [rows[group == name] for name in torch.unique(group)]
+
+
+@dataclass(frozen=True)
+class TooLarge:
+    """A slice for which memory did not suffice.
+
+    Fields:
+        rows: of it.
+        units: rows, or groups where those stay whole, that it could be cut into.
+        tokens: what it costs.
+        said: by whoever wanted memory.
+    """
+
+    rows: int
+    units: int
+    tokens: float
+    said: str
+
+
+def each_slice(batch: Batch, cut: Sequence[Tensor], cost: Tensor, scope: Scope, work: Callable[[Tensor], None]) -> TooLarge | None:
+    """Does the work of every slice, until memory runs out in one.
+
+    The error itself is not handed on: its frames hold the very memory that is wanted.
+    """
+    for index in cut:
+        try:
+            work(index)
+        except torch.OutOfMemoryError as problem:
+            units = len(_groups(batch, index.cpu())) if scope == "group" else len(index)
+            return TooLarge(len(index), units, float(cost.cpu()[index.cpu()].sum()), str(problem).split("\n")[0])
+    return None
+
+
+def cut_smaller(policy: Any, failed: TooLarge) -> None:
+    """Halves the slices of a policy after memory ran out in one. It is said once, and checkpoints keep it.
+
+    Raises:
+        UserError: if the slice cannot be cut any further; it names the setting that would make it fit.
+    """
+    bound = getattr(policy, "slices", None)
+    if bound is None or failed.units <= 1:
+        what = "a row" if failed.rows == 1 else f"a group of {failed.rows} rows"
+        known = getattr(policy, "memory_cure", None)
+        cure = "Fewer --envs or a shorter --horizon take less" if known is None else known(failed.rows)
+        raise UserError(f"memory does not hold the gradient of {what} ({failed.tokens:,.0f} tokens; {failed.said[:200]}). {cure}.")
+    bound.tokens = max(1, int(min(policy.token_budget(), failed.tokens)) // 2)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if not bound.told:
+        bound.told = True
+        warnings.warn(
+            Remark(f"memory ran out in a slice of {failed.tokens:,.0f} tokens: from now on they have at most {bound.tokens:,}, and "
+                   f"the update begins again. A new run starts so with --slice-tokens {bound.tokens}."), stacklevel=2,
+        )  # fmt: skip

@@ -16,7 +16,8 @@ pipo = grpo.derive(
     "backwards if it has fallen",
     formula=r"L_prev = mean_i (1/T_i) Σ_t -min(r C, clip(r) C),   C_i = clip(G A_i / Σ_j |A_j| · φ(ξ), ±10),   "
     r"ξ = (μ_t - mean of the last 8 μ) / their spread,   φ(ξ) = ξ or λ ξ where ξ < 0;   then L of GRPO",
-    use_when="rewards are noisy or the learning rate is high, and a bad update should be noticed and partly taken back",
+    use_when="rewards are noisy or the learning rate is high, and a bad update should be noticed and partly taken back: "
+    "the last step's rollouts are used once more for that",
     data=PreviousStep(),
     terms={
         "previous": Term(

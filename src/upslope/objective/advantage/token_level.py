@@ -25,7 +25,7 @@ class TokenLevelBaseline(Advantage):
     The advantages of a group's tokens then sum to zero, so that under a mean over tokens long answers do not tilt the update.
 
     Fields:
-        limit: a group in which any |A| reaches it (one short answer among long ones) uses the baseline per answer instead.
+        limit: a group in which any :math:`|A|` reaches it (one short answer among long ones) uses the baseline per answer instead.
             Infinite: never.
         ddof: of the spread of that baseline per answer.
         eps: added to the divisor.

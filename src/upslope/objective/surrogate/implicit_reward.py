@@ -50,16 +50,9 @@ class ImplicitReward(Surrogate):
 
     .. math::  L = -\frac{A}{\beta}\,\phi(r), \qquad \nabla L = -A\,\phi'(r)\,\nabla\log\pi_\theta
 
-    ============== =================== ====================== ==========
-    divergence     :math:`\phi(r)`     :math:`\phi'(r)`       domain
-    ============== =================== ====================== ==========
-    total-variation r                  1
-    pearson        r - r²/4            1 - r/2
-    hellinger      r/(1 + r)           1/(1 + r)²             r > -1
-    jensen-shannon log(2 - e^{-r})     e^{-r}/(2 - e^{-r})    r > -ln 2
-    reverse-kl     -e^{-(1 + r)}       e^{-(1 + r)}
-    forward-kl     1 + log r           1/r                    r > 0
-    ============== =================== ====================== ==========
+    With total variation :math:`\phi(r) = r`; with pearson :math:`r - r^2/4`; with hellinger :math:`r / (1 + r)`, for
+    :math:`r > -1`; with jensen-shannon :math:`\log(2 - e^{-r})`, for :math:`r > -\ln 2`; with reverse-kl
+    :math:`-e^{-(1 + r)}`; with forward-kl :math:`1 + \log r`, for :math:`r > 0`.
 
     Total variation is `LogLikelihood` itself. The others learn less from what has become likelier than it was at the start, so the
     policy stays nearer to it; ``pearson`` unlearns what has become e² times as likely. Below its domain a :math:`\phi` goes on as a

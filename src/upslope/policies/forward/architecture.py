@@ -46,6 +46,8 @@ class Architecture:
     norm_offset: float
     activation: str
     """One of `upslope.policies.forward.layer_ops.ACTIVATIONS`."""
+    apart: bool = False
+    """Adapters are computed beside the weights, which never change, and not merged into them."""
 
     @property
     def stack(self) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.attention_cpu import Attended
 from upslope.policies.forward.layer_ops import Matrix, apply_rope, gate_activation, gated_linear, gathered, linear, normed_linear
+from upslope.policies.forward.low_rank import joined, lay_together, low_rank_parts, low_ranks
 
 
 class Block(NamedTuple):
@@ -34,17 +35,18 @@ def blocks_of(body: Architecture, dtype: torch.dtype) -> list[Block]:
     layers = [(layer, layer.self_attn, layer.mlp) for layer in body.layers]
     asks = [(inner.q_proj, inner.k_proj, inner.v_proj) for _, inner, _ in layers]
     outs = [(inner.o_proj,) for _, inner, _ in layers]
+    matrices, biases = (_apart, _apart_biases) if body.apart else (_matrices, _biases)
     columns = (
         [norm_weight(body, layer.input_layernorm) for layer, _, _ in layers],
-        _matrices(asks, dtype),
-        _biases(asks, dtype),
+        matrices(asks, dtype),
+        biases(asks, dtype),
         _head_norms(body, [inner for _, inner, _ in layers], "q_norm"),
         _head_norms(body, [inner for _, inner, _ in layers], "k_norm"),
-        _matrices(outs, dtype),
-        _biases(outs, dtype),
+        matrices(outs, dtype),
+        biases(outs, dtype),
         [norm_weight(body, layer.post_attention_layernorm) for layer, _, _ in layers],
-        _matrices([(mlp.gate_proj, mlp.up_proj) for _, _, mlp in layers], dtype),
-        _matrices([(mlp.down_proj,) for _, _, mlp in layers], dtype),
+        matrices([(mlp.gate_proj, mlp.up_proj) for _, _, mlp in layers], dtype),
+        matrices([(mlp.down_proj,) for _, _, mlp in layers], dtype),
     )
     return [Block(*fields) for fields in zip(*columns, strict=True)]
 
@@ -57,6 +59,35 @@ def _biases(modules: list[tuple[Any, ...]], dtype: torch.dtype) -> list[Matrix] 
     if not modules or getattr(modules[0][0], "base_layer", modules[0][0]).bias is None:
         return [None] * len(modules)
     return gathered([tuple(getattr(module, "base_layer", module).bias for module in together) for together in modules], dtype)
+
+
+def _apart(modules: list[tuple[Any, ...]], dtype: torch.dtype) -> list[Matrix]:
+    """Matrices that never change, where they are, with their adapters beside them."""
+    beside = low_ranks([low_rank_parts(together) for together in modules], dtype) if modules else []
+    lows = [joined([module.base_layer.weight for module in together], dtype) for together in modules]
+    return [Matrix(low, (), adapter) for low, adapter in zip(lows, beside, strict=True)]
+
+
+def _apart_biases(modules: list[tuple[Any, ...]], dtype: torch.dtype) -> list[Matrix] | list[None]:
+    if not modules or modules[0][0].base_layer.bias is None:
+        return [None] * len(modules)
+    return [Matrix(joined([module.base_layer.bias for module in together], dtype), ()) for together in modules]
+
+
+def hold_once(body: Architecture, device: torch.device, dtype: torch.dtype) -> None:
+    """Moves the weights that adapters are beside to where both sampling and learning can read them, each once."""
+    for layer in body.layers:
+        inner, mlp = layer.self_attn, layer.mlp
+        for together in (
+            (inner.q_proj, inner.k_proj, inner.v_proj),
+            (inner.o_proj,),
+            (mlp.gate_proj, mlp.up_proj),
+            (mlp.down_proj,),
+        ):
+            own = [module.base_layer for module in together]
+            lay_together([module.weight for module in own], device, dtype)
+            if own[0].bias is not None:
+                lay_together([module.bias for module in own], device, dtype)
 
 
 def _head_norms(body: Architecture, inners: list[Any], name: str) -> list[Tensor] | list[None]:

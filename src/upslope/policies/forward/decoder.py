@@ -22,13 +22,14 @@ from upslope.policies.forward.packing import Layout
 
 
 def hidden_states(
-    body: Architecture, layout: Layout, dtype: torch.dtype, recompute: bool = False, known: Sequence[Products] | None = None
+    body: Architecture, layout: Layout, dtype: torch.dtype, recompute: int = 0, known: Sequence[Products] | None = None
 ) -> Tensor:
     """What the head is given at the rows' own tokens ``[S_own, features]``, in float32 or better.
 
     Args:
         dtype: of the products.
-        recompute: keep no activations inside layers; the backward pass computes them again.
+        recompute: of so many layers keep no activations; the backward pass computes them again. They are the first: when their turn
+            comes the others' have been freed.
         known: what each layer computed of these tokens with these weights before; it is not computed again.
     """
     x = body.stack.embed_tokens(layout.ids)
@@ -37,7 +38,7 @@ def hidden_states(
     last = len(body.layers) - 1
     for number, block in enumerate(blocks_of(body, dtype)):
         arguments = (body, block, x, delta, rope, layout, number == last, None if known is None else known[number])
-        if recompute and torch.is_grad_enabled():
+        if number < recompute and torch.is_grad_enabled():
             x, delta = checkpoint(_layer, *arguments, use_reentrant=False)
         else:
             x, delta = _layer(*arguments)

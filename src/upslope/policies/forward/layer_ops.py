@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from upslope.policies.forward.low_rank import LowRank
 from upslope.policies.forward.triton import launch
 from upslope.runtime import torch_private
 
@@ -28,7 +29,9 @@ class Matrix(NamedTuple):
     low: Tensor
     """All of them ``[out, in]`` in the precision of products; no gradient goes here."""
     parts: tuple[Tensor, ...]
-    """Each as the model has it: gradients go there."""
+    """Each as the model has it: gradients go there. None of matrices that never change."""
+    adapter: LowRank | None = None
+    """What is added to the product beside it."""
 
     @staticmethod
     def of(parts: tuple[Tensor, ...], dtype: torch.dtype) -> Matrix:
@@ -57,8 +60,8 @@ def linear(
     """``x @ matrix.T + bias``."""
     low_bias = None if bias is None else bias.low
     if not torch.is_grad_enabled():
-        return _product(x, matrix.low, low_bias, into) if known is None else known
-    return _Linear.apply(x, matrix.low, low_bias, known, len(matrix.parts), *_parts(matrix, bias))
+        return _product(x, matrix.low, low_bias, into, *_beside(matrix)) if known is None else known
+    return _Linear.apply(x, matrix.low, *_beside(matrix), low_bias, known, _shape(matrix), *_parts(matrix, bias))
 
 
 def normed_linear(
@@ -75,8 +78,10 @@ def normed_linear(
         else:
             total = x if delta is None else x + delta
             seen = normed(total, norm, eps).to(matrix.low.dtype)
-        return total, _product(seen, matrix.low, low_bias, into)
-    return _NormedLinear.apply(x, delta, norm, eps, matrix.low, low_bias, known, len(matrix.parts), *_parts(matrix, bias))
+        return total, _product(seen, matrix.low, low_bias, into, *_beside(matrix))
+    return _NormedLinear.apply(
+        x, delta, norm, eps, matrix.low, *_beside(matrix), low_bias, known, _shape(matrix), *_parts(matrix, bias)
+    )
 
 
 def gated_linear(
@@ -84,8 +89,12 @@ def gated_linear(
 ) -> Tensor:
     """``(activation(gate) * up) @ matrix.T`` of ``both = [gate, up]`` and the gate's `gate_activation`."""
     if not torch.is_grad_enabled():
-        return _product(_gated(both, gate_act, activation), matrix.low, None, into) if known is None else known
-    return _GatedLinear.apply(both, gate_act, activation, matrix.low, known, *matrix.parts)
+        return (
+            known if known is not None else _product(_gated(both, gate_act, activation), matrix.low, None, into, *_beside(matrix))
+        )
+    return _GatedLinear.apply(
+        both, gate_act, activation, matrix.low, *_beside(matrix), known, _shape(matrix), *_parts(matrix, None)
+    )
 
 
 @torch.no_grad()
@@ -127,7 +136,14 @@ def _rms_scale(x: Tensor, eps: float) -> Tensor:
     return torch.addcmul(length.new_full((), eps), length, length, value=1 / x.shape[-1]).rsqrt_()
 
 
-def _product(x: Tensor, low: Tensor, bias: Tensor | None, into: Tensor | None) -> Tensor:
+def _product(
+    x: Tensor, low: Tensor, bias: Tensor | None, into: Tensor | None = None, a: Tensor | None = None, b: Tensor | None = None
+) -> Tensor:
+    if a is not None and b is not None:
+        # The small share first: what is rounded to the precision of products then is small, and the sum is rounded once.
+        beside, across = x @ a.t(), b.t()
+        found = torch.mm(beside, across, out=into) if bias is None else torch.addmm(bias, beside, across, out=into)
+        return found.addmm_(x, low.t())
     if into is None:
         return F.linear(x, low, bias)
     return torch.mm(x, low.t(), out=into) if bias is None else torch.addmm(bias, x, low.t(), out=into)
@@ -149,7 +165,47 @@ def _approximation(activation: str) -> str:
 
 
 def _parts(matrix: Matrix, bias: Matrix | None) -> tuple[Tensor, ...]:
-    return (*matrix.parts, *(() if bias is None else bias.parts))
+    beside = () if matrix.adapter is None else matrix.adapter.parts
+    return (*matrix.parts, *(() if bias is None else bias.parts), *beside)
+
+
+def _beside(matrix: Matrix) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if matrix.adapter is None else (matrix.adapter.a, matrix.adapter.b)
+
+
+def _shape(matrix: Matrix) -> tuple[int, tuple[float, ...]]:
+    """How many of a function's last arguments are parts of the matrix; and the scales of its adapters, if it has any."""
+    return len(matrix.parts), () if matrix.adapter is None else matrix.adapter.scales
+
+
+def _input_grad(grad: Tensor, low: Tensor, a: Tensor | None, b: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The gradient of what a matrix multiplied, and that of what its adapters made of it."""
+    if a is None or b is None:
+        return grad @ low, None
+    beside = grad @ b
+    return (grad @ low).addmm_(beside, a), beside
+
+
+def _adapter_grads(ctx: Any, grad: Tensor, seen: Tensor, a: Tensor, beside: Tensor, first: int) -> list[Tensor | None]:
+    """Gradients of each A and each B, the last arguments; the matrix beside them gets none.
+
+    Args:
+        seen: what the matrix and each A multiplied.
+        beside: the gradient of what they made of it.
+        first: the place of the first A.
+    """
+    wanted, count = ctx.needs_input_grad[first:], len(ctx.scales)
+    if not any(wanted):
+        return [None] * len(wanted)
+    to_a = precise_product(beside.t(), seen).split(ctx.rows[:count])
+    to_b, row, column = precise_product(grad.t(), seen @ a.t()), 0, 0
+    found = [part.to(kind) for part, kind in zip(to_a, ctx.dtypes, strict=False)]
+    for number, scale in enumerate(ctx.scales):
+        high, rank = ctx.rows[count + number], ctx.rows[number]
+        part = to_b[row : row + high, column : column + rank] * scale
+        found.append(part.to(ctx.dtypes[count + number]))
+        row, column = row + high, column + rank
+    return [part if own else None for part, own in zip(found, wanted, strict=True)]
 
 
 def precise_product(a: Tensor, b: Tensor) -> Tensor:
@@ -184,25 +240,35 @@ def _weight_grads(
     return found
 
 
+def _remember(ctx: Any, shape: tuple[int, tuple[float, ...]], parts: tuple[Tensor, ...]) -> None:
+    count, ctx.scales = shape
+    ctx.rows, ctx.dtypes = [len(part) for part in (parts if ctx.scales else parts[:count])], [part.dtype for part in parts]
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, low: Tensor, bias: Tensor | None, known: Tensor | None, count: int, *parts: Tensor):
-        ctx.save_for_backward(x, low)
-        ctx.rows, ctx.dtypes = [len(part) for part in parts[:count]], [part.dtype for part in parts]
-        return F.linear(x, low, bias) if known is None else known
+    def forward(
+        ctx: Any, x: Tensor, low: Tensor, a: Tensor | None, b: Tensor | None, bias: Tensor | None, known: Tensor | None,
+        shape: tuple[int, tuple[float, ...]], *parts: Tensor,
+    ):  # fmt: skip
+        ctx.save_for_backward(x, low, a, b)
+        _remember(ctx, shape, parts)
+        return _product(x, low, bias, None, a, b) if known is None else known
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor):  # type: ignore[override]
-        x, low = ctx.saved_tensors
+        x, low, a, b = ctx.saved_tensors
         grad = grad.to(low.dtype)
-        return grad @ low, None, None, None, None, *_weight_grads(ctx, grad, x, ctx.rows, 5)
+        to_x, beside = _input_grad(grad, low, a, b)
+        grads = _weight_grads(ctx, grad, x, ctx.rows, 7) if beside is None else _adapter_grads(ctx, grad, x, a, beside, 7)
+        return to_x, None, None, None, None, None, None, *grads
 
 
 class _NormedLinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, delta: Tensor | None, norm: Tensor, eps: float, low: Tensor, bias: Tensor | None,
-        known: Tensor | None, count: int, *parts: Tensor,
+        ctx: Any, x: Tensor, delta: Tensor | None, norm: Tensor, eps: float, low: Tensor, a: Tensor | None, b: Tensor | None,
+        bias: Tensor | None, known: Tensor | None, shape: tuple[int, tuple[float, ...]], *parts: Tensor,
     ):  # fmt: skip
         scale = None
         if launch.helps(x):
@@ -211,52 +277,72 @@ class _NormedLinear(torch.autograd.Function):
             total = x if delta is None else x + delta
             scale = _rms_scale(total, eps)
             seen = total if known is not None else (total * scale).mul_(norm).to(low.dtype)
-        ctx.save_for_backward(total, norm, scale, low)
+        ctx.save_for_backward(total, norm, scale, low, a, b)
         ctx.eps, ctx.delta = eps, None if delta is None else delta.dtype
-        ctx.rows, ctx.dtypes = [len(part) for part in parts[:count]], [part.dtype for part in parts]
-        return total, F.linear(seen, low, bias) if known is None else known
+        _remember(ctx, shape, parts)
+        return total, _product(seen, low, bias, None, a, b) if known is None else known
 
     @staticmethod
     def backward(ctx: Any, to_total: Tensor, grad: Tensor):  # type: ignore[override]
-        total, norm, scale, low = ctx.saved_tensors
+        total, norm, scale, low, a, b = ctx.saved_tensors
         if scale is None:
-            to_x, to_delta, to_norm, seen = launch.norm_back(grad @ low, total, norm, to_total, ctx.eps, ctx.delta)
-            grads = _weight_grads(ctx, grad, seen, ctx.rows, 8)
-        else:
-            even = total * scale  # what the norm's weights multiply
+            to_seen, beside = _input_grad(grad, low, a, b)
+            to_x, to_delta, of_norm, seen = launch.norm_back(to_seen, total, norm, to_total, ctx.eps, ctx.delta)
+            if beside is not None:
+                grads = _adapter_grads(ctx, grad, seen, a, beside, 10)
+            else:
+                grads = _weight_grads(ctx, grad, seen, ctx.rows, 10)
+            return to_x, to_delta, of_norm, None, None, None, None, None, None, None, *grads
+        even = total * scale  # what the norm's weights multiply
+        to_norm: Tensor | None = None
+        if a is None:
+            beside = None
             to_even = (grad @ (low * norm).to(low.dtype)).to(total.dtype)
-            share = torch.linalg.vecdot(to_even, even).div_(-even.shape[-1]).unsqueeze(-1)
-            to_x = to_even.addcmul_(even, share).mul_(scale).add_(to_total)
-            to_delta = None if ctx.delta is None else to_x.to(ctx.delta)
-            product = to_norm = None
+        else:  # the matrix is read as it is: there may be no room for a copy
+            to_seen, beside = _input_grad(grad, low, a, b)
+            to_norm = (to_seen * even).sum(0) if ctx.needs_input_grad[2] else None
+            to_even = to_seen.to(total.dtype) * norm
+        share = torch.linalg.vecdot(to_even, even).div_(-even.shape[-1]).unsqueeze(-1)
+        if beside is not None:
+            grads = _adapter_grads(ctx, grad, (even * norm).to(low.dtype), a, beside, 10)
+        else:
+            product = None
             # The norm's weights scale columns of the matrix as well as they scale inputs: one product over all tokens serves both.
-            if any(ctx.needs_input_grad[i] for i in (2, *range(8, 8 + len(ctx.rows)))):
+            if any(ctx.needs_input_grad[i] for i in (2, *range(10, 10 + len(ctx.rows)))):
                 product = precise_product(grad.t(), even.to(low.dtype))
                 to_norm = (product * low).sum(0)
                 product *= norm
-            grads = _weight_grads(ctx, grad, None, ctx.rows, 8, product)
-        return to_x, to_delta, to_norm, None, None, None, None, None, *grads
+            grads = _weight_grads(ctx, grad, None, ctx.rows, 10, product)
+        to_x = to_even.addcmul_(even, share).mul_(scale).add_(to_total)
+        to_delta = None if ctx.delta is None else to_x.to(ctx.delta)
+        return to_x, to_delta, to_norm, None, None, None, None, None, None, None, *grads
 
 
 class _GatedLinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, both: Tensor, gate_act: Tensor | None, activation: str, low: Tensor, known: Tensor | None, *parts: Tensor
-    ):
-        ctx.save_for_backward(both, gate_act, low)
-        ctx.activation, ctx.dtypes = activation, [part.dtype for part in parts]
-        return F.linear(_gated(both, gate_act, activation), low) if known is None else known
+        ctx: Any, both: Tensor, gate_act: Tensor | None, activation: str, low: Tensor, a: Tensor | None, b: Tensor | None,
+        known: Tensor | None, shape: tuple[int, tuple[float, ...]], *parts: Tensor,
+    ):  # fmt: skip
+        ctx.save_for_backward(both, gate_act, low, a, b)
+        ctx.activation = activation
+        _remember(ctx, shape, parts)
+        return _product(_gated(both, gate_act, activation), low, None, None, a, b) if known is None else known
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor):  # type: ignore[override]
-        both, gate_act, low = ctx.saved_tensors
+        both, gate_act, low, a, b = ctx.saved_tensors
         grad = grad.to(low.dtype)
-        to_product = grad @ low
+        to_product, beside = _input_grad(grad, low, a, b)
         if gate_act is None:
             to_both, product = launch.gated_back(both, to_product, ctx.activation)
         else:
             to_both, product = _gated_back(both, gate_act, to_product, ctx.activation)
-        return to_both, None, None, None, None, *_weight_grads(ctx, grad, product, [len(low)], 5)
+        if beside is not None:
+            grads = _adapter_grads(ctx, grad, product, a, beside, 8)
+        else:
+            grads = _weight_grads(ctx, grad, product, [len(low)], 8)
+        return to_both, None, None, None, None, None, None, None, *grads
 
 
 def _gated_back(both: Tensor, gate_act: Tensor, to_product: Tensor, activation: str) -> tuple[Tensor, Tensor]:

@@ -96,8 +96,45 @@ class Layout:
         """How many of the blocks belong to prompts; they come first."""
         return sum(-(-length // size) for length in self.prompts)
 
+    def back_work(self, size: int, most: int) -> tuple[Tensor, Tensor, int]:
+        """Who computes the gradients of which keys: the work of programs, what is to be added up, and how many shares there are.
+
+        Args:
+            size: keys of a block.
+            most: queries that look back at one and are walked by one program; of more, others have a share.
+
+        Returns:
+            Work ``[B, 6]``: span, its first key, whether its own queries count, the first and last of those that look back, and
+            the place of the share (-1: there is one, which is the gradient). Sums ``[D, 4]``: span, its first key, the place of
+            its first share, and their number.
+        """
+        if (size, most) not in self._back_work:
+            behind = np.bincount(np.array(self.which, dtype=np.int64), np.array(self.owns), len(self.prompts)).astype(np.int64)
+            work: list[tuple[int, ...]] = []
+            sums: list[tuple[int, ...]] = []
+            shares = 0
+            for span, length in enumerate([*self.prompts, *self.owns]):
+                many = int(behind[span]) if span < len(self.prompts) else 0
+                parts = max(1, -(-many // most))
+                for begin in range(0, length, size):
+                    if parts == 1:
+                        work.append((span, begin, 1, 0, many, -1))
+                        continue
+                    sums.append((span, begin, shares, parts))
+                    for part in range(parts):
+                        work.append((span, begin, part == 0, part * most, min((part + 1) * most, many), shares + part))
+                    shares += parts
+            found = (np.array(each, dtype=np.int32).reshape(-1, wide) for each, wide in ((work, 6), (sums, 4)))
+            entries, added = (torch.from_numpy(each).to(self.device) for each in found)
+            self._back_work[size, most] = entries, added, shares
+        return self._back_work[size, most]
+
     @cached_property
     def _blocks(self) -> dict[int, Tensor]:
+        return {}
+
+    @cached_property
+    def _back_work(self) -> dict[tuple[int, int], tuple[Tensor, Tensor, int]]:
         return {}
 
 

@@ -19,6 +19,7 @@ from upslope.methods import composed_of
 from upslope.plain_data import JsonDict, Knobs
 from upslope.plan import absolute_model, checked_table
 from upslope.plugins import full_name
+from upslope.policies.adapter_files import holds_model
 from upslope.policies.trained import is_run
 from upslope.report.compare.variants import Grid, path_of, read_grid, variants, varied_settings
 from upslope.runtime.data_files import DataFiles
@@ -210,7 +211,7 @@ def check(question: Question, find: FindMethod) -> Checked:
 
 def _check_model(name: str) -> None:
     folder = Path(name).expanduser()
-    if name != "smollm2" and not is_run(name) and not (folder / "config.json").is_file():
+    if name != "smollm2" and not is_run(name) and not holds_model(folder):
         raise UserError(f"no model {name!r}: neither 'tiny' nor 'smollm2' nor a folder with a config.json.")
 
 

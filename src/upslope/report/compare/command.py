@@ -50,6 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--threshold", type=number(), metavar="X", help="score for 'steps to' (80%% of the way from the start to the best end)")
     add("--reference", action="append", default=[], metavar="TASK=LOW,HIGH",
         help="scores that count as 0 and 1 on a task when several are taken together; repeatable")  # fmt: skip
+    add("--figures", action="store_true", help="draw the pictures for a paper too: SVG and PDF in figures/; needs matplotlib")
     add("--dry-run", action="store_true", help="say what would be run and about how long, and stop")
     add("--json", action="store_true", help=PRINTED)
     add("--quiet", action="store_true", help="print nothing but the folder of the comparison")
@@ -95,7 +96,7 @@ def _asked(flags: argparse.Namespace) -> JsonDict:
     runs = [word for word in flags.what if is_run(word)]
     told: JsonDict = {
         "out": flags.out, "jobs": flags.jobs, "k": flags.k, "threshold": flags.threshold, "quiet": flags.quiet or flags.json,
-        "references": _references(flags.reference),
+        "references": _references(flags.reference), "figures": flags.figures,
     }  # fmt: skip
     if runs:
         if others := [word for word in flags.what if word not in runs]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import warnings
 from collections.abc import Sequence
@@ -12,9 +13,12 @@ from upslope.errors import Remark, UserError
 from upslope.plan import checked_table
 from upslope.policies.reward_runs import scoring_head
 from upslope.report.compare.cells import Cell, Checked, FindMethod, Question, check, is_comparison, write_question
+from upslope.report.compare.figures import check_figures, write_figures
 from upslope.report.compare.gathering import BUDGET, Field, expand, gather
+from upslope.report.compare.latex import latex
 from upslope.report.compare.markdown import markdown
 from upslope.report.compare.measuring import Comparison, References, measure
+from upslope.report.compare.numbers import numbers
 from upslope.report.compare.page import page
 from upslope.report.compare.running import LOCK, Failure, Interrupted, only_one, room_for, run_cells, sort_out, threads_of
 from upslope.report.compare.sampling import default_k, missing, sample_all
@@ -25,7 +29,8 @@ from upslope.report.words import clock
 from upslope.runtime.files import write_json, write_text
 from upslope.runtime.run_folder import RunFolder
 
-WRITTEN = ("report.html", "report.md", "comparison.json")
+FIGURES = "figures"
+"""The folder of the pictures in that of a comparison."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Options:
     references: References | None = None
     threshold: float | None = None
     quiet: bool = False
+    figures: bool = False
+    """Whether to draw the pictures as SVG and PDF."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +55,20 @@ class Answer:
 
     comparison: Comparison
     path: Path
-    """The folder with ``report.html``, ``report.md`` and ``comparison.json``."""
+    """The folder with ``report.html``, ``report.md``, ``table.tex``, ``numbers.csv`` and ``comparison.json``."""
     failures: tuple[Failure, ...] = ()
+
+    def latex(self) -> str:
+        """The tables for a paper, as in ``table.tex``."""
+        return latex(self.comparison)
+
+    def csv(self) -> str:
+        """Every number, as in ``numbers.csv``."""
+        return numbers(self.comparison)
+
+    def write_figures(self, folder: str | Path | None = None) -> list[Path]:
+        """Draws every picture as SVG and PDF, into ``figures/`` of the comparison if no folder is given; needs matplotlib."""
+        return write_figures(self.comparison, self.path / FIGURES if folder is None else Path(folder))
 
 
 def compare_methods(question: Question, find: FindMethod, options: Options) -> Answer:
@@ -58,6 +77,8 @@ def compare_methods(question: Question, find: FindMethod, options: Options) -> A
     Raises:
         Interrupted: after Ctrl-C; what is finished is kept, and the same call goes on.
     """
+    if options.figures:
+        check_figures()
     checked, root, threads = check(question, find), options.out or question.default_folder(), threads_of(question)
     cells = checked.cells
     check_folder(root)
@@ -84,6 +105,8 @@ def compare_methods(question: Question, find: FindMethod, options: Options) -> A
 
 def compare_runs(folders: Sequence[str | Path], options: Options) -> Answer:
     """Compares runs that are finished."""
+    if options.figures:
+        check_figures()
     found = [folder for folder in folders if not _is_only_a_report(Path(folder))]
     paths = expand(found)
     notes: list[str] = []
@@ -162,8 +185,18 @@ def _answer(
     found = measure(field, references=options.references, threshold=options.threshold, failures=told)
     write_text(root / "report.html", page(found))
     write_text(root / "report.md", markdown(found))
+    write_text(root / "table.tex", latex(found))
+    write_text(root / "numbers.csv", numbers(found))
     write_json(root / "comparison.json", found.record())
-    return Answer(found, root, tuple(failures))
+    answer = Answer(found, root, tuple(failures))
+    if options.figures or _has_figures(root):
+        answer.write_figures()
+    return answer
+
+
+def _has_figures(root: Path) -> bool:
+    """Pictures of an earlier answer are drawn anew: they would show other numbers than the page beside them."""
+    return any((root / FIGURES).glob("score*.svg")) and importlib.util.find_spec("matplotlib") is not None
 
 
 def check_folder(root: Path) -> None:

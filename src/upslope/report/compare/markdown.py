@@ -24,8 +24,7 @@ from upslope.report.curves import number
 def markdown(found: Comparison) -> str:
     """The comparison as Markdown."""
     several = len(found.tasks) > 1
-    first = "" if found.headline.startswith(found.learning) else f"{plain(found.learning)} "
-    blocks = [f"# {plain(found.title)}", f"{first}**{plain(found.headline)}**"]
+    blocks = [f"# {plain(found.finding)}", plain(found.title)]
     blocks += ["\n".join(f"- {plain(sentence)}" for sentence in found.sentences)] if found.sentences else []
     blocks += ["## Final score", "Interquartile mean over seeds [95% stratified bootstrap interval].", scores(found)]
     if any(each.threshold is None for each in found.efficiency.values()):

@@ -16,7 +16,7 @@ from upslope.report.compare.gathering import Contender, Field, Trained
 from upslope.report.compare.learned import Learned, learning_headline, measure_learning
 from upslope.report.compare.sampling import curve as pass_curve
 from upslope.report.compare.spending import at_equal_spending, spent_at
-from upslope.report.compare.verdict import Pair, headline, judge
+from upslope.report.compare.verdict import Pair, finding, headline, judge
 from upslope.report.curves import number
 from upslope.runtime.statistics import (
     bootstrap_generator,
@@ -102,6 +102,8 @@ class Comparison:
     """Everything a comparison says."""
 
     title: str
+    finding: str
+    """What was found and what was not: the first sentence of every report."""
     learning: str
     """Whether anything was learned at all."""
     headline: str
@@ -162,10 +164,12 @@ def measure(
     order = {each.label: place for place, each in enumerate(standings)}
     if not field.obstacles:
         standings = sorted(standings, key=lambda each: (-each.score.value, order[each.label]))
+    answer = told if any(each.outcome == "learned" for each in learned) else f"{learning} {told}"
     return Comparison(
         title=f"{', '.join(order)} on {', '.join(field.tasks)}",
+        finding=finding(learning, answer, pairs),
         learning=learning,
-        headline=told if any(each.outcome == "learned" for each in learned) else f"{learning} {told}",
+        headline=answer,
         sentences=[pair.sentence for pair in pairs],
         obstacles=field.obstacles,
         notes=[*field.notes, *_threshold_notes(field, threshold), *at_equal_spending(field)],

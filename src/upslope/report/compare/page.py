@@ -6,11 +6,15 @@ load or run anything, as the report of a run does.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from html import escape
+from pathlib import PurePath
 
 from upslope.report.compare import charts
+from upslope.report.compare.latex import latex
 from upslope.report.compare.measuring import AXES, Comparison, Estimate, Line, Standing
+from upslope.report.compare.numbers import numbers
 from upslope.report.compare.style import STYLE
 from upslope.report.compare.terminal import (
     LEARNED_HEADER,
@@ -36,7 +40,7 @@ def page(found: Comparison) -> str:
     sections = [
         _header(found), _verdict(found), _learned(found),
         drawn.scores(), drawn.learning(), drawn.pairs(), drawn.further(), drawn.diagnostics(),
-        _rule(found), _notes(found), _settings(found), _runs(found),
+        _rule(found), _notes(found), _taken_along(found), _settings(found), _runs(found),
     ]  # fmt: skip
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
@@ -56,16 +60,20 @@ def _header(found: Comparison) -> str:
     told += [f"{shared['steps']} steps"] if "steps" in shared else []
     told += [f"model {shared['model']}"] if shared.get("model") and found.score_name[found.tasks[0]] != "mean return" else []
     told += ["paired: with one seed all methods start from the same weights and draw the same problems"] if found.paired else []
-    return f'<header><h1>{_text(found.title)}</h1><p class="sub">{_text("; ".join(told))}</p></header>'
+    return (
+        f'<header><h1>{_text(found.finding)}</h1><p class="about">{_text(found.title)}</p>'
+        f'<p class="sub">{_text("; ".join(told))}</p></header>'
+    )
 
 
 def _verdict(found: Comparison) -> str:
     lines = [f'<li class="{"win" if pair.wins else "open"}">{_text(pair.sentence)}</li>' for pair in found.pairs]
     lines += [f'<li class="stop">{_text(reason)}</li>' for reason in found.obstacles]
     lines += [f'<li class="stop">{_text(failure)}</li>' for failure in found.failures]
-    answer = "These runs are not ranked." if found.obstacles else found.headline
-    first = "" if answer.startswith(found.learning) else f'<p class="learning">{_text(found.learning)}</p>'
-    return f'<section class="verdict">{first}<p class="answer">{_text(answer)}</p><ul>{"".join(lines)}</ul></section>'
+    if not lines:
+        return ""
+    answer = '<p class="answer">These runs are not ranked.</p>' if found.obstacles else ""
+    return f'<section class="verdict">{answer}<ul>{"".join(lines)}</ul></section>'
 
 
 def _learned(found: Comparison) -> str:
@@ -88,7 +96,8 @@ class Drawn:
 
     def _keys(self) -> str:
         keys = [
-            f'<span><span class="swatch {charts.series(place)}"></span>{_text(label)}</span>'
+            f'<span><svg class="swatch" viewBox="0 0 36 10" aria-hidden="true">'
+            f'<line class="line {charts.series(place)}" x1="1" x2="35" y1="5" y2="5"/></svg>{_text(label)}</span>'
             for label, place in self.places.items()
         ]
         return f'<p class="keys">{"".join(keys)}</p>'
@@ -105,11 +114,11 @@ class Drawn:
                 for each in found.standings
             ]
             said = "All tasks together" + (", normalised" if found.normalised else "")
-            figures.append(_figure(said, charts.forest(rows, label="final score over all tasks")))
+            figures.append(_figure(said, charts.forest(rows, label="final score over all tasks"), wide=True))
         for task in found.tasks:
             rows = [self._row(each, task) for each in found.standings if task in each.tasks]
             name = f"{found.score_name[task].capitalize()} on {task}"
-            figures.append(_figure(name, charts.forest(rows, label=f"final {found.score_name[task]} on {task}")))
+            figures.append(_figure(name, charts.forest(rows, label=f"final {found.score_name[task]} on {task}"), wide=True))
         note = "Interquartile mean over seeds with its 95% stratified bootstrap interval; the small dots are single runs."
         if found.normalised:
             scales = "; ".join(
@@ -139,7 +148,7 @@ class Drawn:
                 if lines and lines[0].x:
                     name = found.score_name[task]
                     drawn = charts.curves(lines, self.places, label=name, axis=axis, share=name == "accuracy")
-                    figures.append(_figure(f"{name.capitalize()} on {task}", drawn))
+                    figures.append(_figure(f"{name.capitalize()} on {task}", drawn, wide=True))
             views.append(f'<div class="by-{axis}">{"".join(figures)}</div>')
         if not any("<svg" in view for view in views):
             return ""
@@ -175,8 +184,8 @@ class Drawn:
         body = "".join(f"<tr>{self._pair(pair)}</tr>" for pair in pairs)
         note = "P is the chance that a run of the first beats a run of the second. Right of the dashed line is better."
         return (
-            f'<section><h2>Probability of improvement</h2><p class="note">{note}</p><figure class="broad">{drawn}</figure>'
-            f"{_table(header, body)}</section>"
+            f'<section><h2>Probability of improvement</h2><p class="note">{note}</p>'
+            f'<figure class="broad" tabindex="0">{drawn}</figure>{_table(header, body)}</section>'
         )
 
     def _pair(self, pair: Pair) -> str:
@@ -293,6 +302,17 @@ def _notes(found: Comparison) -> str:
     return f"<section><h2>Notes</h2><ul>{''.join(f'<li>{_text(note)}</li>' for note in found.notes)}</ul></section>"
 
 
+def _taken_along(found: Comparison) -> str:
+    """The numbers and the table for a paper inside the page: whoever is sent it has them too."""
+    packed = base64.b64encode(numbers(found).encode()).decode()
+    return (
+        "<section><h2>To draw and to print</h2><p>Every number of this page: "
+        f'<a download="numbers.csv" href="data:text/csv;charset=utf-8;base64,{packed}">numbers.csv</a></p>'
+        '<details class="close"><summary>LaTeX table</summary>'
+        f'<pre class="formula" tabindex="0">{_text(latex(found))}</pre></details></section>'
+    )
+
+
 def _settings(found: Comparison) -> str:
     blocks = []
     for task in found.tasks:
@@ -306,24 +326,35 @@ def _settings(found: Comparison) -> str:
 
 def _runs(found: Comparison) -> str:
     rows = "".join(
-        f"<tr><th>{_text(label)}</th><td>{'<br>'.join(f'<code>{_text(path)}</code>' for path in paths)}</td></tr>"
+        f"<tr><th>{_text(label)}</th><td>{'<br>'.join(f'<code>{_text(_sendable(path))}</code>' for path in paths)}</td></tr>"
         for label, paths in found.runs.items()
     )
     return f"<section><details><summary>Runs</summary><table>{rows}</table></details></section>"
 
 
+def _sendable(path: str) -> str:
+    """A folder without the home of whoever made it: the page is sent to others. ``comparison.json`` has the whole path."""
+    return path if not PurePath(path).is_absolute() else "/".join(["…", *PurePath(path).parts[-2:]])
+
+
 def _table(header: Sequence[str], body: str) -> str:
-    return f'<div class="scroll"><table class="figures"><thead><tr>{_heads(header)}</tr></thead><tbody>{body}</tbody></table></div>'
+    # To be reached by the keyboard, which else could not move what is wider than a phone.
+    return (
+        '<div class="scroll" tabindex="0" role="group" aria-label="table">'
+        f'<table class="figures"><thead><tr>{_heads(header)}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
 
 
 def _heads(names: Sequence[str]) -> str:
     kinds = ["" if place == 0 or name in ("result", "") else ' class="n"' for place, name in enumerate(names)]
-    return "".join(f"<th{kind}>{_text(name)}</th>" for kind, name in zip(kinds, names, strict=True))
+    cells = zip(kinds, names, strict=True)
+    return "".join(f"<th{kind}>{_text(name)}</th>" if name else f"<td{kind}></td>" for kind, name in cells)
 
 
-def _figure(title: str, drawn: str, meaning: str = "") -> str:
+def _figure(title: str, drawn: str, meaning: str = "", *, wide: bool = False) -> str:
     below = f'<br><span class="note">{_text(meaning)}</span>' if meaning else ""
-    return f"<figure><figcaption><b>{_text(title)}</b>{below}</figcaption>{drawn}</figure>"
+    focus = ' tabindex="0"' if wide else ""
+    return f"<figure{focus}><figcaption><b>{_text(title)}</b>{below}</figcaption>{drawn}</figure>"
 
 
 def _text(value: str) -> str:

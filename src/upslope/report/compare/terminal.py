@@ -13,8 +13,7 @@ from upslope.report.describe import table
 
 def text(found: Comparison) -> str:
     """All of it, to be printed."""
-    first = [] if found.headline.startswith(found.learning) else [found.learning]
-    blocks = [*first, found.headline, *_bullets(found.sentences), "", _scores(found), "", _learned(found)]
+    blocks = [found.finding, *_bullets(found.sentences), "", _scores(found), "", _learned(found)]
     if found.pairs:
         blocks += ["", _pairs(found.pairs)]
     for task in found.tasks:

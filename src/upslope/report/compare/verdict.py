@@ -195,3 +195,25 @@ def headline(pairs: Sequence[Pair], labels: Sequence[str]) -> str:
         return "No method can be told from another." if len(labels) > 2 else "The two cannot be told apart."
     unbeaten = [label for label in labels if not any(label in losers for losers in beaten.values())]
     return f"No method beats all others; not beaten by any: {', '.join(unbeaten)}."
+
+
+NAMED_PAIRS = 2
+"""Pairs without a winner that the first sentence names; more are counted."""
+
+
+def finding(learning: str, answer: str, pairs: Sequence[Pair]) -> str:
+    """What was found and what was not, to stand before all else.
+
+    Args:
+        learning: whether anything was learned.
+        answer: who beats whom.
+    """
+    first = "" if answer.startswith(learning) else f"{learning} "
+    undecided = [pair for pair in pairs if not pair.wins]
+    if not undecided or len(undecided) == len(pairs):  # with no winner at all the answer says so itself
+        return first + answer
+    if len(undecided) <= NAMED_PAIRS:
+        rest = ", ".join(f"{pair.ours} and {pair.theirs}" for pair in undecided) + " cannot be told apart"
+    else:
+        rest = f"{len(undecided)} of {len(pairs)} pairs cannot be told apart"
+    return f"{first}{answer.rstrip('.')}; {rest}."

@@ -10,15 +10,15 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from upslope.policies.forward.blocks import Block
-from upslope.policies.forward.layer_ops import Matrix
+from upslope.policies.forward.layer_ops import Matrix, linear
 from upslope.policies.forward.logprobs import head_logits
 from upslope.policies.forward.triton.launch import GATE_BLOCK, GATE_WARPS, power, triton_found
 from upslope.rollout.decode.record import DecodeJob, Record
 from upslope.rollout.decode.stepper import Prompts, Stepper
+from upslope.rollout.decode.thin_products import MOST_SHARES, ROWS, ThinProducts, early_launch
 from upslope.rollout.decode.weights import Weights
 from upslope.runtime import torch_private
 from upslope.types import Sampling
@@ -28,7 +28,9 @@ SIZES = (16, 32, 64, 128, 256, 384, 512, 768, 1024)
 ROUNDS = 30
 """Halvings in the search for the floor of a truncated draw: below the resolution of a float32."""
 DRAW_BLOCK, DRAW_WARPS = 2048, 4
-ATTEND_BLOCK, ATTEND_WARPS, ATTEND_STAGES = 32, 1, 2
+ATTEND_BLOCK, ATTEND_WARPS, ATTEND_STAGES = 64, 4, 2
+LEAST_KEYS, MOST_PARTS = 128, 16
+MERGE_WARPS = 2
 TURN_WARPS = 2
 """How kernels are cut."""
 
@@ -36,6 +38,15 @@ TURN_WARPS = 2
 def graphs_help(device: torch.device) -> bool:
     """Whether this stepper can run here."""
     return device.type == "cuda" and triton_found()
+
+
+def parts_of(room: int, key_heads: int) -> int:
+    """In how many parts the keys of a row are walked: a row that may say little, or one with many key heads, needs fewer.
+
+    On an H200 64 rows of 2,048 keys took 114 us with a program for each row and key head, 41 in four parts (two key heads of
+    128 features); with 256 keys the launch that puts parts together costs what they save.
+    """
+    return max(1, min(MOST_PARTS, power(room) // (128 * key_heads)))
 
 
 class GraphStepper(Stepper):
@@ -55,9 +66,17 @@ class GraphStepper(Stepper):
         self._seen = torch.zeros(slots, wide, dtype=weights.dtype, device=device)
         self._q = torch.zeros(slots, body.heads * body.width, dtype=weights.dtype, device=device)
         self._out = torch.zeros_like(self._q)
+        self.parts = parts_of(room, body.kv_heads)
+        self._shares = torch.zeros(slots, body.heads, self.parts, body.width, device=device) if self.parts > 1 else self._out
+        self._tops, self._sums = (torch.zeros(slots, body.heads, self.parts, device=device) for _ in range(2))
+        self.early = early_launch(device)
+        """Whether kernels are launched before those before them have ended."""
+        thin = min(slots, ROWS)
+        self._shares_out = torch.zeros(MOST_SHARES * thin * max(wide, weights.blocks[0].qkv.low.shape[0]), device=device)
         self._active = torch.zeros(slots, weights.blocks[0].down.low.shape[1], dtype=weights.dtype, device=device)
         self._graphs: dict[tuple[int, Sampling], Any] = {}
         self._pool: Any = None
+        self._seen_chunks: tuple[Tensor, Tensor] | None = None
         self._kept: _Kept | None = None
 
     def fits(self, prompts: Prompts, count: int, room: int, job: DecodeJob | None) -> bool:
@@ -132,41 +151,71 @@ class GraphStepper(Stepper):
         body = weights.body
         torch.index_select(weights.embedding, 0, slots.token[:count], out=self._embedded(count))
         x = self._x[:count].copy_(self._embedded(count))
-        delta: Tensor | None = None
-        repeat, wide = body.heads // body.kv_heads, power(max(16, body.width))
+        serves = not body.apart and ThinProducts.serve(x.device, count, weights.dtype)  # adapters are products of their own
+        thin = ThinProducts(count, self._shares_out, self.early) if serves else None
+        found: tuple[Tensor | None, int, Tensor | None] = (None, 0, None)
         for number, block in enumerate(weights.blocks):
-            seen = self._normed(x, delta, block.before)
-            qkv = F.linear(seen, block.qkv.low, _low(block.qkv_bias))
+            seen = self._normed(x, found, block.before)
+            qkv, shares, bias = self._product(thin, seen, block.qkv, block.qkv_bias)
             keys, values = self.cache[number]
             kernels.rope_and_store[(count,)](
-                qkv, self._q, keys, values, weights.cos, weights.sin, *self._head_norms(block), slots.prompt, kept.length,
-                slots.step, body.eps, self.room, body.heads, body.kv_heads, power(body.heads + 2 * body.kv_heads), body.width,
-                power(body.width // 2), block.q_norm is not None, num_warps=TURN_WARPS,
+                qkv, qkv if bias is None else bias, self._q, keys, values, weights.cos, weights.sin, *self._head_norms(block),
+                slots.prompt, kept.length, slots.step, body.eps, self.room, count, body.heads, body.kv_heads,
+                power(body.heads + 2 * body.kv_heads), body.width, power(body.width // 2), block.q_norm is not None, shares,
+                bias is not None, self.early, num_warps=TURN_WARPS, launch_pdl=self.early,
             )  # fmt: skip
-            kernels.attend[(count, body.kv_heads)](
-                self._q, kept.keys[number], kept.values[number], keys, values, self._out, slots.prompt, kept.start, kept.length,
-                slots.step, body.scale, self.room, body.kv_heads, repeat, max(16, power(repeat)), body.width, wide,
-                ATTEND_BLOCK, "ieee" if weights.dtype == torch.float32 else "tf32", num_warps=ATTEND_WARPS,
-                num_stages=ATTEND_STAGES,
+            self._attend(number, count)
+            found = self._product(thin, self._out[:count], block.out, block.out_bias)
+            seen = self._normed(x, found, block.between)
+            if thin is not None:
+                thin.gated(seen, block.gate_up.low, body.activation, self._active)
+            else:
+                both, features = linear(seen, block.gate_up), self._active.shape[1]
+                grid = (count, -(-features // GATE_BLOCK))
+                gated[grid](both, self._active, features, body.activation, GATE_BLOCK, num_warps=GATE_WARPS)
+            found = self._product(thin, self._active[:count], block.down, None)
+        return head_logits(self._normed(x, found, weights.last_norm), weights.head)
+
+    @staticmethod
+    def _product(thin: ThinProducts | None, x: Tensor, matrix: Matrix, bias: Matrix | None) -> tuple[Tensor, int, Tensor | None]:
+        """A product in shares, how many they are, and a bias that is yet to be added to their sum."""
+        if thin is None:
+            return linear(x, matrix, bias), 1, None
+        return *thin.product(x, matrix.low), None if bias is None else bias.low
+
+    def _attend(self, number: int, count: int) -> None:
+        """Attention of each slot's newest token in a layer, into ``_out``."""
+        from upslope.rollout.decode import triton_kernels as kernels
+
+        weights, slots, kept, parts = self.weights, self.slots, self._kept, self.parts
+        assert kept is not None
+        body, (keys, values) = weights.body, self.cache[number]
+        repeat, wide, precise = body.heads // body.kv_heads, power(max(16, body.width)), weights.dtype == torch.float32
+        block = ATTEND_BLOCK // 2 if precise else ATTEND_BLOCK
+        kernels.attend[(parts, body.kv_heads, count)](
+            self._q, kept.keys[number], kept.values[number], keys, values, self._shares, self._tops, self._sums, slots.prompt,
+            kept.start, kept.length, slots.step, body.scale, self.room, LEAST_KEYS, body.kv_heads, repeat, max(16, power(repeat)),
+            body.width, wide, block, parts, "ieee" if precise else "tf32", self.early,
+            num_warps=ATTEND_WARPS, num_stages=ATTEND_STAGES, launch_pdl=self.early,
+        )  # fmt: skip
+        if parts > 1:
+            kernels.merge_parts[(count, body.heads)](
+                self._tops, self._sums, self._shares, self._out, slots.prompt, kept.length, slots.step, LEAST_KEYS, body.heads,
+                body.width, wide, block, parts, self.early, num_warps=MERGE_WARPS, launch_pdl=self.early,
             )  # fmt: skip
-            delta = F.linear(self._out[:count], block.out.low, _low(block.out_bias))
-            seen = self._normed(x, delta, block.between)
-            both = F.linear(seen, block.gate_up.low)
-            features = self._active.shape[1]
-            grid = (count, -(-features // GATE_BLOCK))
-            gated[grid](both, self._active, features, body.activation, GATE_BLOCK, num_warps=GATE_WARPS)
-            delta = F.linear(self._active[:count], block.down.low)
-        return head_logits(self._normed(x, delta, weights.last_norm), weights.head)
 
     def _embedded(self, count: int) -> Tensor:
         return self._seen[:count]
 
-    def _normed(self, x: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor:
-        from upslope.policies.forward.triton.kernels import add_norm
+    def _normed(self, x: Tensor, found: tuple[Tensor | None, int, Tensor | None], weight: Tensor) -> Tensor:
+        """The norm of the stream, to which a product is added before if there is one."""
+        from upslope.rollout.decode.triton_kernels import add_shares_and_norm
 
-        seen = self._seen[: len(x)]
-        given, wide = x if delta is None else delta, x.shape[1]
-        add_norm[(len(x),)](x, given, weight, x, seen, self.weights.body.eps, wide, power(wide), delta is not None, num_warps=4)
+        seen, wide, (shares, many, bias) = self._seen[: len(x)], x.shape[1], found
+        add_shares_and_norm[(len(x),)](
+            x, x if shares is None else shares, x if bias is None else bias, weight, seen, self.weights.body.eps, len(x), wide,
+            power(wide), many, bias is not None, self.early, num_warps=4, launch_pdl=self.early,
+        )  # fmt: skip
         return seen
 
     @staticmethod
@@ -180,14 +229,25 @@ class GraphStepper(Stepper):
         kept, slots, sampling = self._kept, self.slots, self.job.sampling
         assert kept is not None
         logits = self.logits(count)
-        vocabulary = logits.shape[1]
+        vocabulary, greedy = logits.shape[1], sampling.temperature == 0
+        block = min(DRAW_BLOCK, power(vocabulary))
+        chunks, cold = -(-vocabulary // block), 1 / (sampling.temperature or 1.0)
+        seen, places = self._survey(power(chunks))
+        kernels.survey[(count, chunks)](logits, *seen, places, vocabulary, cold, greedy, block, power(chunks), num_warps=DRAW_WARPS)
         kernels.draw[(count,)](
-            logits, kept.uniforms, *kept.record, slots.row, slots.step, slots.token, slots.ended.view(torch.int8), kept.stops,
-            kept.limits, vocabulary, kept.uniforms.shape[1], self.room, 1 / (sampling.temperature or 1.0), float(sampling.top_k),
-            sampling.top_p, math.log(sampling.min_p) if sampling.min_p else 0.0, len(kept.stops), sampling.temperature == 0,
-            0 < sampling.top_k < vocabulary, sampling.top_p < 1, sampling.min_p > 0, ROUNDS,
-            min(DRAW_BLOCK, power(vocabulary)), num_warps=DRAW_WARPS,
+            logits, *seen, places, kept.uniforms, *kept.record, slots.row, slots.step, slots.token, slots.ended.view(torch.int8),
+            kept.stops, kept.limits, vocabulary, kept.uniforms.shape[1], self.room, cold, float(sampling.top_k),
+            sampling.top_p, math.log(sampling.min_p) if sampling.min_p else 0.0, len(kept.stops), greedy,
+            0 < sampling.top_k < vocabulary, sampling.top_p < 1, sampling.min_p > 0, ROUNDS, block, power(chunks),
+            num_warps=DRAW_WARPS,
         )  # fmt: skip
+
+    def _survey(self, chunks: int) -> tuple[Tensor, Tensor]:
+        """Where the first look at logits is written down: four numbers of each stretch, and a place."""
+        if self._seen_chunks is None:
+            shape, device = (len(self.slots.row), chunks), self.weights.device
+            self._seen_chunks = torch.zeros(4, *shape, device=device), torch.zeros(shape, dtype=torch.int32, device=device)
+        return self._seen_chunks
 
 
 class _Kept:
@@ -229,10 +289,6 @@ class _Kept:
         self.stops[: len(job.stops)] = job.stops
         for column, blank in zip(self.record, job.record, strict=True):
             column[:rows] = blank
-
-
-def _low(bias: Matrix | None) -> Tensor | None:
-    return None if bias is None else bias.low
 
 
 def _up_to(count: int, sizes: tuple[int, ...]) -> int:

@@ -1,22 +1,98 @@
 """Triton kernels of one decoding step. Each does what its namesake in `upslope.rollout.decode.stepper` does in plain torch.
 
-What they save is trips to memory and launches: a layer is four products and five kernels, three of them learning's own
-(`upslope.policies.forward.triton.kernels`). A row's prompt is read where it lies, packed and shared by all its rows; the
-vocabulary is read twice to draw a token, once more per halving where draws are truncated.
+What they save is trips to memory and launches: a layer is four products and five or six kernels, three of them learning's own
+(`upslope.policies.forward.triton.kernels`). A row's prompt is read where it lies, packed and shared by all its rows; the keys of
+a long row are walked by several programs at once, whose results are put together in a fixed order. Of the vocabulary many
+programs look at a stretch each; to draw a token one stretch is read again, and everything per halving where draws are truncated.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from upslope.policies.forward.triton.kernels import opened
+
+
+@triton.jit
+def _after_the_one_before(EARLY: tl.constexpr):
+    """Where a kernel may be launched before the one before it has ended: lets the next one do the same, then waits for that end.
+
+    Every kernel of a step does so before it touches memory, so that what earlier ones wrote is there too.
+    """
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
+
+
+@triton.jit
+def thin_product(
+    x, weight, out, M, N, K, SHARES,
+    GATE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, INNER: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """``x [M, K] @ weight.T`` of few rows, which takes as long as reading the weights; one program some features and a share.
+
+    A share is the product over a stretch of the inner dimension: ``out [SHARES, M, N]`` has to be added up. With a gate the weight
+    is ``[2 N, K]``, its first half goes through the activation and the second multiplies it; there is one share.
+    """
+    _after_the_one_before(EARLY)
+    feature = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    share = tl.program_id(1)
+    row, inner = tl.arange(0, ROWS), tl.arange(0, INNER)
+    each = tl.cdiv(tl.cdiv(K, SHARES), INNER) * INNER
+    first = share * each
+    last = tl.minimum(first + each, K)
+    # The weights stand on the left: tensor cores want 64 rows there, and there are always as many features.
+    found = tl.zeros((BLOCK, ROWS), tl.float32)
+    other = tl.zeros((BLOCK, ROWS), tl.float32)
+    weights = weight + feature[:, None].to(tl.int64) * K + inner[None, :]
+    inputs = x + row[None, :] * K + inner[:, None]
+    for at in range(first, last, INNER):
+        inside = at + inner < last
+        given = tl.load(inputs + at, (row[None, :] < M) & inside[:, None], 0.0)
+        found = tl.dot(tl.load(weights + at, (feature[:, None] < N) & inside[None, :], 0.0), given, found)
+        if GATE != "none":
+            up = tl.load(weights + at + N.to(tl.int64) * K, (feature[:, None] < N) & inside[None, :], 0.0)
+            other = tl.dot(up, given, other)
+    if GATE != "none":
+        value, _ = opened(found.to(out.dtype.element_ty).to(tl.float32), GATE)
+        found = value * other.to(out.dtype.element_ty).to(tl.float32)
+    place = share.to(tl.int64) * M * N + row[None, :] * N + feature[:, None]
+    tl.store(out + place, found.to(out.dtype.element_ty), (feature[:, None] < N) & (row[None, :] < M))
+
+
+@triton.jit
+def add_shares_and_norm(
+    x, shares, bias, weight, seen, eps, M,
+    D: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr, BIAS: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """The shares of a product added to the stream ``x``, in order, and its norm in the precision of products; one program a row."""
+    _after_the_one_before(EARLY)
+    at = tl.arange(0, BLOCK)
+    inside = at < D
+    place = tl.program_id(0).to(tl.int64) * D + at
+    value = tl.load(x + place, inside, 0.0)
+    if SHARES > 0:
+        added = tl.load(shares + place, inside, 0.0).to(tl.float32)
+        for number in tl.static_range(1, SHARES):
+            added += tl.load(shares + number * M * D + place, inside, 0.0).to(tl.float32)
+        if BIAS:
+            added += tl.load(bias + at, inside, 0.0).to(tl.float32)
+        value += added
+        tl.store(x + place, value, inside)
+    scale = 1.0 / tl.sqrt(tl.sum(value * value) / D + eps)
+    tl.store(seen + place, (value * scale * tl.load(weight + at, inside, 0.0)).to(seen.dtype.element_ty), inside)
 
 
 @triton.jit
 def rope_and_store(
-    qkv, q_out, keys, values, cos, sin, q_norm, k_norm, prompt, length, step, eps, ROOM,
+    qkv, bias, q_out, keys, values, cos, sin, q_norm, k_norm, prompt, length, step, eps, ROOM, M,
     H: tl.constexpr, KV: tl.constexpr, HEADS: tl.constexpr, W: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
+    SHARES: tl.constexpr, BIAS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Queries and keys rotated by their positions, keys and values written to the slot's cache; one program a slot."""
+    _after_the_one_before(EARLY)
     slot = tl.program_id(0).to(tl.int64)
     head, at = tl.arange(0, HEADS)[:, None], tl.arange(0, HALF)[None, :]
     inside = (head < H + 2 * KV) & (at < W // 2)
@@ -25,6 +101,13 @@ def rope_and_store(
     source = qkv + (slot * (H + 2 * KV) + head) * W + at
     low = tl.load(source, inside, 0.0).to(tl.float32)
     high = tl.load(source + W // 2, inside, 0.0).to(tl.float32)
+    for number in tl.static_range(1, SHARES):
+        further = source + number * M * (H + 2 * KV) * W
+        low += tl.load(further, inside, 0.0).to(tl.float32)
+        high += tl.load(further + W // 2, inside, 0.0).to(tl.float32)
+    if BIAS:
+        low += tl.load(bias + head * W + at, inside, 0.0).to(tl.float32)
+        high += tl.load(bias + head * W + W // 2 + at, inside, 0.0).to(tl.float32)
     turns = head < H + KV
     if NORM:
         scale = 1.0 / tl.sqrt((tl.sum(low * low, 1) + tl.sum(high * high, 1)) / W + eps)[:, None]
@@ -66,15 +149,32 @@ def _more(q, k, v, inside, scale, best, total, found, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def _keys_each(keys, LEAST, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """How many of a row's keys one part has. It follows from the row alone: which others are there changes nothing."""
+    return tl.maximum(LEAST, tl.cdiv(tl.cdiv(keys, PARTS), BLOCK) * BLOCK)
+
+
+@triton.jit
 def attend(
-    q, prompt_keys, prompt_values, keys, values, out, prompt, start, length, step, scale, ROOM,
+    q, prompt_keys, prompt_values, keys, values, out, tops, sums, prompt, start, length, step, scale, ROOM, LEAST,
     KV: tl.constexpr, REPEAT: tl.constexpr, MANY: tl.constexpr, W: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PARTS: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """A slot's last token on its prompt and on what it has said; one program a slot and key head, all its queries together."""
-    slot, kv = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """A slot's last token on a part of its prompt and of what it has said; one program a slot, key head and part.
+
+    With one part ``out`` is the result; with several it is each part's share, to be put together by `merge_parts`.
+    """
+    _after_the_one_before(EARLY)
+    part, kv, slot = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     which = tl.load(prompt + slot)
     begin, many, said = tl.load(start + which), tl.load(length + which), tl.load(step + slot) + 1
+    first, last = tl.zeros_like(many), many + said
+    if PARTS > 1:
+        each = _keys_each(last, LEAST, PARTS, BLOCK)
+        first = part * each
+        last = tl.minimum(first + each, last)
+        if first >= last:
+            return
     query, feature = tl.arange(0, MANY), tl.arange(0, WIDE)
     real = feature[None, :] < W
     mine = (slot * KV + kv) * REPEAT
@@ -82,23 +182,70 @@ def attend(
     best = tl.full((MANY,), float("-inf"), tl.float32)
     total = tl.zeros((MANY,), tl.float32)
     found = tl.zeros((MANY, WIDE), tl.float32)
-    for first in range(0, many, BLOCK):
-        at = first + tl.arange(0, BLOCK)
-        inside = at < many
+    for block in range(first, tl.minimum(last, many), BLOCK):
+        at = block + tl.arange(0, BLOCK)
+        inside = at < tl.minimum(last, many)
         place = ((begin + at) * KV + kv)[:, None] * W + feature[None, :]
         shown = inside[:, None] & real
         k, v = tl.load(prompt_keys + place, shown, 0.0), tl.load(prompt_values + place, shown, 0.0)
         best, total, found = _more(asked, k, v, inside, scale, best, total, found, PRECISION)
-    for first in range(0, said, BLOCK):
-        at = first + tl.arange(0, BLOCK)
-        inside = at < said
+    for block in range(tl.maximum(first - many, 0), last - many, BLOCK):
+        at = block + tl.arange(0, BLOCK)
+        inside = at < last - many
         place = ((slot * KV + kv) * ROOM + at)[:, None] * W + feature[None, :]
         shown = inside[:, None] & real
         k, v = tl.load(keys + place, shown, 0.0), tl.load(values + place, shown, 0.0)
         best, total, found = _more(asked, k, v, inside, scale, best, total, found, PRECISION)
-    found = found / total[:, None]
-    target = out + (mine + query[:, None]) * W + feature[None, :]
-    tl.store(target, found.to(out.dtype.element_ty), (query[:, None] < REPEAT) & real)
+    there = mine + query
+    if PARTS > 1:
+        there = there * PARTS + part
+        tl.store(tops + there, best, query < REPEAT)
+        tl.store(sums + there, total, query < REPEAT)
+    else:
+        found = found / total[:, None]
+    tl.store(out + there[:, None] * W + feature[None, :], found.to(out.dtype.element_ty), (query[:, None] < REPEAT) & real)
+
+
+@triton.jit
+def merge_parts(
+    tops, sums, parts, out, prompt, length, step, LEAST,
+    H: tl.constexpr, W: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """What `attend` found in the parts of a row's keys, as one softmax over all of them; one program a slot and head."""
+    _after_the_one_before(EARLY)
+    slot, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    keys = tl.load(length + tl.load(prompt + slot)) + tl.load(step + slot) + 1
+    part, feature = tl.arange(0, PARTS), tl.arange(0, WIDE)
+    used = part < tl.cdiv(keys, _keys_each(keys, LEAST, PARTS, BLOCK))
+    there = (slot * H + head) * PARTS + part
+    top = tl.load(tops + there, used, float("-inf"))
+    weight = tl.exp(top - tl.max(top))
+    total = tl.sum(weight * tl.load(sums + there, used, 0.0))
+    found = tl.load(parts + there[:, None] * W + feature[None, :], used[:, None] & (feature[None, :] < W), 0.0)
+    found = tl.sum(found * weight[:, None], 0) / total
+    tl.store(out + (slot * H + head) * W + feature, found.to(out.dtype.element_ty), feature < W)
+
+
+@triton.jit
+def survey(
+    logits, tops, bottoms, masses, moments, places, V, temperature, GREEDY: tl.constexpr, CHUNK: tl.constexpr, MANY: tl.constexpr
+):
+    """Of a stretch of a slot's logits: the largest and where it is, the smallest, mass and moment relative to the largest."""
+    slot, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = chunk * CHUNK + tl.arange(0, CHUNK)
+    inside = at < V
+    x = tl.load(logits + slot * V + at, inside, -1e30)
+    top = tl.max(x)
+    there = slot * MANY + chunk
+    tl.store(tops + there, top)
+    if GREEDY:
+        tl.store(places + there, tl.min(tl.where((x == top) & inside, at, V)))
+    else:
+        y = (x - top) * temperature
+        mass = tl.where(inside, tl.exp(y), 0.0)
+        tl.store(masses + there, tl.sum(mass))
+        tl.store(moments + there, tl.sum(mass * y))
+        tl.store(bottoms + there, tl.min(tl.where(inside, x, 1e30)))
 
 
 @triton.jit
@@ -134,46 +281,34 @@ def _highest_floor(logits, V, best, temperature, low, wanted, COUNT: tl.constexp
 
 @triton.jit
 def draw(
-    logits, uniforms, tokens, sampled, logps, entropies, rows, steps, said, ended, stops, limits,
-    V, T, ROOM, temperature, top_k, top_p, min_floor,
+    logits, tops, bottoms, masses, moments, places, uniforms, tokens, sampled, logps, entropies, rows, steps, said, ended, stops,
+    limits, V, T, ROOM, temperature, top_k, top_p, min_floor,
     STOPS: tl.constexpr, GREEDY: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr,
-    ROUNDS: tl.constexpr, BLOCK: tl.constexpr,
+    ROUNDS: tl.constexpr, BLOCK: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    """A token of each slot by inverting the cumulative distribution, written down with its log-probability and entropy."""
+    """A token of each slot by inverting the cumulative distribution, written down with its log-probability and entropy.
+
+    `survey` has looked at stretches of ``BLOCK`` logits, at most ``MANY``.
+    """
     slot = tl.program_id(0).to(tl.int64)
     row, step, over = tl.load(rows + slot), tl.load(steps + slot), tl.load(ended + slot)
     mine = logits + slot * V
-    # One pass: in each lane the largest so far, and masses and moments relative to it.
-    tops = tl.full((BLOCK,), -1e30, tl.float32)
-    bottoms = tl.full((BLOCK,), 1e30, tl.float32)
-    where = tl.zeros((BLOCK,), tl.int32)
-    masses = tl.zeros((BLOCK,), tl.float32)
-    moments = tl.zeros((BLOCK,), tl.float32)
-    for first in range(0, V, BLOCK):
-        at = first + tl.arange(0, BLOCK)
-        x = tl.load(mine + at, at < V, -1e30)
-        if GREEDY:
-            where = tl.where(x > tops, at, where)
-            tops = tl.maximum(tops, x)
-        else:
-            top = tl.maximum(tops, x)
-            shrink = tl.exp((tops - top) * temperature)
-            mass = tl.where(at < V, tl.exp((x - top) * temperature), 0.0)
-            moments = shrink * (moments + masses * (tops - top) * temperature) + mass * (x - top) * temperature
-            masses = shrink * masses + mass
-            tops = top
-            bottoms = tl.minimum(bottoms, tl.where(at < V, x, 1e30))
-    best = tl.max(tops)
+    chunk = tl.arange(0, MANY)
+    known = chunk * BLOCK < V
+    top = tl.load(tops + slot * MANY + chunk, known, -1e30)
+    best = tl.max(top)
     if GREEDY:
-        token = tl.min(tl.where(tops == best, where, V))
+        place = tl.load(places + slot * MANY + chunk, known, V)
+        token = tl.min(tl.where(top == best, place, V))
         logp = 0.0
         entropy = 0.0
     else:
-        floor = (tl.min(bottoms) - best) * temperature - 1.0
-        apart = tl.maximum((tops - best) * temperature, -1e4)  # lanes that saw nothing have no mass
-        shrink = tl.exp(apart)
-        total = tl.sum(masses * shrink)
-        moment = tl.sum(shrink * (moments + masses * apart))
+        apart = (top - best) * temperature
+        here = tl.where(known, tl.load(masses + slot * MANY + chunk, known, 0.0) * tl.exp(apart), 0.0)
+        of_each = tl.load(moments + slot * MANY + chunk, known, 0.0) * tl.exp(apart) + here * apart
+        total = tl.sum(here)
+        moment = tl.sum(tl.where(known, of_each, 0.0))
+        floor = (tl.min(tl.load(bottoms + slot * MANY + chunk, known, 1e30)) - best) * temperature - 1.0
         if TOP_K or TOP_P or MIN_P:
             if TOP_K:
                 floor = _highest_floor(mine, V, best, temperature, floor, top_k, True, ROUNDS, BLOCK)
@@ -182,33 +317,24 @@ def draw(
                 floor = _highest_floor(mine, V, best, temperature, floor, wanted, False, ROUNDS, BLOCK)
             if MIN_P:
                 floor = tl.maximum(floor, min_floor)
-            masses = tl.zeros((BLOCK,), tl.float32)
-            moments = tl.zeros((BLOCK,), tl.float32)
-            for first in range(0, V, BLOCK):
-                mass, y = _masses(mine, first, V, best, temperature, floor, BLOCK)
-                masses += mass
-                moments += mass * y
-            total = tl.sum(masses)
-            moment = tl.sum(moments)
-        # The first block in which the running mass passes the target holds the token; by rounding there may be none.
+            here = tl.zeros((MANY,), tl.float32)
+            moment = 0.0
+            for number in range(0, tl.cdiv(V, BLOCK)):
+                mass, y = _masses(mine, number * BLOCK, V, best, temperature, floor, BLOCK)
+                here = tl.where(chunk == number, tl.sum(mass), here)
+                moment += tl.sum(mass * y)
+            total = tl.sum(here)
+        # The first stretch in which the running mass passes the target holds the token; by rounding there may be none.
         target = tl.load(uniforms + row * T + step) * total
-        running = 0.0
-        first = 0
-        filled = 0
-        mass, y = _masses(mine, 0, V, best, temperature, floor, BLOCK)
-        here = tl.sum(mass)
-        while (running + here <= target) & (first + BLOCK < V):
-            filled = tl.where(here > 0, first, filled)
-            running += here
-            first += BLOCK
-            mass, y = _masses(mine, first, V, best, temperature, floor, BLOCK)
-            here = tl.sum(mass)
-        missed = running + here <= target
-        first = tl.where(here > 0, first, filled)
-        mass, y = _masses(mine, first, V, best, temperature, floor, BLOCK)
-        at = first + tl.arange(0, BLOCK)
+        running = tl.cumsum(here)
+        found = tl.min(tl.where((running > target) & (here > 0), chunk, MANY))
+        missed = found == MANY
+        found = tl.where(missed, tl.max(tl.where(here > 0, chunk, 0)), found)
+        before = tl.sum(tl.where(chunk == found, running - here, 0.0))
+        mass, y = _masses(mine, found * BLOCK, V, best, temperature, floor, BLOCK)
+        at = found * BLOCK + tl.arange(0, BLOCK)
         real = mass > 0
-        token = tl.min(tl.where((running + tl.cumsum(mass) > target) & real, at, V))
+        token = tl.min(tl.where((before + tl.cumsum(mass) > target) & real, at, V))
         token = tl.where((token == V) | missed, tl.max(tl.where(real, at, -1)), token)
         norm = tl.log(total)
         logp = tl.sum(tl.where(at == token, y, 0.0)) - norm

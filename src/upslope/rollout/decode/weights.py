@@ -12,19 +12,25 @@ from torch import Tensor
 from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.blocks import Block, blocks_of, norm_weight
 from upslope.policies.forward.layer_ops import Matrix
+from upslope.policies.forward.low_rank import LowRank
 from upslope.runtime import torch_private
 
 
 class Weights:
     """A model's weights. On a GPU `refresh` keeps their addresses: recorded graphs go on reading them.
 
+    Of a model whose adapters are computed apart, the matrices are the model's own, which never change, and stay where they are;
+    adapters have addresses of their own here and are copied to them.
+
     Args:
         positions: how many places of a text there may be.
+        fixed: whether addresses stay; left out, on a GPU.
     """
 
-    def __init__(self, body: Architecture, positions: int, dtype: torch.dtype):
+    def __init__(self, body: Architecture, positions: int, dtype: torch.dtype, fixed: bool | None = None):
         self.body, self.dtype, self.positions = body, dtype, positions
         self.device = body.head.weight.device
+        self.fixed = self.device.type == "cuda" if fixed is None else fixed
         self.cos, self.sin = body.rotations(positions, self.device, torch.promote_types(dtype, torch.float32))
         self.blocks: list[Block] = []
         self._ends: tuple[Tensor, ...] = ()
@@ -34,42 +40,57 @@ class Weights:
         """Whether these can be the weights of another model in its place: one of the same sizes, on the same device."""
         if body is self.body:
             return True
+        if body.apart or self.body.apart:  # another's matrices cannot be put in the place of those that the model itself has
+            return body.apart and self.body.apart and _addresses(body) == _addresses(self.body)
         same = body.head.weight.device == self.device and body.head.weight.shape == self.body.head.weight.shape
         return same and body.model.config.to_dict() == self.body.model.config.to_dict()
 
     def refresh(self, body: Architecture | None = None) -> None:
         """Take the weights as they are now, of another model that they serve if one is given."""
         self.body = body or self.body
-        body, table = self.body, self.body.stack.embed_tokens
+        body = self.body
         with torch.no_grad():
-            scale = float(getattr(table, "embed_scale", 1.0))
-            embedding = table.weight.to(self.dtype)
-            ends = (
-                embedding * scale if scale != 1 else embedding,
-                norm_weight(body, body.stack.norm),
-                body.head.weight.to(self.dtype),
-            )
-            if self.device.type != "cuda":
-                self.blocks, self._ends = blocks_of(body, self.dtype), ends
-            elif not self.blocks:
-                self.blocks, self._ends = [_copied(block) for block in blocks_of(body, self.dtype)], tuple(map(_copied, ends))
+            blocks = blocks_of(body, self.dtype)
+            if not self.fixed or not self.blocks:
+                own = self.fixed
+                self.blocks = [_copied(block) for block in blocks] if own else blocks
+                self._ends = tuple(map(_copied, self._model_ends())) if own and not body.apart else self._model_ends()
+            elif body.apart:  # what stands before and behind the layers never changes
+                torch_private.foreach_copy_([*_tensors(self.blocks)], [*_tensors(blocks)])
             else:
-                own, new = [*self.blocks, self._ends], [*blocks_of(body, self.dtype), ends]
-                torch_private.foreach_copy_([*_tensors(own)], [*_tensors(new)])
+                torch_private.foreach_copy_([*_tensors([*self.blocks, self._ends])], [*_tensors([*blocks, self._model_ends()])])
         self.embedding, self.last_norm, self.head = self._ends
+
+    def _model_ends(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Embeddings, the last norm and the head."""
+        body, table = self.body, self.body.stack.embed_tokens
+        scale = float(getattr(table, "embed_scale", 1.0))
+        embedding = table.weight.to(self.dtype)
+        return embedding * scale if scale != 1 else embedding, norm_weight(body, body.stack.norm), body.head.weight.to(self.dtype)
 
 
 def _tensors(several: Iterable[Any]) -> Iterator[Tensor]:
     """What products read of some blocks and tuples of tensors."""
     for part in itertools.chain.from_iterable(several):
-        if part is not None:
+        if isinstance(part, Matrix) and part.adapter is not None:  # the matrix itself never changes
+            yield from (part.adapter.a, part.adapter.b)
+        elif part is not None:
             yield part.low if isinstance(part, Matrix) else part
+
+
+def _addresses(body: Architecture) -> list[int]:
+    """Where the weights are that adapters are computed beside, and the ends of the model."""
+    matrices = (layer.mlp.down_proj.base_layer.weight for layer in body.layers)
+    return [weight.data_ptr() for weight in (body.head.weight, body.stack.embed_tokens.weight, *matrices)]
 
 
 def _copied(found: Any) -> Any:
     """A block or a tensor at an address of its own."""
     if isinstance(found, Block):
         return Block(*map(_copied, found))
+    if isinstance(found, Matrix) and found.adapter is not None:
+        adapter = found.adapter
+        return Matrix(found.low, (), LowRank(adapter.a.clone(), adapter.b.clone(), (), adapter.scales))
     if isinstance(found, Matrix):
         return Matrix(found.low.clone(), ())
     return None if found is None else found.detach().clone()

@@ -239,7 +239,7 @@ class TorchEngine:
         if self.memory_bytes:
             return self.memory_bytes
         device = self.policy.device
-        return torch.cuda.get_device_properties(device).total_memory // 12 if device.type == "cuda" else 2 * 2**30
+        return torch.cuda.get_device_properties(device).total_memory // 6 if device.type == "cuda" else 2 * 2**30
 
     def _token_bytes(self) -> int:
         """Memory of a token's keys and values, twice: while they grow."""
@@ -249,7 +249,10 @@ class TorchEngine:
         return 4 * config.num_hidden_layers * heads * width * self.policy.compute_dtype.itemsize
 
     def _row_bytes(self, room: int) -> int:
-        """Memory of a row while it is continued: about six copies of its logits while drawing, and what it has said."""
+        """Memory of a row while it is continued: about six copies of its logits while drawing, and what it has said. Our graphs
+        have two of them, and a cache that does not grow."""
+        if self.policy.body is not None and self.policy.device.type == "cuda":
+            return 8 * self.policy.model.config.get_text_config().vocab_size + room * self._token_bytes() // 2
         return 24 * self.policy.model.config.get_text_config().vocab_size + room * self._token_bytes()
 
     def _chunks(self, prompts: Sequence[list[int]], each: list[int], room: int) -> Iterator[tuple[int, int]]:

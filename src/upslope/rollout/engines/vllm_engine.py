@@ -56,7 +56,7 @@ class VLLMEngine:
         self._told: Metrics = {}
         config = policy.model.config.get_text_config()
         with tempfile.TemporaryDirectory(prefix="upslope-vllm-") as folder:
-            policy.save(Path(folder))
+            policy.save_merged(Path(folder))
             self.llm: Any = vllm.LLM(
                 model=folder,
                 dtype=str(policy.model.dtype).removeprefix("torch."),

@@ -4,6 +4,9 @@ import uPlot from "../vendor/uplot/uPlot.esm.js";
 import { forLog, nearest } from "./curve_data.js";
 import { h, put } from "./dom.js";
 import { compact, number } from "./format.js";
+import { link } from "./router.js";
+import { store } from "./store.js";
+import { swatch } from "./swatch.js";
 import { colour, faded, onTheme } from "./theme.js";
 
 const MOST_ROWS = 12;
@@ -20,11 +23,12 @@ export class Chart {
     host.append(this.summary);
     host.tabIndex = 0;
     host.setAttribute("role", "group");
-    host.setAttribute("aria-label", `${label}. Arrow keys read values, plus and minus zoom, 0 shows all.`);
+    host.setAttribute("aria-label", `${label}. Arrow keys read values, Enter leads to rollouts, plus and minus zoom, 0 shows all.`);
     host.addEventListener("keydown", (event) => this.key(event));
-    host.addEventListener("blur", () => {
+    host.addEventListener("focusout", (event) => {
+      if (host.contains(event.relatedTarget)) return;
       this.reading = false;
-      this.card.hidden = true;
+      this.unpin();
     });
     this.watcher = new ResizeObserver(() => this.plot?.setSize({ width: this.width(), height: this.height }));
     this.watcher.observe(host);
@@ -78,10 +82,11 @@ export class Chart {
     this.plot?.destroy();
     this.plot = new uPlot(this.options(), this.columns(), this.host);
     this.plot.over.append(this.card);
+    this.plot.over.addEventListener("click", (event) => this.clicked(event));
     this.plot.over.addEventListener("mouseenter", () => (this.hovered = true));
     this.plot.over.addEventListener("mouseleave", () => {
       this.hovered = false;
-      this.card.hidden = true;
+      if (!this.pinned) this.card.hidden = true;
     });
   }
 
@@ -222,12 +227,14 @@ export class Chart {
     if (width < 5) return;
     const [from, to] = [this.plot.posToVal(left, "x"), this.plot.posToVal(left + width, "x")];
     this.plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+    this.dragged = Boolean(this.actions.zoom);
     this.actions.zoom?.(from, to);
   }
 
   /** Says what every line has nearest to the cursor. */
   read() {
     const left = this.plot.cursor.left;
+    if (this.pinned) return;
     if (!(this.hovered || this.reading) || left === null || left < 0) {
       this.card.hidden = true;
       return;
@@ -256,6 +263,7 @@ export class Chart {
         ),
       ),
       rows.length > MOST_ROWS && h("small", {}, `and ${rows.length - MOST_ROWS} more`),
+      rows.some(({ line }) => recorded(line)) && h("small", { class: "pin-hint" }, "click, or Enter: rollouts behind this"),
       this.marksNear(x, slack / 3).map(({ text }) => h("p", { class: "mark-text" }, text)),
     );
     this.card.hidden = false;
@@ -269,8 +277,6 @@ export class Chart {
   }
 
   row(line, at) {
-    const key = h("span", { class: "swatch" });
-    key.style.background = `var(${line.hue})`;
     const beside =
       line.low && Number.isFinite(line.low[at]) && Number.isFinite(line.high[at])
         ? `${number(line.low[at])} to ${number(line.high[at])}`
@@ -280,10 +286,38 @@ export class Chart {
     return h(
       "tr",
       {},
-      h("th", { scope: "row" }, key, line.name),
+      h("th", { scope: "row" }, swatch(line), line.name),
       h("td", {}, number(line.y[at], 4)),
       h("td", { class: "soft" }, beside),
+      recorded(line) && h("td", { class: "behind" }, h("a", { href: behind(line, at, this.model.axes.xName) }, "rollouts")),
     );
+  }
+
+  /** Holds the card where it is, so that its links can be reached: from a point of a curve to the rollouts behind it. */
+  pin() {
+    if (this.card.hidden) return;
+    this.pinned = true;
+    this.card.classList.add("pinned");
+  }
+
+  unpin() {
+    this.pinned = false;
+    this.card.classList.remove("pinned");
+    this.card.hidden = true;
+  }
+
+  clicked(event) {
+    if (this.card.contains(event.target)) return;
+    if (this.dragged) {
+      this.dragged = false; // the end of a drag is no click
+      return;
+    }
+    const was = this.pinned;
+    this.unpin();
+    if (was) return;
+    this.hovered = true;
+    this.read();
+    this.pin();
   }
 
   /** Puts one line in front, or (null) all of them. */
@@ -299,8 +333,15 @@ export class Chart {
     const left = this.plot.cursor.left >= 0 ? this.plot.cursor.left : wide / 2;
     const moves = { ArrowLeft: left - wide / 50, ArrowRight: left + wide / 50, Home: 0, End: wide };
     if (event.key in moves) {
+      this.unpin();
       this.reading = true;
       this.plot.setCursor({ left: Math.max(0, Math.min(wide, moves[event.key])), top: 10 });
+    } else if (event.key === "Enter" && event.target === this.host) {
+      this.pin();
+      this.card.querySelector("a")?.focus();
+    } else if (event.key === "Escape" && this.pinned) {
+      this.unpin();
+      this.host.focus();
     } else if (event.key === "+" || event.key === "=") this.actions.zoom?.(...this.around(left, wide / 4));
     else if (event.key === "-") this.actions.zoom?.(...this.around(left, wide));
     else if (event.key === "0") this.actions.reset?.();
@@ -323,6 +364,16 @@ export class Chart {
     this.unTheme();
     this.plot?.destroy();
   }
+}
+
+/** Whether there are rollouts behind a line. */
+function recorded(line) {
+  return Boolean(line.run && store.runs.get(line.run)?.recorded);
+}
+
+/** The address of the rollouts behind a point. */
+function behind(line, at, axis) {
+  return link("rollouts", { run: line.run, step: axis === "step" ? line.x[at] : line.step?.[at] });
 }
 
 /** Which lists of a line become series, in which order; the main one last so that it lies on top. */

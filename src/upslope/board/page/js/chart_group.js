@@ -5,6 +5,7 @@ import { Chart } from "./chart.js";
 import { look } from "./curve_data.js";
 import { h, put } from "./dom.js";
 import { words } from "./format.js";
+import { swatch } from "./swatch.js";
 
 const MOST_LINES = 8;
 
@@ -27,7 +28,7 @@ export class ChartGroup {
       this.kinds.map(async ([title, meaning, belongs]) => {
         const own = all.filter(belongs).slice(0, MOST_LINES);
         const found = await Promise.all(own.map((key) => get("curves", { run, key, points: 600 })));
-        const lines = found.map(({ curves: [curve] }, at) => lineOf(curve, own[at], at)).filter((line) => line.x.length);
+        const lines = found.map(({ curves: [curve] }, at) => lineOf(curve, own[at], at, run)).filter((line) => line.x.length);
         if (lines.length && this.element) this.draw(title, meaning, lines);
       }),
     );
@@ -42,11 +43,7 @@ export class ChartGroup {
     names.hidden = lines.length < 2;
     put(
       names,
-      lines.map(({ name, hue }) => {
-        const mark = h("span", { class: "share-mark", "aria-hidden": "true" });
-        mark.style.background = `var(${hue})`;
-        return h("span", { class: "chip" }, mark, name);
-      }),
+      lines.map((line) => h("span", { class: "chip" }, swatch(line), line.name)),
     );
   }
 
@@ -68,7 +65,7 @@ export class ChartGroup {
 }
 
 /** A metric of steps, or else what evaluations say of it. */
-function lineOf(curve, key, at) {
+function lineOf(curve, key, at, run) {
   const { x, y } = curve.x.length ? curve : (curve.evaluation ?? { x: [], y: [] });
-  return { name: words(key), ...look(at), x, y };
+  return { name: words(key), run, ...look(at), x, y };
 }

@@ -85,7 +85,7 @@ function matrix({ matrix: rows, answers }) {
   const known = rows.flat().filter((chance) => chance !== null).length;
   return h(
     "div",
-    { class: "wide-table" },
+    { class: "wide-table", tabindex: 0, role: "region", "aria-label": "Chances" },
     h(
       "table",
       { class: "chances" },

@@ -36,23 +36,25 @@ export function forLog(line, logX, logY) {
     faint: pick(line.faint),
     low: pick(line.low),
     high: pick(line.high),
+    step: line.step && kept.map((at) => line.step[at]),
   };
 }
 
 const HUES = 8;
-const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
+const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3], [14, 4], [5, 2, 2, 2, 2, 2]];
+/** Lines that can be told apart in one chart. */
+export const MOST_LOOKS = HUES * DASHES.length;
 
-/** A look for every run: runs of one method share a hue and differ in dash when methods repeat, otherwise each has its own hue. */
+/** A look for every run, none twice: runs of one method share a hue and differ in dash where that suffices. */
 export function looks(runs) {
-  const kinds = [...new Set(runs.map(kindOf))];
-  const byKind = kinds.length < runs.length && (kinds.length > 1 || runs.length > HUES);
-  const seen = new Map();
+  const members = Map.groupBy(runs, kindOf);
+  const kinds = [...members.keys()];
+  const byKind = kinds.length > 1 && kinds.length <= HUES && [...members.values()].every((all) => all.length <= DASHES.length);
   return new Map(
     runs.map((run, at) => {
-      const kind = byKind ? kinds.indexOf(kindOf(run)) : at;
-      const again = byKind ? (seen.get(kind) ?? 0) : Math.floor(at / HUES);
-      seen.set(kind, again + 1);
-      return [run.id, look(kind, again)];
+      if (!byKind) return [run.id, look(at)];
+      const kind = kindOf(run);
+      return [run.id, look(kinds.indexOf(kind), members.get(kind).indexOf(run))];
     }),
   );
 }
@@ -62,27 +64,21 @@ export function look(kind, again = Math.floor(kind / HUES)) {
   return { hue: `--line-${kind % HUES}`, dash: DASHES[again % DASHES.length] };
 }
 
-/** A name for every run, short but no name twice: the method and the seed, the task where there are several, else the folder. */
-export function namesOf(runs) {
-  const tasks = new Set(runs.map((run) => run.task)).size > 1;
-  const short = runs.map((run) => [run.method, tasks ? run.task : null, `seed ${run.seed ?? "?"}`].filter(Boolean).join(" · "));
-  return new Map(runs.map((run, at) => [run.id, short.indexOf(short[at]) === short.lastIndexOf(short[at]) ? short[at] : run.id]));
-}
-
 function kindOf(run) {
   return `${run.method}\n${run.task}\n${run.model}`;
 }
 
 /** A curve as a line of a chart: evaluations, or the smoothed line over the raw one, or the raw one with what thinning hid. */
 export function lineOf(curve, key, name, style, weight) {
-  if (key === "score") return { name, ...style, ...(curve.evaluation ?? { x: [], y: [] }), whiskers: true };
-  const { x, y, low, high } = curve;
-  return weight ? { name, ...style, x, y: smooth(y, weight), faint: y } : { name, ...style, x, y, low, high };
+  const { x, y, low, high, run, step } = curve;
+  if (key === "score") return { name, run, ...style, ...(curve.evaluation ?? { x: [], y: [] }), whiskers: true };
+  const numbers = weight ? { y: smooth(y, weight), faint: y } : { y, low, high };
+  return { name, run, step, ...style, x, ...numbers };
 }
 
 /** A band over seeds as a line. Evaluations are few and have intervals of their own: they are never smoothed. */
 export function lineOfBand(band, key, name, style, smoothing) {
   const weight = key === "score" ? 0 : smoothing;
   const line = { x: band.x, y: smooth(band.mean, weight), low: smooth(band.low, weight), high: smooth(band.high, weight) };
-  return { name, ...style, ...line, band: true };
+  return { name, run: band.runs[0], ...style, ...line, band: true };
 }

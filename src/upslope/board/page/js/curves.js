@@ -1,15 +1,19 @@
 // Curves of several runs over one another: which metrics, against what, how smooth, single runs or bands over seeds.
 
 import { ApiError, get } from "./api.js";
-import { lineOf, lineOfBand, look, looks, namesOf } from "./curve_data.js";
+import { notice } from "./crash.js";
+import { lineOf, lineOfBand, look, looks, MOST_LOOKS } from "./curve_data.js";
 import { Legend } from "./curve_legend.js";
 import { Chart } from "./chart.js";
 import { copyable, empty, h, put, segmented, tick } from "./dom.js";
 import { plural, words } from "./format.js";
+import { menu } from "./menu.js";
 import { grouped, meaningOf, titleOf } from "./metrics.js";
+import { notesLine } from "./notes.js";
 import { link, note } from "./router.js";
 import { likelyRun } from "./run_bits.js";
-import { setTicked, store, subscribe } from "./store.js";
+import { namesOf } from "./run_names.js";
+import { choose, setTicked, store, subscribe } from "./store.js";
 
 const FIRST = [
   "score",
@@ -32,7 +36,7 @@ const FIRST = [
   "episode_length",
 ];
 const CHARTS = 6;
-const MOST = 32;
+const MOST = MOST_LOOKS;
 const AXES = [
   ["step", "steps"],
   ["samples", "samples"],
@@ -49,14 +53,10 @@ export function open(root, params) {
 
 class CurvesView {
   constructor(root, params) {
-    Object.assign(this, { root, charts: new Map(), keys: new Map(), timer: 0, last: 0, notice: "", asked: new Map(), marks: [] });
+    Object.assign(this, { root, charts: new Map(), keys: new Map(), timer: 0, last: 0, notice: "", asked: new Map(), marks: [], behind: new Set() });
     this.take(params);
     this.build();
     this.stop = subscribe((changed, gone) => this.heard(changed, gone));
-    this.onpointer = (event) => {
-      if (this.menu.open && !this.menu.contains(event.target)) this.menu.open = false;
-    };
-    document.addEventListener("pointerdown", this.onpointer);
     this.choose();
   }
 
@@ -68,6 +68,8 @@ class CurvesView {
     this.bands = params.has("bands");
     this.logX = params.has("logx");
     this.logY = params.has("logy");
+    this.filter = params.get("filter") ?? "";
+    this.order = params.get("sort") ?? "";
     const [from, to] = [params.get("from"), params.get("to")].map((text) => (text === null ? NaN : Number(text)));
     this.range = Number.isFinite(from) && Number.isFinite(to) && from < to ? [from, to] : null;
   }
@@ -81,7 +83,7 @@ class CurvesView {
   close() {
     this.stop();
     clearTimeout(this.timer);
-    document.removeEventListener("pointerdown", this.onpointer);
+    this.menu.close();
     for (const chart of this.charts.values()) chart.chart.close();
   }
 
@@ -105,23 +107,20 @@ class CurvesView {
         this.draw();
       },
     });
-    this.menu = h(
-      "details",
-      { class: "menu" },
-      h("summary", { class: "button" }, "Metrics"),
-      h("div", { class: "menu-body", role: "group", "aria-label": "Metrics" }),
-    );
-    this.menu.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") {
-        this.menu.open = false;
-        this.menu.firstChild.focus();
-      }
-    });
+    this.menu?.close();
+    this.menu = menu("Metrics", "Metrics");
     this.reset = h("button", { type: "button", class: "button", hidden: true, onclick: () => this.zoom(null) }, "Whole range");
-    this.legend = new Legend({
+    const actions = {
       highlight: (name) => this.charts.forEach(({ chart }) => chart.highlight(name)),
       drop: (id) => this.drop(id),
-    });
+      change: () => {
+        Object.assign(this, { filter: this.legend.filter, order: this.legend.order });
+        if (this.bands) this.again();
+        else this.draw();
+      },
+    };
+    this.legend = new Legend(actions, { filter: this.filter, order: this.order });
+    this.notices = h("div", { class: "run-trouble" });
     this.grid = h("div", { class: "charts" });
     this.said = h("p", { class: "soft", role: "status" });
     this.bandTick = tick(
@@ -139,7 +138,7 @@ class CurvesView {
       h(
         "div",
         { class: "toolbar" },
-        this.menu,
+        this.menu.element,
         this.axis,
         h("label", { class: "field" }, h("span", {}, "Smooth"), this.slider),
         this.bandTick,
@@ -154,6 +153,7 @@ class CurvesView {
         this.reset,
         this.said,
       ),
+      this.notices,
       h("div", { class: "curves-body" }, this.legend.element, this.grid),
     );
   }
@@ -168,7 +168,7 @@ class CurvesView {
       this.notice = `${missing.join(", ")}: ${missing.length === 1 ? "this run is" : "these runs are"} gone.`;
     this.ids = there.slice(0, MOST);
     this.wanted = there;
-    if (there.length && !there.includes(store.current)) store.current = there[0];
+    if (there.length && !there.includes(store.current)) choose(there[0]);
     if (there.length > MOST) this.notice = `The first ${MOST} of ${there.length} runs are shown.`;
     if (!this.ids.length) {
       put(
@@ -195,12 +195,16 @@ class CurvesView {
 
   /** Which metrics the runs have; asked once per run, and again while it goes on or has none. */
   async learnKeys() {
-    const unknown = this.ids.filter((id) => !this.keys.get(id)?.length || store.runs.get(id)?.status === "running");
+    const unknown = this.ids.filter(
+      (id) => !this.keys.get(id)?.length || this.behind.has(id) || store.runs.get(id)?.status === "running",
+    );
     await Promise.all(
       unknown.map(async (id) => {
         try {
           const found = await get("keys", { run: id });
           this.keys.set(id, [...(found.evaluation.length ? ["score"] : []), ...found.step]);
+          if (found.behind) this.behind.add(id);
+          else this.behind.delete(id);
         } catch (error) {
           if (!(error instanceof ApiError)) throw error;
         }
@@ -213,10 +217,11 @@ class CurvesView {
 
   fillMenu() {
     const names = this.known.join();
-    if (this.menu.dataset.names === names) return;
-    this.menu.dataset.names = names;
+    const { body } = this.menu;
+    if (body.dataset.names === names) return;
+    body.dataset.names = names;
     put(
-      this.menu.lastChild,
+      body,
       grouped(this.known).flatMap(([title, keys]) => [
         title && h("p", { class: "menu-title" }, title, this.allOf(title, keys)),
         ...keys.map((key) =>
@@ -238,7 +243,7 @@ class CurvesView {
   allOf(title, keys) {
     const show = () => {
       this.shown = keys.slice(0, MOST);
-      this.menu.dataset.names = "";
+      this.menu.body.dataset.names = "";
       this.again();
     };
     const said = `Show ${title.toLowerCase()} only`;
@@ -264,7 +269,7 @@ class CurvesView {
           title: "Take away",
           onclick: () => {
             this.shown = this.shown.filter((each) => each !== key);
-            this.menu.dataset.names = "";
+            this.menu.body.dataset.names = "";
             this.again();
           },
         },
@@ -306,7 +311,7 @@ class CurvesView {
         const asking = new AbortController();
         this.asked.set(key, asking);
         try {
-          const question = { run: this.ids, key, x: this.x, points: 600, from, to };
+          const question = { run: this.shownIds(), key, x: this.x, points: 600, from, to };
           entry.data = await get(this.bands ? "bands" : "curves", question, asking.signal);
         } catch (error) {
           if (error.name === "AbortError") return;
@@ -321,6 +326,13 @@ class CurvesView {
       return [];
     });
     this.draw();
+  }
+
+  /** The runs to ask for. A band is of the runs that the filter leaves; of single runs those left out are only not drawn. */
+  shownIds() {
+    if (!this.bands || !this.filter) return this.ids;
+    const left = this.legend.arrange(this.ids.map((id) => store.runs.get(id)).filter(Boolean)).map((run) => run.id);
+    return left.length ? left : this.ids;
   }
 
   /** What went wrong and was mended, as marks on every curve. */
@@ -340,15 +352,19 @@ class CurvesView {
     this.note();
     this.reset.hidden = !this.range;
     this.said.textContent = this.notice;
-    const runs = this.ids.map((id) => store.runs.get(id)).filter(Boolean);
-    const [styles, names] = [looks(runs), namesOf(runs)];
+    const all = this.ids.map((id) => store.runs.get(id)).filter(Boolean);
+    this.legend.offer(all);
+    const [runs, styles, names] = [this.legend.arrange(all), looks(all), namesOf(all)];
+    const bandNames = namesOf(all, ["seed"]);
+    const bandName = (band) => `${bandNames.get(band.runs[0]) ?? band.label} (${plural(band.runs.length, "seed")})`;
     const axes = { xName: this.x, logX: this.logX, logY: this.logY, range: this.range, marks: this.marks };
+    const drawn = new Set(runs.map((run) => run.id));
     for (const [key, { chart, data }] of this.charts) {
       if (!data) continue;
       const lines = data.bands
         ? data.bands.map((band, at) => lineOfBand(band, key, bandName(band), look(at), this.smoothing))
         : data.curves
-            .filter((curve) => names.has(curve.run))
+            .filter((curve) => drawn.has(curve.run))
             .map((curve) => lineOf(curve, key, names.get(curve.run), styles.get(curve.run), this.smoothing));
       chart.show(
         lines.filter((line) => line.x.length),
@@ -357,7 +373,16 @@ class CurvesView {
     }
     const bands = this.bands && [...this.charts.values()].map(({ data }) => data?.bands).find((found) => found?.length);
     if (bands) this.legend.showBands(bands, bandName, look);
-    else this.legend.showRuns(runs, names, styles);
+    else this.legend.showRuns(runs, names, styles, all);
+    this.tell(all);
+  }
+
+  /** What went wrong with these runs, or that there is nothing of them; of a single one also what people wrote on it. */
+  tell(runs) {
+    const said = JSON.stringify([runs.map((run) => [run.id, run.status, run.why, run.step > 0, run.tags, run.note]), store.allowControl]);
+    if (this.notices.dataset.said === said) return;
+    this.notices.dataset.said = said;
+    put(this.notices, runs.length === 1 && notesLine(runs[0]), runs.map(notice));
   }
 
   drop(id) {
@@ -394,10 +419,8 @@ class CurvesView {
       logy: this.logY,
       from: this.range?.[0] ?? null,
       to: this.range?.[1] ?? null,
+      filter: this.filter,
+      sort: this.order,
     });
   }
-}
-
-function bandName(band) {
-  return `${band.label} (${plural(band.runs.length, "seed")})`;
 }

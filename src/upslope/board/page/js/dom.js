@@ -71,6 +71,24 @@ export function copyable(text) {
   return h("div", { class: "copyable" }, h("code", {}, text), button, said);
 }
 
+/** A table in a box that scrolls sideways where it must; a phone shows a row's cells over one another, by their `data-label`. */
+export function wideTable(label, heads, body) {
+  const head = h("tr", { role: "row" }, ...heads.map((each) => h("th", { scope: "col", role: "columnheader" }, each)));
+  const rows = body instanceof Element ? body : h("tbody", { role: "rowgroup" }, body);
+  for (const row of rows.rows) {
+    row.setAttribute("role", "row");
+    [...row.cells].forEach((cell, at) => {
+      cell.setAttribute("role", cell.tagName === "TH" ? "rowheader" : "cell");
+      cell.dataset.label ??= heads[at] ?? "";
+    });
+  }
+  return h(
+    "div",
+    { class: "wide-table", tabindex: 0, role: "region", "aria-label": label },
+    h("table", { class: "stacked", role: "table", "aria-label": label }, h("thead", { role: "rowgroup" }, head), rows),
+  );
+}
+
 /** A quiet page for when there is nothing to show: a title and what to do. */
 export function empty(title, ...rest) {
   return h("section", { class: "empty" }, h("h2", {}, title), ...rest);

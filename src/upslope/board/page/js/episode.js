@@ -8,14 +8,18 @@ import { number, plural } from "./format.js";
 
 const FRAMES_PER_SECOND = 12;
 
-/** The episodes of `run` under `root`, opened at `step` (null: the newest, and then the newest ever after). */
+/**
+ * The episodes of `run` under `root`, opened at `step` (null: the newest, and then the newest ever after) and at a moment of it.
+ * `onplace(step, moment)` is told where one is.
+ */
 export class Episodes {
-  constructor(root, run, step, onstep) {
+  constructor(root, run, step, moment, onplace) {
     Object.assign(this, {
       root,
       run,
       step,
-      onstep,
+      moment,
+      onplace,
       follow: step === null,
       steps: [],
       returns: null,
@@ -90,6 +94,7 @@ export class Episodes {
       oninput: () => {
         this.pause();
         this.seek(Number(this.scrub.value));
+        this.onplace(this.step, this.time);
       },
     });
     this.where = h("output", { class: "soft figure" });
@@ -112,7 +117,7 @@ export class Episodes {
       this.root,
       h(
         "div",
-        { class: "episode" },
+        { class: "episode", "data-episodes": true },
         h(
           "section",
           { class: "card stage" },
@@ -166,7 +171,7 @@ export class Episodes {
     const episode = await get("episode", { run: this.run, step });
     if (mine !== this.turn) return; // another one was chosen meanwhile
     Object.assign(this, { episode, step, sheet: null });
-    this.onstep(this.follow ? null : step);
+    this.onplace(this.follow ? null : step, this.moment);
     this.chooser.querySelector("select").value = String(step);
     put(
       this.facts,
@@ -187,7 +192,8 @@ export class Episodes {
     this.scrub.max = Math.max(0, (frames?.count ?? episode.length) - 1);
     if (frames) await this.loadSheet(frames, step);
     await Promise.resolve(); // the chart takes its new numbers in a moment, and the mark in it needs them
-    this.seek(0);
+    this.seek(Math.round((this.moment ?? 0) / (frames?.every ?? 1)));
+    this.moment = null;
   }
 
   /** What the critic expected before each action, and what came: the same curve, if it is right. Hidden without a critic. */
@@ -236,7 +242,7 @@ export class Episodes {
     const frames = this.episode.frames;
     this.frame = Math.max(0, Math.min(Number(this.scrub.max), frame));
     this.scrub.value = this.frame;
-    const time = Math.min(this.episode.length - 1, this.frame * (frames?.every ?? 1));
+    const time = (this.time = Math.min(this.episode.length - 1, this.frame * (frames?.every ?? 1)));
     if (frames && this.sheet) {
       const [left, top] = [(this.frame % frames.columns) * frames.width, Math.floor(this.frame / frames.columns) * frames.height];
       this.canvas.getContext("2d").drawImage(this.sheet, left, top, frames.width, frames.height, 0, 0, frames.width, frames.height);

@@ -15,6 +15,9 @@ const VIEWS = {
   problems: { title: "Problems", load: () => import("./problems.js") },
   preferences: { title: "Preferences", load: () => import("./preferences.js") },
   workers: { title: "Workers", load: () => import("./workers.js") },
+  methods: { title: "Methods", load: () => import("./methods.js") },
+  critics: { title: "Critics", load: () => import("./critics.js") },
+  data: { title: "Data", load: () => import("./data.js") },
   method: { title: "Method", load: () => import("./method.js") },
   start: { title: "New run", load: () => import("./start.js") },
 };
@@ -54,14 +57,22 @@ async function open() {
 function mark(view) {
   document.title = `${VIEWS[view]?.title ?? "Not found"} · upslope board`;
   for (const anchor of document.querySelectorAll("nav a")) {
-    if (anchor.dataset.view === view) {
-      anchor.setAttribute("aria-current", "page");
-      anchor.scrollIntoView({ block: "nearest", inline: "nearest" }); // a phone has not room for all of them
-    } else anchor.removeAttribute("aria-current");
+    if (anchor.dataset.view === view) anchor.setAttribute("aria-current", "page");
+    else anchor.removeAttribute("aria-current");
   }
+  offer();
+}
+
+/** The navigation has the views that the run looked at can fill, before there is one those that any run can; and the open one. */
+function offer() {
+  const current = store.runs.get(store.current);
+  const has = new Set(current ? current.has : [...store.runs.values()].flatMap((run) => run.has));
+  for (const anchor of document.querySelectorAll("nav a[data-needs]"))
+    anchor.hidden = !has.has(anchor.dataset.needs) && !anchor.hasAttribute("aria-current");
 }
 
 function status() {
+  offer();
   const line = document.getElementById("connection");
   const trouble = document.getElementById("trouble");
   const running = [...store.runs.values()].filter((run) => run.status === "running").length;

@@ -1,12 +1,14 @@
 // A method as its slots, what it changes against its parent, its formula and paper; and how the run was asked for.
 
 import { ApiError, get } from "./api.js";
-import { copyable, empty, h, put, tick } from "./dom.js";
-import { exact, number } from "./format.js";
+import { datasetParts } from "./data.js";
+import { copyable, empty, h, put, tick, wideTable } from "./dom.js";
+import { exact } from "./format.js";
 import { formula } from "./mathml.js";
 import { link, note } from "./router.js";
-import { likelyRun, runPicker } from "./run_bits.js";
-import { store, subscribe } from "./store.js";
+import { likelyRun } from "./run_bits.js";
+import { RunHead } from "./run_head.js";
+import { choose, store, subscribe } from "./store.js";
 
 /** Opens the method of a run, or one of the catalogue by name. */
 export function open(root, params) {
@@ -39,7 +41,7 @@ class MethodView {
     if (!this.shown) this.begin();
     else if (this.run && gone.has(this.run))
       put(this.body, empty("Gone", h("p", {}, `Run ${this.run} is gone: its folder is no longer there.`)));
-    this.picker?.refill();
+    this.runHead?.refresh();
   }
 
   async begin() {
@@ -57,24 +59,14 @@ class MethodView {
       return;
     }
     this.shown = true;
-    if (this.run) store.current = this.run;
-    this.picker = runPicker(this.run, (id) => {
+    if (this.run) choose(this.run);
+    this.runHead = new RunHead(this.run, (id) => {
       this.run = id;
       this.name = null;
       this.begin();
     });
     this.body = h("div", { class: "method" });
-    put(
-      this.root,
-      h(
-        "div",
-        { class: "toolbar run-line" },
-        this.picker.element,
-        this.run && h("a", { href: link("curves", { run: this.run }) }, "curves"),
-        this.run && h("a", { href: link("rollouts", { run: this.run }) }, "rollouts"),
-      ),
-      this.body,
-    );
+    put(this.root, ...this.runHead.elements, this.body);
     note("method", { run: this.run, name: this.name });
     const asked = this.run ?? this.name;
     try {
@@ -98,7 +90,7 @@ class MethodView {
       this.slots(method),
       method.notes && h("section", { class: "card notes" }, h("h2", {}, "Notes"), h("p", {}, method.notes)),
       settings && this.settings(settings),
-      settings?.dataset && dataset(settings.dataset),
+      settings?.dataset && h("section", { class: "card settings dataset" }, ...datasetParts(settings.dataset, store.runs.get(this.run))),
     );
   }
 
@@ -165,26 +157,7 @@ class MethodView {
             fill();
           }),
       ),
-      h(
-        "div",
-        { class: "wide-table" },
-        h(
-          "table",
-          {},
-          h(
-            "thead",
-            {},
-            h(
-              "tr",
-              {},
-              h("th", { scope: "col" }, "Slot"),
-              h("th", { scope: "col" }, "Part"),
-              h("th", { scope: "col" }, "What it does"),
-            ),
-          ),
-          table,
-        ),
-      ),
+      wideTable("Slots", ["Slot", "Part", "What it does"], table),
     );
   }
 
@@ -212,36 +185,6 @@ class MethodView {
   }
 }
 
-/** The card of the dataset that a run learned from, as it was when the run began. */
-function dataset({ source, digest, card }) {
-  const quartiles = Array.isArray(card.returns) ? card.returns.map((value) => number(value)).join(" · ") : "";
-  const rows = [
-    ["name", card.name],
-    ["read from", source],
-    ["environment", card.env],
-    ["recipe", card.recipe],
-    ["made by", card.origin],
-    ["episodes", card.episodes],
-    ["decisions", card.decisions],
-    ["returns (least, quartiles, most)", quartiles],
-    ["random actions return", card.random === undefined ? "" : number(card.random)],
-    ["the expert returns", card.expert === undefined ? "" : number(card.expert)],
-    ["digest", digest],
-  ].filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return h(
-    "section",
-    { class: "card settings dataset" },
-    h("h2", {}, "The dataset"),
-    !Object.keys(card).length &&
-      h("p", { class: "soft" }, "This run did not keep its card; 'upslope data describe' says more, if it is still there."),
-    h(
-      "dl",
-      {},
-      rows.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, said(value)))),
-    ),
-  );
-}
-
 function slotRow(slot) {
   const value = slot.changed
     ? [
@@ -251,10 +194,10 @@ function slotRow(slot) {
     : [h("span", { class: "same" }, slot.value || "none")];
   return h(
     "tr",
-    { class: slot.changed ? "changed" : "" },
-    h("th", { scope: "row" }, slot.slot, slot.changed && h("span", { class: "chip good" }, "changed")),
-    h("td", { class: "part" }, ...value),
-    h("td", { class: "soft about" }, slot.about ?? ""),
+    { class: slot.changed ? "changed" : "", role: "row" },
+    h("th", { scope: "row", role: "rowheader" }, slot.slot, slot.changed && h("span", { class: "chip good" }, "changed")),
+    h("td", { class: "part", role: "cell", "data-label": "part" }, ...value),
+    h("td", { class: "soft about", role: "cell", "data-label": "what it does" }, slot.about ?? ""),
   );
 }
 

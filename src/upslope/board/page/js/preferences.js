@@ -34,7 +34,7 @@ class PreferencesView extends RunView {
   nothing = "What a run of preferences compares appears here.";
 
   likely(run) {
-    return run.family === "preference";
+    return run.has.includes("preferences");
   }
 
   leave() {

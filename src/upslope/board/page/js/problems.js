@@ -3,9 +3,12 @@
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { look } from "./curve_data.js";
-import { h, put } from "./dom.js";
+import { h, put, wideTable } from "./dom.js";
 import { count, number, plural, words } from "./format.js";
+import { link } from "./router.js";
 import { RunView } from "./run_view.js";
+import { store } from "./store.js";
+import { swatch } from "./swatch.js";
 
 const SHARE = "share_";
 
@@ -20,7 +23,7 @@ class ProblemsView extends RunView {
   nothing = "What a curriculum chooses, and what a run makes, appears here.";
 
   likely(run) {
-    return run.domain !== "control";
+    return run.has.includes("problems");
   }
 
   leave() {
@@ -50,10 +53,16 @@ class ProblemsView extends RunView {
       this.made.hidden = true;
       return;
     }
-    put(this.taken, h("h2", {}, `${plural(found.problems.length, "problem")} of step ${found.step}`), takenTable(found.problems));
+    put(this.taken, h("h2", {}, `${plural(found.problems.length, "problem")} of step ${found.step}`), this.behind(found.step), takenTable(found.problems));
     this.made.hidden = !found.made_in_all;
     const most = found.made.length < found.made_in_all ? `, of which ${count(found.made.length)} are shown` : "";
     put(this.made, h("h2", {}, `${plural(found.made_in_all, "problem")} made during the run${most}`), madeTable(found.made));
+  }
+
+  /** The rollouts of this step, if there are any. */
+  behind(step) {
+    if (!store.runs.get(this.run)?.recorded) return null;
+    return h("p", {}, h("a", { href: link("rollouts", { run: this.run, step }) }, "The rollouts of this step"));
   }
 
   /** The share of each category in the problems of a step, all in one chart. */
@@ -62,25 +71,15 @@ class ProblemsView extends RunView {
     if (!categories.length) return;
     const name = (key) => words(key.slice(SHARE.length));
     this.chart ??= new Chart(this.shares.lastChild, "Share of each category in a step", { zoom: () => {}, reset: () => {} });
-    const lines = curves.map((curve, at) => ({ name: name(categories[at]), ...look(at), x: curve.x, y: curve.y }));
+    const lines = curves.map((curve, at) => ({ name: name(categories[at]), run: this.run, ...look(at), x: curve.x, y: curve.y }));
     this.chart.show(lines, { xName: "step", logX: false, logY: false, range: null });
     this.names ??= this.shares.insertBefore(h("p", { class: "chips" }), this.shares.lastChild);
     if (!this.names.isConnected) this.shares.insertBefore(this.names, this.shares.lastChild);
     put(
       this.names,
-      lines.map(({ name, hue }) => {
-        const mark = h("span", { class: "share-mark", "aria-hidden": "true" });
-        mark.style.background = `var(${hue})`;
-        return h("span", { class: "chip" }, mark, name);
-      }),
+      lines.map((line) => h("span", { class: "chip" }, swatch(line), line.name)),
     );
   }
-}
-
-/** Rows under heads, in a box that scrolls sideways where it must. */
-function table(heads, rows) {
-  const head = h("tr", {}, ...heads.map((each) => h("th", { scope: "col" }, each)));
-  return h("div", { class: "wide-table" }, h("table", {}, h("thead", {}, head), h("tbody", {}, rows)));
 }
 
 function takenTable(problems) {
@@ -94,7 +93,7 @@ function takenTable(problems) {
       h("td", {}, reasons(each.chosen)),
     ),
   );
-  return table(["Problem", "Answers", "Mean reward", "Chosen by"], rows);
+  return wideTable("Problems of this step", ["Problem", "Answers", "Mean reward", "Chosen by"], rows);
 }
 
 function madeTable(problems) {
@@ -110,7 +109,7 @@ function madeTable(problems) {
       h("td", {}, reasons(each.chosen)),
     ),
   );
-  return table(["Problem", "Made", "Generation", "Times taken", "Last reward", "Last chosen by"], rows);
+  return wideTable("Problems that were made", ["Problem", "Made", "Generation", "Times taken", "Last reward", "Last chosen by"], rows);
 }
 
 /** A problem, and under it those it was made from, the nearest first. */

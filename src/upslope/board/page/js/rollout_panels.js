@@ -138,21 +138,27 @@ export function sampleLines(all, row, beside, actions) {
   const parts = rewardParts(samples);
   const element = h(
     "table",
-    { class: "card sample-lines", "aria-label": "Samples of this group" },
+    { class: "card sample-lines", role: "table", "aria-label": "Samples of this group" },
     h(
       "thead",
-      {},
+      { role: "rowgroup" },
       h(
         "tr",
-        {},
-        ["Sample", "Reward", ...parts, "Advantage", "Tokens", "Answer", several ? "Beside" : ""].map((text) =>
-          h("th", { scope: "col" }, text),
-        ),
+        { role: "row" },
+        [
+          ["c-sample", "Sample"],
+          ["figure c-reward", "Reward"],
+          ...parts.map((name) => ["figure c-part", name]),
+          ["figure c-advantage", "Advantage"],
+          ["figure c-tokens", "Tokens"],
+          ["c-answer", "Answer"],
+          ["c-beside", several ? "Beside" : ""],
+        ].map(([kind, text]) => (text ? h("th", { scope: "col", role: "columnheader", class: kind, title: text }, text) : h("td", { class: kind }))),
       ),
     ),
     h(
       "tbody",
-      {},
+      { role: "rowgroup" },
       samples.map((sample, at) => {
         const open = sample.row === row;
         const pick = h(
@@ -182,23 +188,29 @@ export function sampleLines(all, row, beside, actions) {
         return h(
           "tr",
           {
+            role: "row",
             class: open ? "open" : sample.row === beside ? "beside" : "",
             onclick: (event) => {
               if (!event.target.closest("button, input")) actions.pick(sample.row);
             },
           },
-          h("th", { scope: "row" }, pick),
-          h("td", { class: "figure" }, number(sample.reward)),
-          parts.map((name) => h("td", { class: "figure soft" }, number(sample.components?.[name]))),
-          h("td", { class: "figure" }, number(sample.advantage)),
-          h("td", { class: "figure soft" }, count(written(sample))),
-          h("td", { class: "preview-cell" }, strips[at].element),
-          h("td", { class: "beside-cell" }, by),
+          h("th", { scope: "row", role: "rowheader" }, pick),
+          cell("figure c-reward", "reward", number(sample.reward)),
+          parts.map((name) => cell("figure soft c-part", name, number(sample.components?.[name]))),
+          cell("figure c-advantage", "advantage", number(sample.advantage)),
+          cell("figure soft c-tokens", "tokens", count(written(sample))),
+          cell("preview-cell", "", strips[at].element),
+          cell("beside-cell", several && !open ? "beside" : "", by),
         );
       }),
     ),
   );
   return { element, strips };
+}
+
+/** A cell; a phone, which has no heads, says what it is. */
+function cell(kind, label, ...inside) {
+  return h("td", { role: "cell", class: kind, "data-label": label }, ...inside);
 }
 
 const SOURCES = { further: "sampled in a further turn" };

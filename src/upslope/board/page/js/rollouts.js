@@ -9,9 +9,10 @@ import { link, note } from "./router.js";
 import { StepBar } from "./rollout_bar.js";
 import { allSamples, findRow, jumpInRun, jumpInStep } from "./rollout_data.js";
 import { groupList } from "./rollout_panels.js";
-import { likelyRun, runPicker } from "./run_bits.js";
+import { likelyRun } from "./run_bits.js";
+import { RunHead } from "./run_head.js";
 import { SamplePane } from "./sample_pane.js";
-import { store, subscribe } from "./store.js";
+import { choose, store, subscribe } from "./store.js";
 import { MEASURES } from "./token_scale.js";
 import { Card } from "./tokens.js";
 
@@ -50,6 +51,7 @@ class RolloutsView {
     this.row = numberOf("row");
     this.group = null;
     this.beside = numberOf("beside");
+    this.at = numberOf("at");
     this.by = params.get("by") in MEASURES ? params.get("by") : "logp";
     this.follow = this.step === null;
   }
@@ -88,12 +90,12 @@ class RolloutsView {
       );
       return;
     }
-    store.current = this.run;
     this.build();
+    choose(this.run);
     const run = store.runs.get(this.run);
     if (run?.domain === "control")
-      this.episodes = new Episodes(this.body, this.run, this.step, (step) => {
-        this.step = step;
+      this.episodes = new Episodes(this.body, this.run, this.step, this.at, (step, at) => {
+        Object.assign(this, { step, at, follow: step === null });
         this.note();
       });
     else this.refresh();
@@ -101,30 +103,23 @@ class RolloutsView {
   }
 
   build() {
-    this.picker = runPicker(this.run, (id) => {
-      Object.assign(this, { run: id, step: null, row: null, beside: null, follow: true });
-      this.begin();
-    });
     this.bar = new StepBar({
       go: (at) => this.goTo({ step: this.steps[at], follow: at === this.steps.length - 1 }),
-      move: (by) => this.move(by),
       jump: (kind, range) => this.jump(kind, range),
     });
     this.colourBy = h("div", { class: "colour-by" });
     this.body = h("div", { class: "rollout-body" });
     this.body.addEventListener("focusin", (event) => this.stay(event.target));
     const textual = store.runs.get(this.run)?.domain !== "control";
+    const pick = (id) => {
+      Object.assign(this, { run: id, step: null, row: null, beside: null, at: null, follow: true });
+      this.begin();
+    };
+    this.head = new RunHead(this.run, pick, textual && this.colourBy);
     put(
       this.root,
       h("h1", { class: "unseen" }, "Rollouts"),
-      h(
-        "div",
-        { class: "toolbar run-line" },
-        this.picker.element,
-        h("a", { href: link("curves", { run: this.run }) }, "curves"),
-        h("a", { href: link("method", { run: this.run }) }, "method"),
-        textual && this.colourBy,
-      ),
+      ...this.head.elements,
       textual && this.bar.element,
       this.body,
       this.card.element,
@@ -152,8 +147,8 @@ class RolloutsView {
           h(
             "p",
             {},
-            running
-              ? "The first recorded step will appear here."
+            running || !store.runs.get(this.run)?.step
+              ? "A recorded step appears here as soon as there is one."
               : "This run kept no rollouts: it was trained with --record none, or before rollouts were recorded.",
           ),
         ),
@@ -171,7 +166,7 @@ class RolloutsView {
 
   /** A step and perhaps a row of it. Following the newest step ends with the first thing chosen by hand. */
   goTo({ step = this.step, row = null, group = null, follow = false }) {
-    Object.assign(this, { step, row, group, beside: row === null || row !== this.row ? null : this.beside, follow });
+    Object.assign(this, { step, row, group, at: null, beside: row === null || row !== this.row ? null : this.beside, follow });
     return this.load();
   }
 
@@ -263,6 +258,7 @@ class RolloutsView {
     side.scrollTop = scrolled;
     side.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
     if (place) this.body.querySelector(`[data-place="${place}"]`)?.focus({ preventScroll: true });
+    else if (this.at !== null && !this.follow) this.pane.strips[0]?.go(this.at);
   }
 
   /** What to open when nothing was asked for: a group that teaches something. */
@@ -271,11 +267,14 @@ class RolloutsView {
     return telling ? { group: telling, sample: telling.samples[0] } : samples[0];
   }
 
-  /** Whoever reads a token does not want the next step to take it away. */
+  /** Whoever reads a token does not want the next step to take it away, and can send it to somebody. */
   stay(target) {
-    if (!this.follow || !target.closest(".strip")) return;
-    this.follow = false;
-    this.showStep();
+    if (!target.closest(".strip")) return;
+    if (target.closest(`.sample[data-row="${this.row}"]`)) this.at = Number(target.dataset.at);
+    if (this.follow) {
+      this.follow = false;
+      this.showStep();
+    }
     this.note();
   }
 
@@ -288,7 +287,7 @@ class RolloutsView {
     if (!this.data) return;
     const { group } = this;
     const place = range === "step" ? jumpInStep(this.data, kind, group) : jumpInRun(this.jumps, kind, { step: this.step, group });
-    if (place) this.goTo(place);
+    if (place) this.goTo(place).then(() => kind === "clipped" && this.pane?.toClipped());
     else
       this.bar.say(
         { constant: "No recorded group has zero variance.", clipped: "Nothing was clipped." }[kind] ??
@@ -325,7 +324,7 @@ class RolloutsView {
       this.begin();
       return;
     }
-    this.picker.refill();
+    this.head.refresh();
     if (changed !== null && !changed.has(this.run)) return;
     clearTimeout(this.timer);
     this.timer = setTimeout(
@@ -339,6 +338,7 @@ class RolloutsView {
       run: this.run,
       step: this.follow ? null : this.step,
       row: this.follow ? null : this.row,
+      at: this.follow ? null : this.at,
       beside: this.beside,
       by: this.by === "logp" ? null : this.by,
     });

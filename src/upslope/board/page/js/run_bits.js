@@ -3,10 +3,11 @@
 import { ApiError, post } from "./api.js";
 import { h, svg } from "./dom.js";
 import { number, share } from "./format.js";
+import { matches, sorted } from "./run_list.js";
 import { pollNow, store } from "./store.js";
 import { askForTrust } from "./trust.js";
 
-const MARKS = { running: "●", finished: "✓", stopped: "■", broken: "!" };
+const MARKS = { running: "●", finished: "✓", stopped: "■", crashed: "✕", broken: "!" };
 
 /** A status by colour, mark and word. */
 export function status(run) {
@@ -127,8 +128,8 @@ async function resume(run) {
 export function runPicker(current, onchange, suits = () => true) {
   const box = h("select", { "aria-label": "Run", class: "run-picker", onchange: () => onchange(box.value) });
   const refill = () => {
-    const runs = [...store.runs.values()].filter(suits).sort((a, b) => (b.began ?? 0) - (a.began ?? 0) || (a.id < b.id ? -1 : 1));
-    const ids = runs.map((run) => run.id);
+    const offered = [...store.runs.values()].filter((run) => suits(run) && matches(run, store.pickFilter));
+    const ids = sorted(offered, "began", true).map((run) => run.id);
     if (current && !ids.includes(current)) ids.unshift(current);
     if (box.dataset.ids !== ids.join("\n")) {
       box.replaceChildren(...ids.map((id) => h("option", { value: id }, id)));

@@ -1,10 +1,12 @@
-// What pages about one run have in common: which run, following it while it goes on, a line of links, a slider over its steps.
+// What pages about one run have in common: which run, following it while it goes on, its head, a slider over its steps.
 
 import { ApiError } from "./api.js";
 import { empty, h, put } from "./dom.js";
-import { link, note } from "./router.js";
-import { likelyRun, runPicker } from "./run_bits.js";
-import { store, subscribe } from "./store.js";
+import { note } from "./router.js";
+import { likelyRun } from "./run_bits.js";
+import { RunHead } from "./run_head.js";
+import { StepSlider } from "./step_slider.js";
+import { choose, store, subscribe } from "./store.js";
 
 const PAUSE_MS = 1500;
 
@@ -52,7 +54,7 @@ export class RunView {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.load(), Math.max(0, this.last + PAUSE_MS - Date.now()));
     }
-    this.picker?.refill();
+    this.head?.refresh();
   }
 
   begin() {
@@ -63,58 +65,33 @@ export class RunView {
       return;
     }
     this.shown = true;
-    store.current = this.run;
-    this.picker = runPicker(this.run, (id) => {
+    choose(this.run);
+    const pick = (id) => {
       Object.assign(this, { run: id, step: null });
       this.begin();
+    };
+    this.slider = new StepSlider((at) => {
+      this.step = at === this.steps.length - 1 ? null : this.steps[at];
+      this.load();
     });
+    this.slider.element.hidden = true;
+    this.head = new RunHead(this.run, pick, this.stepped && this.slider.element);
     this.leave?.();
     this.own = this.build();
     this.body = h("div", { class: `method ${this.view}` }, ...this.own);
     put(
       this.root,
       h("h1", { class: "unseen" }, this.title),
-      h(
-        "div",
-        { class: "toolbar run-line" },
-        this.picker.element,
-        h("a", { href: link("curves", { run: this.run }) }, "curves"),
-        h("a", { href: link("rollouts", { run: this.run }) }, "rollouts"),
-        this.stepped && this.stepper(),
-      ),
+      ...this.head.elements,
       this.body,
     );
     this.load();
   }
 
-  stepper() {
-    const id = `${this.view}-step`;
-    this.slider = h("input", {
-      type: "range",
-      min: 0,
-      max: 0,
-      step: 1,
-      value: 0,
-      id,
-      "aria-label": "Step",
-      oninput: () => {
-        const at = Number(this.slider.value);
-        this.step = at === this.steps.length - 1 ? null : this.steps[at];
-        this.load();
-      },
-    });
-    this.where = h("output", { for: id, class: "step-text" });
-    return h("span", { class: "stepper" }, this.slider, this.where);
-  }
-
   /** Which of its steps is shown. */
   at(steps, step) {
     this.steps = steps;
-    this.slider.parentElement.hidden = !steps.length;
-    this.slider.max = Math.max(0, steps.length - 1);
-    this.slider.value = Math.max(0, steps.indexOf(step));
-    this.slider.setAttribute("aria-valuetext", `step ${step}`);
-    put(this.where, h("strong", {}, `step ${step ?? "–"}`), ` of ${steps.at(-1) ?? "–"}`);
+    this.slider.show(steps, step);
   }
 
   async load() {

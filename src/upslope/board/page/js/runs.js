@@ -1,10 +1,14 @@
 // The list of runs: filter, sort, group, tick, and go on from there.
 
+import { ColumnMenu } from "./column_menu.js";
 import { copyable, empty, h, put, select, typing } from "./dom.js";
+import { factLabel } from "./facts.js";
+import { filterBox } from "./filter_box.js";
 import { plural } from "./format.js";
 import { go, link, note } from "./router.js";
-import { COLUMNS, lines, matches, sorted } from "./run_list.js";
-import { Rows } from "./run_rows.js";
+import { COLUMNS, columnOf, lines, matches, sorted } from "./run_list.js";
+import { namesOf } from "./run_names.js";
+import { rowHeight, Rows } from "./run_rows.js";
 import { setTicked, store, subscribe, tickOnly } from "./store.js";
 
 const HEADS = [
@@ -25,7 +29,10 @@ const GROUPS = [
   ["model", "model"],
   ["folder", "folder"],
   ["status", "status"],
+  ["tag", "tag"],
 ];
+/** Facts that have a column of their own, and need not be in a name. */
+const SEEN = ["task", "model", "seed", "steps"];
 const CLOCK_MS = 30_000;
 
 /** Opens the list under `root`; `params` are what the address says (filter, sort, up, group). */
@@ -49,8 +56,10 @@ class RunsView {
 
   take(params) {
     this.filter = params.get("filter") ?? "";
-    this.sort = params.get("sort") in COLUMNS ? params.get("sort") : "began";
-    this.falling = params.has("up") ? params.get("up") !== "1" : COLUMNS[this.sort].falling;
+    this.columns = params.getAll("col");
+    const sort = params.get("sort") ?? "";
+    this.sort = sort in COLUMNS || this.columns.includes(sort) ? sort : "began";
+    this.falling = params.has("up") ? params.get("up") !== "1" : columnOf(this.sort).falling;
     this.by = GROUPS.some(([value]) => value === params.get("group")) ? params.get("group") : "";
   }
 
@@ -65,23 +74,26 @@ class RunsView {
     this.stop();
     clearInterval(this.clock);
     this.rows.close();
+    this.menu.close();
     document.removeEventListener("keydown", this.onkey);
   }
 
   build() {
-    this.search = h("input", {
-      type: "search",
-      id: "filter",
-      placeholder: "Filter: dhpo task:reverse -broken",
-      value: this.filter,
-      autocomplete: "off",
-      spellcheck: "false",
-      "aria-label": "Filter runs",
-      oninput: () => {
-        this.filter = this.search.value;
+    this.search = filterBox(
+      this.filter,
+      (text) => {
+        this.filter = text;
         this.refresh(new Set());
       },
+      { id: "filter" },
+    );
+    this.menu = new ColumnMenu((columns) => {
+      this.columns = columns;
+      if (!(this.sort in COLUMNS) && !columns.includes(this.sort)) this.sort = "began";
+      this.refresh(new Set());
     });
+    this.sorting = select("Sort by", [], this.sort, (value) => this.sortBy(value), { "aria-label": "Sort by" });
+    this.sorting.classList.add("phone-only");
     this.grouping = select("Group by", GROUPS, this.by, (value) => {
       this.by = value;
       this.refresh(new Set());
@@ -89,20 +101,12 @@ class RunsView {
     this.counted = h("p", { class: "counted soft", role: "status" });
     this.picked = h("div", { class: "picked" });
     this.heads = new Map();
-    const body = h("tbody");
+    const body = h("tbody", { role: "rowgroup" });
+    this.headRow = h("tr", { role: "row" });
     this.table = h(
       "table",
-      { class: "runs", "aria-label": "Runs" },
-      h(
-        "thead",
-        {},
-        h(
-          "tr",
-          {},
-          this.tickHead(),
-          HEADS.map(([column, text]) => this.head(column, text)),
-        ),
-      ),
+      { class: "runs", role: "table", "aria-label": "Runs" },
+      h("thead", { role: "rowgroup" }, this.headRow),
       body,
     );
     this.scroller = h("div", { class: "scroller" }, this.table);
@@ -128,7 +132,7 @@ class RunsView {
     put(
       this.root,
       h("h1", { class: "unseen" }, "Runs"),
-      h("div", { class: "toolbar" }, this.search, this.grouping, this.counted, this.picked),
+      h("div", { class: "toolbar" }, this.search, this.grouping, this.sorting, this.menu.element, this.counted, this.picked),
       this.scroller,
       this.nothing,
     );
@@ -144,24 +148,43 @@ class RunsView {
           this.allBox.checked,
         ),
     });
-    return h("th", { scope: "col", class: "tick-cell" }, this.allBox);
+    return h("th", { scope: "col", role: "columnheader", class: "tick-cell" }, this.allBox);
+  }
+
+  /** The heads of all columns, those of settings and knobs before the last. */
+  layOut() {
+    const own = [...HEADS.slice(0, -1), ...this.columns.map((key) => [key, factLabel(key)]), HEADS.at(-1)];
+    const said = own.map(([column, text]) => `${column} ${text}`).join("\n");
+    if (this.headRow.dataset.said === said) return;
+    this.headRow.dataset.said = said;
+    this.heads.clear();
+    put(
+      this.headRow,
+      this.tickHead(),
+      own.map(([column, text]) => this.head(column, text)),
+    );
+    this.table.style.setProperty("--further", this.columns.length);
+    const options = own.filter(([column]) => column).map(([column, text]) => h("option", { value: column }, text));
+    put(this.sorting.querySelector("select"), options);
   }
 
   head(column, text) {
-    if (!column) return h("th", { scope: "col" }, text);
+    const kind = column in COLUMNS ? `c-${column}` : column ? "further" : "c-spark";
+    if (!column) return h("th", { scope: "col", role: "columnheader", class: kind }, text);
     const button = h(
       "button",
       { type: "button", onclick: () => this.sortBy(column) },
       text,
       h("span", { class: "sort-mark", "aria-hidden": "true" }),
     );
-    const cell = h("th", { scope: "col", class: ["score", "seed", "seconds"].includes(column) ? "figure" : "" }, button);
+    const figure = ["score", "seed", "seconds"].includes(column) ? " figure" : "";
+    const cell = h("th", { scope: "col", role: "columnheader", class: `${kind}${figure}`, title: column in COLUMNS ? null : column }, button);
     this.heads.set(column, cell);
     return cell;
   }
 
   sortBy(column) {
-    this.falling = this.sort === column ? !this.falling : COLUMNS[column].falling;
+    this.falling = this.sort === column ? !this.falling : columnOf(column).falling;
     this.sort = column;
     this.refresh(new Set());
   }
@@ -174,13 +197,16 @@ class RunsView {
       this.falling,
     );
     const shown = lines(this.listed, this.by, this.closed);
+    this.layOut();
+    this.menu.offer(all, this.columns);
+    this.sorting.querySelector("select").value = this.sort;
     for (const [column, cell] of this.heads) {
       const on = column === this.sort;
       cell.setAttribute("aria-sort", on ? (this.falling ? "descending" : "ascending") : "none");
       cell.querySelector(".sort-mark").textContent = on ? (this.falling ? " ↓" : " ↑") : "";
     }
     this.table.setAttribute("aria-rowcount", shown.length + 1);
-    this.rows.show(shown, changed);
+    this.rows.show(shown, this.names(all, changed), this.columns, changed);
     if (shown.length && !this.painted) {
       this.painted = true;
       // After the frame that paints them: what "how fast is the list there" is measured by.
@@ -190,9 +216,17 @@ class RunsView {
     note("runs", {
       filter: this.filter,
       sort: this.sort === "began" && this.falling ? null : this.sort,
-      up: this.falling === COLUMNS[this.sort].falling ? null : this.falling ? "0" : "1",
+      up: this.falling === columnOf(this.sort).falling ? null : this.falling ? "0" : "1",
       group: this.by,
+      col: this.columns,
     });
+  }
+
+  /** What sets every run apart from those of its method in its folder, worked out again when runs came or went. */
+  names(all, changed) {
+    if (changed === null || this.named?.size !== all.length || [...changed].some((id) => !this.named.has(id)))
+      this.named = new Map([...Map.groupBy(all, (run) => run.group).values()].flatMap((runs) => [...namesOf(runs, SEEN)]));
+    return this.named;
   }
 
   /** The words around the table: how many, how many ticked, or why there is nothing. */
@@ -261,11 +295,6 @@ class RunsView {
 
   key(event) {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "Escape" && event.target === this.search) {
-      this.search.value = this.filter = "";
-      this.refresh(new Set());
-      return;
-    }
     if (event.key === "ArrowDown" && event.target === this.search) {
       event.preventDefault();
       this.rows.focus(0);
@@ -276,13 +305,17 @@ class RunsView {
       event.preventDefault();
       this.search.focus();
     } else if (event.key === "c" && store.ticked.size) go("curves");
+    else if (["ArrowDown", "j"].includes(event.key) && [document.body, this.root].includes(event.target)) {
+      event.preventDefault();
+      this.rows.focus(0); // from a fresh page
+    }
     else if (event.target.closest?.("tbody tr")) this.rowKey(event);
   }
 
   rowKey(event) {
     const at = this.rows.active;
     const line = this.rows.lines[at];
-    const page = Math.max(1, Math.floor(this.scroller.clientHeight / 52) - 2);
+    const page = Math.max(1, Math.floor(this.scroller.clientHeight / rowHeight()) - 2);
     const moves = {
       ArrowDown: at + 1,
       j: at + 1,

@@ -64,6 +64,12 @@ export class SamplePane {
     for (const strip of [...this.strips, ...this.lines.strips, ...this.profiles]) strip.paint(scale);
   }
 
+  /** Goes to the first decision that was held at a bound. */
+  toClipped() {
+    const at = this.strips[0]?.sample.clipped?.findIndex(Boolean) ?? -1;
+    if (at >= 0) this.strips[0].go(at);
+  }
+
   apart([one, other]) {
     const at = parting(one, other);
     const same = at >= one.pieces.length && at >= other.pieces.length;

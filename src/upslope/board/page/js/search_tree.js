@@ -18,7 +18,7 @@ export function treeCard(tree) {
       h("div", { class: "prompt" }, h("span", { class: "label" }, "prompt"), h("bdi", { class: "said" }, ...visible(tree.prompt))),
       left > 0 && h("span", { class: "chip warn" }, `${count(left)} of them not shown`),
     ),
-    h("div", { class: "tree-box" }, branches(tree.nodes, most)),
+    h("div", { class: "tree-box", tabindex: 0, role: "region", "aria-label": "Search tree" }, branches(tree.nodes, most)),
   );
 }
 

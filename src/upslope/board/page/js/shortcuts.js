@@ -4,13 +4,25 @@ import { h, typing } from "./dom.js";
 import { go } from "./router.js";
 import { switchTheme } from "./theme.js";
 
-const VIEWS = { 1: "runs", 2: "curves", 3: "rollouts", 4: "method", 5: "problems", 6: "preferences", 7: "workers" };
+const VIEWS = {
+  1: "runs",
+  2: "curves",
+  3: "rollouts",
+  4: "method",
+  5: "problems",
+  6: "preferences",
+  7: "workers",
+  8: "critics",
+  9: "data",
+  0: "methods",
+};
 
 const LIST = [
   [
     "Everywhere",
     [
-      ["1 … 7", "runs, curves, rollouts, method, problems, preferences, workers"],
+      ["1 … 9, 0", "runs, curves, rollouts, method, problems, preferences, workers, critics, data, methods"],
+      ["Tab", "from one thing to the next; the focus is framed"],
       ["t", "light or dark"],
       ["?", "this list"],
     ],
@@ -19,7 +31,7 @@ const LIST = [
     "Runs",
     [
       ["/", "filter"],
-      ["↑ ↓ or k j", "move between runs"],
+      ["↑ ↓ or k j", "move between runs, from a fresh page too"],
       ["Space", "tick; with Shift, tick all from the last tick"],
       ["Enter", "open the curves"],
       ["r  m", "rollouts, method"],
@@ -30,6 +42,7 @@ const LIST = [
     "Curves",
     [
       ["Tab to a chart, ← →", "read values"],
+      ["Enter", "the rollouts behind the values"],
       ["+  −", "zoom around the cursor"],
       ["0", "whole range"],
     ],

@@ -1,16 +1,19 @@
 // What the page knows about runs: the list as the server last told it, and which of them are ticked.
 
 import { ApiError, get } from "./api.js";
+import { knowsFacts, learnFacts } from "./facts.js";
 
 const BUSY_MS = 1000;
 const CALM_MS = 2000;
 const HIDDEN_MS = 10000;
+const READING_MS = 150;
 
 /** The list of runs and the server's say on itself. `state` is "loading", "here" or "lost" (with `trouble`, a sentence). */
 export const store = {
   runs: new Map(),
   ticked: new Set(),
   current: null, // the run looked at last: other views open with it
+  pickFilter: "", // of the runs that views about one run offer
   revision: null,
   root: "",
   version: "",
@@ -30,6 +33,13 @@ export function subscribe(listener) {
 
 function tell(changed, gone = new Set()) {
   for (const listener of [...listeners]) listener(changed, gone);
+}
+
+/** The run that is looked at; the navigation shows what it has. */
+export function choose(id) {
+  if (store.current === id) return;
+  store.current = id;
+  tell(new Set());
 }
 
 /** Ticks or unticks runs. */
@@ -76,13 +86,21 @@ async function poll() {
   try {
     // After a silence the server may be a new one with its own count of revisions, so everything is asked for again.
     take(await get("runs", { since: store.state === "here" ? store.revision : null }));
+    await learnNewFacts();
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     lose(error);
   }
   const busy = [...store.runs.values()].some((run) => run.status === "running");
   clearTimeout(timer);
-  timer = setTimeout(poll, document.hidden ? HIDDEN_MS : busy ? BUSY_MS : CALM_MS);
+  timer = setTimeout(poll, document.hidden ? HIDDEN_MS : store.reading ? READING_MS : busy ? BUSY_MS : CALM_MS);
+}
+
+/** Settings and knobs of runs that were not there before; the list is painted before they come. */
+async function learnNewFacts() {
+  if ([...store.runs.keys()].every(knowsFacts)) return;
+  await learnFacts();
+  tell(null);
 }
 
 function take(answer) {
@@ -102,6 +120,7 @@ function take(answer) {
   const turned = store.state !== "here";
   Object.assign(store, {
     revision: answer.revision,
+    reading: Boolean(answer.reading), // the server has not read every log yet
     root: answer.root,
     version: answer.version,
     allowControl: Boolean(answer.allow_control),

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { ChartGroup } from "./chart_group.js";
-import { h, put } from "./dom.js";
+import { h, put, wideTable } from "./dom.js";
 import { count, number, plural, words } from "./format.js";
 import { RunView } from "./run_view.js";
 
@@ -35,7 +35,7 @@ class WorkersView extends RunView {
   stepped = false;
 
   likely(run) {
-    return run.status === "running" && run.domain !== "control";
+    return run.has.includes("workers");
   }
 
   leave() {
@@ -115,6 +115,5 @@ function workersTable(workers) {
       h("td", {}, each.lost ? plural(each.lost, "time") : "–"),
     ),
   );
-  const head = h("tr", {}, ...heads.map((each) => h("th", { scope: "col" }, each)));
-  return h("div", { class: "wide-table" }, h("table", {}, h("thead", {}, head), h("tbody", {}, rows)));
+  return wideTable("Processes", heads, rows);
 }

@@ -75,7 +75,7 @@ def rope(
 
 
 @triton.jit
-def _opened(gate, KIND: tl.constexpr):
+def opened(gate, KIND: tl.constexpr):
     """The activation of a gate, and its derivative."""
     if KIND == "silu":
         share = tl.sigmoid(gate)
@@ -100,7 +100,7 @@ def gated(both, product, F, KIND: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * F
     gate = tl.load(both + 2 * row + at, inside, 0.0).to(tl.float32)
     up = tl.load(both + 2 * row + F + at, inside, 0.0).to(tl.float32)
-    value, _ = _opened(gate, KIND)
+    value, _ = opened(gate, KIND)
     tl.store(product + row + at, (value * up).to(product.dtype.element_ty), inside)
 
 
@@ -113,7 +113,7 @@ def gated_back(both, to_product, to_both, product, F, KIND: tl.constexpr, BLOCK:
     gate = tl.load(both + 2 * row + at, inside, 0.0).to(tl.float32)
     up = tl.load(both + 2 * row + F + at, inside, 0.0).to(tl.float32)
     grad = tl.load(to_product + row + at, inside, 0.0).to(tl.float32)
-    value, steep = _opened(gate, KIND)
+    value, steep = opened(gate, KIND)
     tl.store(product + row + at, (value * up).to(product.dtype.element_ty), inside)
     tl.store(to_both + 2 * row + at, (grad * up * steep).to(to_both.dtype.element_ty), inside)
     tl.store(to_both + 2 * row + F + at, (grad * value).to(to_both.dtype.element_ty), inside)
@@ -169,3 +169,26 @@ def chosen_back(
     if ENTROPY:  # -p (log p + H)
         found -= share * (logp + tl.load(entropy + row)) * tl.load(to_entropy + row)
     tl.store(grad + row * V + at, (found * cold).to(grad.dtype.element_ty), inside)
+
+
+@triton.jit
+def _rounded(x, bits):
+    """One of the two numbers of bfloat16 next to ``x``, the closer the more often, by 16 random bits."""
+    whole = x.to(tl.int32, bitcast=True) + bits
+    return (whole & -65536).to(tl.float32, bitcast=True).to(tl.bfloat16)
+
+
+@triton.jit
+def adam(held, grads, means, squares, N, lr, beta1, beta2, correction, eps, decay, seed, BLOCK: tl.constexpr):
+    """An update of AdamW with moments in bfloat16, which are rounded at random; one program some numbers."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < N
+    grad = tl.load(grads + at, inside, 0.0).to(tl.float32)
+    mean, square = tl.load(means + at, inside, 0.0).to(tl.float32), tl.load(squares + at, inside, 0.0).to(tl.float32)
+    mean += (1 - beta1) * (grad - mean)
+    square = beta2 * square + (1 - beta2) * grad * grad
+    value = tl.load(held + at, inside, 0.0) * decay - lr * mean / (tl.sqrt(square) / correction + eps)
+    bits = tl.randint(seed, at)
+    tl.store(held + at, value, inside)
+    tl.store(means + at, _rounded(mean, (bits & 65535).to(tl.int32)), inside)
+    tl.store(squares + at, _rounded(square, (bits.to(tl.uint32, bitcast=True) >> 16).to(tl.int32)), inside)

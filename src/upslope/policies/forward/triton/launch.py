@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +14,9 @@ NORM_PROGRAMS = 2048
 """At most so many programs share the rows of a norm's way back; each leaves a row of sums."""
 GATE_BLOCK, GATE_WARPS = 512, 2
 LOGIT_BLOCK, LOGIT_WARPS = 2048, 4
-"""How kernels are cut."""
+BACK_QUERIES = 2048
+ADAM_BLOCK = 1024
+"""How kernels are cut. Of queries that look back at a prompt, a program of the backward pass walks at most so many."""
 
 
 @functools.cache
@@ -103,7 +106,10 @@ def attend(packed: Tensor, layout: Layout, heads: int, scale: float, rows_only: 
     cut = _Cut(packed, layout, heads, scale, rows_only)
     out = packed.new_empty(len(packed) - cut.shift, heads, packed.shape[2])
     logsumexps = torch.empty(len(packed), heads, device=packed.device)
-    kernels.attend[(len(cut.asking), heads)](packed, out, logsumexps, cut.asking, layout.spans, *cut.sizes, **cut.how)
+    asking = cut.asking(cut.forward)
+    kernels.attend[(len(asking), heads)](
+        packed, out, logsumexps, asking, layout.spans, *cut.sizes, *cut.forward[:2], **cut.forward.how
+    )
     return out, logsumexps
 
 
@@ -117,30 +123,67 @@ def attend_back(
     means, to_packed = torch.empty_like(logsumexps), torch.empty_like(packed)
     if rows_only:
         to_packed[: cut.shift, :heads] = 0.0
-    kernels.attend_back_queries[(len(cut.asking), heads)](
-        packed, out, grad, logsumexps, means, to_packed, cut.asking, layout.spans, *cut.sizes, **cut.how
+    asking = cut.asking(cut.queries)
+    kernels.attend_back_queries[(len(asking), heads)](
+        packed, out, grad, logsumexps, means, to_packed, asking, layout.spans, *cut.sizes, *cut.queries[:2], **cut.queries.how
     )
-    kernels.attend_back_keys[(len(cut.all), cut.key_heads)](
-        packed, grad, logsumexps, means, to_packed, cut.all, layout.spans, *cut.sizes, **cut.how
+    work, shared, shares = layout.back_work(cut.keys.block, BACK_QUERIES)
+    sums = torch.empty(max(1, shares), cut.key_heads, 2, cut.keys.block, packed.shape[2], device=packed.device)
+    kernels.attend_back_keys[(len(work), cut.key_heads)](
+        packed, grad, logsumexps, means, to_packed, sums, work, layout.spans, *cut.sizes, *cut.keys[:2], **cut.keys.how
     )
+    if shares:
+        kernels.add_shares[(len(shared), cut.key_heads)](
+            sums, to_packed, shared, layout.spans, heads, cut.key_heads, packed.shape[2], cut.wide, cut.keys.block, num_warps=4
+        )
     return to_packed
 
 
+class Tiles(NamedTuple):
+    """How a kernel of attention is cut: tokens of a program, tokens it walks at once, and how it runs."""
+
+    block: int
+    other: int
+    warps: int
+    stages: int
+
+    @property
+    def how(self) -> dict[str, int]:
+        return {"num_warps": self.warps, "num_stages": self.stages}
+
+
+WIDE_TILES = (Tiles(64, 32, 4, 3), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2))
+"""Of heads of 65 to 128 features in half precision: the forward pass, and back over queries and over keys."""
+
+
 class _Cut:
-    """How attention is cut into blocks."""
+    """How attention is cut into blocks. Measured on an H200 with bfloat16."""
 
     def __init__(self, packed: Tensor, layout: Layout, heads: int, scale: float, rows_only: bool):
         width = packed.shape[2]
+        self.layout, self.rows_only = layout, rows_only
         self.key_heads = (packed.shape[1] - heads) // 2
         self.shift = layout.shared if rows_only else 0
-        block = min(32 if width > 64 else 64, max(16, power(layout.longest)))
-        self.all = layout.blocks(block)
-        self.asking = self.all[layout.prompt_blocks(block) :] if rows_only else self.all
+        self.forward, self.queries, self.keys = tiles(width, packed.dtype, layout.longest)
         precision = "ieee" if packed.dtype == torch.float32 else "tf32"
-        self.sizes = (self.shift, scale, heads, self.key_heads, width, power(max(16, width)), block, precision)
-        # A third block under way at once pays where three fit into a multiprocessor: back over the keys it saves a fifth (H200).
-        stages = 3 if block == 64 and packed.dtype.itemsize == 2 else 2
-        self.how = {"num_warps": 4 if block > 32 else 2, "num_stages": stages}
+        self.wide = power(max(16, width))
+        self.sizes = (self.shift, scale, heads, self.key_heads, width, self.wide, precision)
+
+    def asking(self, tiles: Tiles) -> Tensor:
+        """Blocks of tokens that ask."""
+        found = self.layout.blocks(tiles.block)
+        return found[self.layout.prompt_blocks(tiles.block) :] if self.rows_only else found
+
+
+def tiles(width: int, dtype: torch.dtype, longest: int) -> tuple[Tiles, Tiles, Tiles]:
+    """Of the forward pass, and of the backward pass over queries and over keys."""
+    half = dtype.itemsize == 2
+    if half and 64 < width <= 128 and longest > 64:
+        return WIDE_TILES
+    block = min(32 if width > 64 else 64, max(16, power(longest)))
+    # A third block under way at once pays where three fit into a multiprocessor: back over the keys it saves a fifth (H200).
+    same = Tiles(block, block, 4 if block > 32 else 2, 3 if block == 64 and half else 2)
+    return same, same, same
 
 
 def chosen(
@@ -174,3 +217,15 @@ def chosen_back(
         num_warps=LOGIT_WARPS,
     )  # fmt: skip
     return grad
+
+
+def adam(
+    held: Tensor, grad: Tensor, mean: Tensor, square: Tensor, lr: float, beta1: float, beta2: float, correction: float, eps: float,
+    decay: float, seed: int,
+) -> None:  # fmt: skip
+    """An update of AdamW with moments in bfloat16: `upslope.learners.low_precision_adam.move`."""
+    from upslope.policies.forward.triton import kernels
+
+    grid = (-(-len(held) // ADAM_BLOCK),)
+    how = (lr, beta1, beta2, correction, eps, decay)
+    kernels.adam[grid](held, grad, mean, square, len(held), *how, seed, ADAM_BLOCK, num_warps=4)

@@ -1,0 +1,111 @@
+"""The page of what fits (``docs/sizes.md``), which `generate` writes: a table made by the estimator, and measured points."""
+
+from __future__ import annotations
+
+from upslope.policies.model_shape import ModelShape
+from upslope.sizes.card import Card
+from upslope.sizes.examples import EXAMPLES, example_shape
+from upslope.sizes.memory import OWN, memory_of
+from upslope.sizes.settle import fits, settled
+from upslope.sizes.work import MOMENTS, Work
+
+CARDS = (8, 16, 24, 48, 80, 141)
+LENGTHS = (512, 2048, 8192)
+PROMPT, TASKS, SAMPLES, RANK = 256, 16, 8, 32
+H200 = int(139.8 * 2**30)
+MEASURED = (
+    ("1.5B", "all weights, 16 x 8 answers of 512", {"max_tokens": 512}, 50.7),
+    ("1.5B", "the same with `--slice-tokens 4096`", {"max_tokens": 512, "slice_tokens": 4096}, 40.5),
+    ("1.5B", "all weights, 8 x 8 answers of 2,048", {"max_tokens": 2048, "tasks": 8, "prompts": [64] * 8}, 52.2),
+    ("0.5B", "all weights, 8 x 8 answers of 4,096", {"max_tokens": 4096, "tasks": 8, "prompts": [64] * 8}, 39.0),
+    ("3B", "all weights, 16 x 8 answers of 256, `--recompute all`", {"max_tokens": 256, "recompute": "all"}, 66.7),
+    ("7.6B", "`--lora 32`, 16 x 8 answers of 256", {"max_tokens": 256, "lora": 32}, 25.9),
+    ("7.6B", "all weights, `--adam-states bfloat16`, 4 x 4 answers of 64",
+     {"max_tokens": 64, "tasks": 4, "samples": 4, "prompts": [64] * 4, "moment_bytes": MOMENTS["bfloat16"]}, 117.3),
+)  # fmt: skip
+"""GiB that torch had reserved at the most, on an H200 with prompts of 64 tokens: `bench/results/gpu_sizes.json`."""
+
+ABOUT = """`upslope train ... --dry-run` says of your own model, task and settings what a run takes and whether it fits, before
+anything is loaded: parameters held and trained, memory by kind, disk, tokens of a step. It reads the model's
+configuration and the headers of its files. `--device cuda --memory 80GB` asks for a GPU that is not there; `--json`
+is for programs. What does not fit ends with exit code 3 and the nearest setting that works. The same lines stand at
+the start of every run, and a run that would not fit is refused with the same words. From Python it is
+`up.estimate(...)`, with the arguments of `up.train`.
+
+```sh
+upslope train dr-grpo --task reverse --dry-run
+upslope train dr-grpo --task reverse --model tiny --device cuda --memory 24GB --dry-run
+```
+"""
+
+HOW = f"""The table is made by that estimator (`make docs`), for models shaped like Qwen2 and steps of {TASKS} problems with
+{SAMPLES} answers each, prompts of {PROMPT} tokens, a method without a reference (`dr-grpo`) and settings left as they
+come. Numbers are GiB of memory in all; *again N* says that N layers are recomputed (`--recompute auto`); - does not
+fit in any slice. A card of 80 GB is counted as 80 x 10^9 bytes, which every card sold as such has."""
+
+BYTES = (
+    ("weights, float32", "4 a parameter; beside adapters on a GPU only those of the adapters"),
+    ("weights, bfloat16", "2 for each that sampling reads, 2 for each that learning multiplies with; beside adapters one set does"),
+    ("gradients", "4 for each parameter that learns"),
+    ("Adam's moments", "8 for each parameter that learns, 4 with `--adam-states bfloat16`"),
+    ("references and snapshots", "4 for each parameter that learns and each copy: a method with a KL to its start has one"),
+    ("activations", "what the backward pass keeps of a slice (`--slice-tokens`, `--recompute`), and its largest layer or the head"),
+    ("keys and values", "of all rows that are sampled at once"),
+    ("CUDA's own", "its context and the libraries' workspaces"),
+)
+KINDS = """Weights, gradients and moments are exact. Activations and keys and values are counted from what the passes keep and
+allocate; tests hold the count within 2% of what autograd keeps, and to the byte of what decoding allocates. What no
+count can know, CUDA's own and what the allocator leaves unused between blocks, are two constants; with them the runs
+above were foreseen within 6% of what torch reserved. The context itself was not measured apart.
+
+## How a run is cut
+
+On a GPU the tokens of a slice and the layers that are recomputed follow from the plan and the card's total memory,
+never from what happens to be free: slices are as large as keep the GPU busy and the card holds, and as few layers are
+recomputed as will do. Both stand in `run.toml`, so that a resumed run is cut alike on whatever card. `--recompute N`,
+`all` or `off` and `--slice-tokens N` set them. On a CPU slices take 4 GiB and nothing is recomputed unless asked for:
+it would switch off what sampling keeps for learning.
+
+The optimiser's moments, keys and values and the graphs of sampling are allocated before the first step: what does not
+fit ends there. If memory runs out in an update all the same, its gradients are dropped, slices are halved and the
+whole update begins again; it is said once, the checkpoint keeps the smaller bound, and the result is the same to
+rounding. Where not even one row (one group, for methods that look at whole groups) fits, the run ends with the
+setting that would make it fit."""
+
+
+def sizes_page() -> list[str]:
+    """The page's blocks."""
+    shapes = {name: example_shape(example) for name, example in EXAMPLES.items()}
+    blocks = [ABOUT.strip(), "## What fits", HOW]
+    for title, rank in (("All weights", 0), (f"Adapters of rank {RANK}", RANK)):
+        rows = [_row(name, shape, room, rank) for name, shape in shapes.items() for room in LENGTHS]
+        blocks += [f"### {title}", _table(("model", "answers of", *(f"{card} GB" for card in CARDS)), rows)]
+    points = [_point(shapes[name], f"{name}: {what}", work, measured) for name, what, work, measured in MEASURED]
+    told = """Runs on an H200 (139.8 GiB), prompts of 64 tokens, cut as the plan says (`python bench/gpu_sizes.py`). Measured is
+the most that torch had reserved; the estimate is without CUDA's own."""
+    return [*blocks, "## Measured", told, _table(("run", "measured", "estimated"), points), "## What it is made of",
+            _table(("kind", "bytes"), list(BYTES)), KINDS]  # fmt: skip
+
+
+def _row(name: str, shape: ModelShape, room: int, rank: int) -> tuple[str, ...]:
+    found = []
+    for size in CARDS:
+        card = Card("cuda", size * 10**9, f"{size} GB")
+        work = Work(TASKS, SAMPLES, room, [PROMPT] * TASKS, lora=rank, recompute="auto")
+        work = settled(shape, work, card)
+        memory = memory_of(shape, work, card)
+        again = work.layers_again(shape.layers)
+        told = "" if not again else ", again all" if again == shape.layers else f", again {again}"
+        found.append(f"{memory.total / 2**30:.0f}{told}" if fits(memory, card) else "-")
+    return name, f"{room:,}", *found
+
+
+def _point(shape: ModelShape, what: str, work: dict, measured: float) -> tuple[str, str, str]:
+    card = Card("cuda", H200, "H200")
+    asked = settled(shape, Work(**{"tasks": 16, "samples": 8, "prompts": [64] * 16, "recompute": "auto", **work}), card)
+    memory = memory_of(shape, asked, card)
+    return what, f"{measured:.1f} GiB", f"{(memory.total - memory.kinds[OWN]) / 2**30:.1f} GiB"
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    return "\n".join("| " + " | ".join(line) + " |" for line in (header, ("---",) * len(header), *rows))

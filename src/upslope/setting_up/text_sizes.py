@@ -1,0 +1,96 @@
+"""Sizes of a run on text: looked at before its model is loaded, settled when its prompts are known, and what comes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from upslope.policies.blank import blank_weights
+from upslope.policies.forward.architecture import architecture
+from upslope.policies.model_shape import ModelShape
+from upslope.runtime.settings import Settings
+from upslope.setting_up.base import DryRun
+from upslope.sizes.card import Card, gibibytes
+from upslope.sizes.estimate import DoesNotFit, Estimate, memory_problem, text_estimate
+from upslope.sizes.memory import CUDA_OWN, memory_of
+from upslope.sizes.settle import fits, settled
+from upslope.sizes.work import Work
+from upslope.types import Method
+
+if TYPE_CHECKING:
+    from upslope.policies.given import GivenModel
+    from upslope.policies.language_model import LanguageModel
+
+
+class TextSizes:
+    """What a run takes, on the device that it is for.
+
+    Args:
+        settings: as they were resolved, device and all.
+        max_tokens: of an answer.
+        dry: nothing is loaded.
+        in_folder: whether the model is in a folder that adapters can name.
+
+    Raises:
+        UserError: if the device cannot compute as the settings ask.
+    """
+
+    policy: LanguageModel
+    shape: ModelShape | None
+    work: Work
+
+    def __init__(self, settings: Settings, method: Method, max_tokens: int, dry: DryRun | None, in_folder: bool):
+        self.settings, self.method, self.max_tokens, self.dry, self.in_folder = settings, method, max_tokens, dry, in_folder
+        self.card = Card.here(settings.device) if dry is None else dry.card(settings.device)
+        self.card.check_precision(settings.precision)
+
+    def check_before_loading(self, model: str | GivenModel) -> None:
+        """Refuses a model that memory cannot hold even with short prompts: minutes may go into loading it."""
+        blank = blank_weights(model) if isinstance(model, str) else None
+        if blank is not None:
+            shape = ModelShape.of(blank, architecture(blank) is not None and not self.settings.plain)
+            self._check(shape, settled(shape, Work.of(self.settings, self.method, self.max_tokens, ()), self.card), self.card)
+
+    def settle(self, policy: LanguageModel, prompts: Sequence[int]) -> Settings:
+        """How learning is cut, from the plan and the device's memory: given to the policy, and to ``run.toml`` as settings."""
+        self.policy, self.shape = policy, ModelShape.of(policy.model, policy.body is not None)
+        self.work = settled(self.shape, Work.of(self.settings, self.method, self.max_tokens, prompts), self.card)
+        layers = getattr(policy.model.config.get_text_config(), "num_hidden_layers", 0)
+        policy.recompute, policy.slices.tokens = self.work.layers_again(layers), self.work.slice_tokens or 0
+        cut = {"recompute": self.work.recompute, "slice_tokens": self.work.slice_tokens}
+        self.settings = dataclasses.replace(self.settings, **cut)  # type: ignore[arg-type]
+        return self.settings
+
+    def estimate(self, out: Path | None = None) -> Estimate:
+        """What the run takes and writes."""
+        held = 0 if self.shape is not None else sum(parameter.numel() for parameter in self.policy.model.parameters())
+        return text_estimate(self.shape, self.work, self.settings, self._device(), out=out, held=held, in_folder=self.in_folder)
+
+    def check(self) -> None:
+        """Refuses steps that take more memory than there is, as far as that can be foreseen."""
+        device = self._device()
+        self._check(self.shape, self.work, device)
+        if device.on_gpu and self.shape is not None:
+            memory = memory_of(self.shape, self.work, device)
+            free, total = torch.cuda.mem_get_info(self.policy.device)
+            others = total - free - torch.cuda.memory_reserved(self.policy.device) - CUDA_OWN
+            if memory.total + others > device.total:
+                told = f"of the {gibibytes(device.total)} of {device.name} others hold {gibibytes(others)}"
+                raise DoesNotFit(
+                    f"{told}, and the run would take about {gibibytes(memory.total)} ({memory}). End them, or give less."
+                )
+
+    def _device(self) -> Card:
+        """The device, with what the run holds of a machine's memory already."""
+        if self.dry is not None or self.card.on_gpu:
+            return self.card
+        return Card.here("cpu", sum(each.numel() * each.element_size() for each in self.policy.model.parameters()))
+
+    @staticmethod
+    def _check(shape: ModelShape | None, work: Work, card: Card) -> None:
+        if shape is not None and not fits(memory := memory_of(shape, work, card), card):
+            raise DoesNotFit(memory_problem(shape, work, card, memory))

@@ -1,0 +1,204 @@
+"""Memory of a run by kind, from the shape of its model and the work of a step.
+
+Weights, gradients and moments are counted to the byte, activations and cache from the counts that stand beside the passes
+(`policies.forward.footprint`, `rollout.decode.footprint`). What no count can know (CUDA's own, how much the allocator leaves
+unused between its blocks) are the constants here, to be calibrated on a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from upslope.policies.forward import footprint as learning
+from upslope.policies.model_shape import ModelShape
+from upslope.policies.slice_budget import CPU_SLICE_BYTES, cpu_tokens, gpu_tokens
+from upslope.rollout.decode import footprint as sampling
+from upslope.sizes.card import Card, gibibytes
+from upslope.sizes.work import Work
+
+CUDA_OWN = 800 * 2**20
+"""CUDA's context, the libraries' workspaces, compiled kernels."""
+SLACK = 1.03
+"""What the allocator reserves for activations and buffers, over what they ask for."""
+FLOAT32 = 4
+WEIGHTS, LOW, GRADS, MOMENTS, COPIES, ACTIVATIONS, CACHE, OWN, OTHERS = (
+    "weights, float32", "weights, bfloat16", "gradients", "Adam's moments", "references and snapshots", "activations",
+    "keys and values", "CUDA's own", "further learners",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes by kind, and the tokens of a slice that they are of."""
+
+    kinds: dict[str, int]
+    slice_tokens: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.kinds.values())
+
+    @property
+    def fixed(self) -> int:
+        """All but what a slice takes."""
+        return self.total - self.kinds[ACTIVATIONS]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {gibibytes(count)}" for name, count in self.kinds.items() if count >= 2**20)
+
+
+def itemsize(work: Work, card: Card) -> int:
+    """Bytes of a number in products."""
+    return 2 if card.on_gpu and not work.precise else FLOAT32
+
+
+def memory_of(shape: ModelShape, work: Work, card: Card) -> Memory:
+    """The most that a run holds at a time."""
+    size, heads = itemsize(work, card), work.head_outputs * (shape.width + 1)
+    adapters = shape.adapters(work.lora) if work.lora else 0
+    learned = (adapters or shape.parameters) + heads
+    exact, low = _weights(shape, work, card, size, adapters)
+    tokens = slice_tokens(shape, work, card)
+    again = work.layers_again(shape.layers)
+    sampled = _Sampling(shape, work, card, size) if work.sampled_here else None
+    kept = sampled.kept(again) if sampled else 0
+    slice_bytes = learning_bytes(shape, work, card, tokens, again, kept) + kept
+    passing = sampled.passing() if sampled else 0
+    kinds = {
+        WEIGHTS: exact + FLOAT32 * heads,
+        LOW: low,
+        GRADS: FLOAT32 * learned,
+        MOMENTS: int(work.moment_bytes * learned),
+        COPIES: FLOAT32 * work.copies * learned,
+        ACTIVATIONS: int(max(slice_bytes, passing + kept) * (SLACK if card.on_gpu else 1)),
+        CACHE: sampled.staying() if sampled else 0,
+        OWN: CUDA_OWN if card.on_gpu else 0,
+    }
+    each = sum(kinds[name] for name in (WEIGHTS, LOW, GRADS, MOMENTS, COPIES)) + slice_bytes
+    kinds[OTHERS] = 0 if card.on_gpu else (work.learners - 1) * each  # each has a GPU of its own
+    return Memory({name: count for name, count in kinds.items() if count or name == ACTIVATIONS}, tokens)
+
+
+def _weights(shape: ModelShape, work: Work, card: Card, size: int, adapters: int) -> tuple[int, int]:
+    """Bytes of weights in float32 and in half precision.
+
+    Beside adapters the weights, which never move, are held once on a GPU, in half precision, and both sampling and learning read
+    them. Otherwise they are held in float32; sampling has a set of its own in the precision of products, with embedding and head
+    apart even where they are tied, and learning puts together what it multiplies with. On a CPU only matrices that share an input
+    are put together, and beside adapters all are computed anew.
+    """
+    all_of = FLOAT32 * (shape.parameters + adapters)
+    matrices = shape.joined + shape.single
+    if not shape.ours:
+        return all_of, 0
+    if not card.on_gpu:
+        return all_of + size * (2 * shape.joined + (matrices if work.lora else 0)), 0
+    if work.lora and size < FLOAT32:
+        return FLOAT32 * adapters, size * (shape.parameters + adapters)
+    sampling_set = size * (matrices + 2 * shape.head) if work.sampled_here else 0
+    learning_set = size * (matrices if size < FLOAT32 else shape.joined)
+    return (all_of, sampling_set + learning_set) if size < FLOAT32 else (all_of + sampling_set + learning_set, 0)
+
+
+def slice_tokens(shape: ModelShape, work: Work, card: Card) -> int:
+    """Tokens of the largest slice."""
+    size, again = itemsize(work, card), work.layers_again(shape.layers)
+    bound = work.slice_tokens
+    if not bound and card.on_gpu:
+        bound = gpu_tokens(shape, size, again, card.total, bool(work.lora))
+    elif not bound:
+        bound = cpu_tokens(shape, size, again, CPU_SLICE_BYTES)
+    return min(work.update_tokens, max(bound, work.unit))
+
+
+def learning_bytes(shape: ModelShape, work: Work, card: Card, tokens: int, again: int, kept: int = 0) -> int:
+    """What learning takes of a slice of so many tokens.
+
+    Args:
+        kept: bytes that sampling has computed for it; they are copied, unless all rows are equally long.
+    """
+    size, on_gpu = itemsize(work, card), card.on_gpu
+    if not shape.ours:
+        return _plain_learning(shape, work, tokens)
+    held = kept or learning.kept_bytes(shape, size, on_gpu, 0, tokens, again)
+    layer = learning.one_layer_bytes(shape, size, on_gpu, tokens, again)
+    return held + max(layer, learning.head_bytes(shape, size, on_gpu, tokens, learns=not work.lora))
+
+
+class _Sampling:
+    """Bytes of sampling."""
+
+    def __init__(self, shape: ModelShape, work: Work, card: Card, size: int):
+        self.shape, self.work, self.card, self.size = shape, work, card, size
+        self.memory = sampling.engine_memory(card.total, card.on_gpu)
+        self.each = sampling.token_bytes(shape, size)
+        self.prompts = self._together() if shape.ours else []
+        self.count = sampling.rows_at_once(shape, size, work.rows, work.max_tokens, self.memory, card.on_gpu and shape.ours)
+
+    def _together(self) -> list[int]:
+        """The longest prompts, as many as the engine reads at once."""
+        found: list[int] = []
+        for length in self.work.longest:
+            if found and (sum(found) + length) * 2 * self.each > self.memory:
+                break
+            found.append(length)
+        return found
+
+    def staying(self) -> int:
+        """From step to step."""
+        if not self.shape.ours:
+            return _plain_sampling(self.shape, self.work, self.memory, self.each)
+        room, on_gpu = self.work.max_tokens, self.card.on_gpu
+        held = sampling.cache_bytes(self.shape, self.size, self.count, room, self.prompts, on_gpu)
+        held += sampling.prompt_bytes(self.shape, self.size, self.prompts, on_gpu)
+        return held + sampling.column_bytes(self.work.rows, room, on_gpu) + (self._drawing() if on_gpu else 0)
+
+    def passing(self) -> int:
+        """While it goes on."""
+        if not self.shape.ours:
+            return 0
+        reading = sampling.reading_bytes(self.shape, self.size, self.prompts)
+        return reading if self.card.on_gpu else max(reading, self._drawing())
+
+    def _drawing(self) -> int:
+        return sampling.drawing_bytes(self.shape, self.count, self.card.on_gpu)
+
+    def kept(self, again: int) -> int:
+        """Of what it computes, for learning: on a CPU, where nothing is recomputed and not too much is kept."""
+        shape, work = self.shape, self.work
+        if self.card.on_gpu or again or not shape.ours or shape.head_norms or len(self.prompts) < len(work.longest):
+            return 0
+        shared = sum(max(0, length - 1) for length in work.longest)
+        found = learning.activation_cache_bytes(shape, self.size, shared, work.rows * work.max_tokens)
+        return found if found <= CPU_SLICE_BYTES // 2 else 0
+
+
+def _scores(shape: ModelShape, rows: int, queries: int, keys: int, copies: int) -> int:
+    """Of one layer's attention by `transformers`: so many copies written out, or only a mask and its copy."""
+    return rows * queries * keys * (4 * shape.heads * copies if shape.eager else 1 + 4)
+
+
+def _plain_sampling(shape: ModelShape, work: Work, memory: int, each: int) -> int:
+    """A model that `transformers` computes: every row with its prompt."""
+    longest = work.longest[0]
+    text = longest + work.max_tokens
+    row = 24 * shape.vocabulary + 2 * text * each
+    prompts = min(work.tasks, max(1, memory // max(1, work.samples * row)))
+    layer = 4 * prompts * longest * (6 * shape.width + 3 * shape.inner)
+    reading = _scores(shape, prompts, longest, longest, 4) + layer + prompts * longest * each
+    rows = prompts * work.samples
+    return max(reading, 2 * rows * text * each + 20 * rows * shape.vocabulary)
+
+
+def _plain_learning(shape: ModelShape, work: Work, tokens: int) -> int:
+    """The same in learning: rows padded to the longest, whole logits; equal prompts are computed once where the model allows it,
+    and their keys and values handed to each row."""
+    longest, room = work.longest[0], work.max_tokens
+    rows = max(1, min(work.rows, tokens // (longest + room)))
+    shared = work.samples > 1 and shape.shares_prompts
+    prompts = -(-rows // work.samples) if shared else rows
+    handed = 2 * rows * (longest + room) * sampling.token_bytes(shape, FLOAT32) if shared else 0
+    token = 4 * shape.layers * (16 * shape.width + 2 * shape.inner)
+    copies = shape.layers + 2  # the backward pass needs those of every layer
+    scores = _scores(shape, prompts, longest, longest, copies) + _scores(shape, rows, room, longest + room, copies)
+    return (prompts * longest + rows * room) * token + handed + scores + 4 * 3 * rows * room * shape.vocabulary

@@ -1,0 +1,127 @@
+"""How a run on a GPU is cut, from the plan and the card's memory: slices and recomputed layers; and what to change if it cannot be.
+
+Nothing here asks what happens to be free: the same plan on the same kind of card is cut in the same way, and ``run.toml`` says how.
+On a CPU both stay as they are: recomputing would switch off what sampling keeps for learning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from upslope.policies.model_shape import ModelShape
+from upslope.sizes.card import Card
+from upslope.sizes.memory import SLACK, Memory, learning_bytes, memory_of
+from upslope.sizes.work import MOMENTS, Work
+
+LEFT_FREE = 0.05
+"""Of a card, for what no estimate knows."""
+BUSY_FLOP = 1e14
+"""Work of a slice that keeps a GPU busy long enough that launching the next one does not count."""
+MOST_TOKENS = 65536
+"""A slice gains nothing from more."""
+WORTH_TOKENS = 2048
+"""Slices below this cost more than recomputing does."""
+ROUNDED = 64
+RANK = 32
+"""Of adapters that are proposed."""
+
+
+def settled(shape: ModelShape | None, work: Work, card: Card) -> Work:
+    """The work with slices and recomputed layers as they will be."""
+    if not card.on_gpu or shape is None:
+        return dataclasses.replace(work, recompute="off" if work.recompute == "auto" else work.recompute)
+    if not shape.ours:  # `transformers` computes it: cut by a fixed share of the card
+        bound = work.slice_tokens if work.slice_tokens is not None else 0
+        return dataclasses.replace(work, recompute="off" if work.recompute == "auto" else work.recompute, slice_tokens=bound)
+    most = min(MOST_TOKENS, max(work.unit, WORTH_TOKENS, int(BUSY_FLOP / (6 * shape.parameters))))
+    most = max(most, work.unit)
+    wanted = min(work.update_tokens, max(work.unit, WORTH_TOKENS))
+    given = work.recompute
+    again = _least_layers(shape, work, card, wanted, most) if given == "auto" else work.layers_again(shape.layers)
+    named = {0: "off", shape.layers: "all"}.get(again, again) if given == "auto" else given
+    tokens = work.slice_tokens
+    if tokens is None:
+        found = min(_tokens(shape, work, card, again, most), most)
+        tokens = max(found // ROUNDED * ROUNDED, ROUNDED)
+    return dataclasses.replace(work, recompute=named, slice_tokens=tokens)
+
+
+def _least_layers(shape: ModelShape, work: Work, card: Card, wanted: int, most: int) -> int:
+    """The fewest layers to recompute so that slices hold what is wanted; all of them if none will do."""
+    if _tokens(shape, work, card, 0, most) >= wanted:
+        return 0
+    low, high = 1, shape.layers  # from one on, each layer more leaves more room
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _tokens(shape, work, card, middle, most) >= wanted else (middle + 1, high)
+    return low
+
+
+def _tokens(shape: ModelShape, work: Work, card: Card, again: int, most: int) -> int:
+    """The most tokens of a slice that the card holds beside all else, with so many layers recomputed."""
+    fixed = memory_of(shape, dataclasses.replace(work, recompute=again, slice_tokens=1), card).fixed
+    room = int(card.total * (1 - LEFT_FREE)) - fixed
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if learning_bytes(shape, work, card, middle, again) * SLACK <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def fits(memory: Memory, card: Card) -> bool:
+    return memory.total <= card.total
+
+
+def nearest(shape: ModelShape, work: Work, card: Card) -> tuple[str, Memory] | None:
+    """Flags that make it fit, the first of those that change least, and what it takes with them; None if nothing does."""
+    for flags, changed in _changes(work):
+        memory = memory_of(shape, settled(shape, changed, card), card)
+        if fits(memory, card):
+            return flags, memory
+    return None
+
+
+def _changes(work: Work) -> Iterator[tuple[str, Work]]:
+    """What can be given up, the cheapest first: time, then the moments' precision, then full training, then sizes. What was given
+    as a bound of slices goes with any of them."""
+    free = dataclasses.replace(work, slice_tokens=None)
+    if work.slice_tokens:
+        yield "no --slice-tokens", free
+    least = dataclasses.replace(free, recompute="all")
+    again = "" if work.recompute in ("all", "auto") else "--recompute all"
+    if again:
+        yield again, least
+    starts = [("", free, least)]
+    if not work.lora and work.moment_bytes > MOMENTS["bfloat16"]:
+        low = MOMENTS["bfloat16"]
+        own, most = (dataclasses.replace(each, moment_bytes=low) for each in (free, least))
+        starts.append(("--adam-states bfloat16", own, most))
+    if not work.lora:
+        starts.append((f"--lora {RANK}", dataclasses.replace(free, lora=RANK), dataclasses.replace(least, lora=RANK)))
+    for flags, own, most in starts[1:]:
+        yield flags, own
+        yield f"{flags} {again}".strip(), most
+    for flags, _, most in starts:
+        for smaller, changed in _smaller(most):
+            yield " ".join(filter(None, (flags, again, smaller))), changed
+
+
+def _smaller(work: Work) -> Iterator[tuple[str, Work]]:
+    """Fewer tokens: shorter answers, fewer problems, smaller groups; each as little as will do."""
+    for divisor in (2, 4, 8, 16, 32):
+        if work.max_tokens // divisor >= 16:
+            room = work.max_tokens // divisor
+            yield f"--max-tokens {room}", dataclasses.replace(work, max_tokens=room)
+        if work.tasks // divisor >= 1:
+            tasks = work.tasks // divisor
+            yield f"--tasks-per-step {tasks}", dataclasses.replace(work, tasks=tasks)
+        if work.samples // divisor >= 2:
+            samples = work.samples // divisor
+            yield f"--samples-per-task {samples}", dataclasses.replace(work, samples=samples)
+        if work.max_tokens // divisor >= 16 and work.tasks // divisor >= 1:
+            room, tasks = work.max_tokens // divisor, work.tasks // divisor
+            yield f"--max-tokens {room} --tasks-per-step {tasks}", dataclasses.replace(work, max_tokens=room, tasks=tasks)

@@ -1,0 +1,131 @@
+"""The Triton kernels on a CPU, by Triton's interpreter, each against plain torch: run by their test. Prints what it compared."""
+
+from __future__ import annotations
+
+import math
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+import torch.nn.functional as F
+
+from upslope.learners.low_precision_adam import move
+from upslope.policies.forward import attention_cpu
+from upslope.policies.forward.packing import Layout
+from upslope.policies.forward.triton import launch
+from upslope.rollout.decode import triton_kernels as kernels
+from upslope.rollout.decode.draw import draw_tokens
+from upslope.types import Sampling
+
+
+def attention_of_packed_tokens() -> None:
+    """Forward and backward, with prompts whose gradients several programs share and with prompts that one program has."""
+    prompts, owns, which = [20, 0, 35], [30, 41, 7, 18, 25], [0, 0, 1, 2, 2]
+    ids = torch.zeros(sum(prompts) + sum(owns), dtype=torch.long)
+    layout, heads, width = Layout(ids, ids, prompts, owns, which, torch.device("cpu")), 4, 24
+    packed = torch.randn(len(ids), heads + 4, width)
+    tiles = launch.Tiles(32, 16, 4, 2), launch.Tiles(16, 32, 4, 2), launch.Tiles(16, 32, 4, 2)
+    launch.tiles = lambda *_: tiles  # type: ignore[assignment]
+    for launch.BACK_QUERIES in (24, 2048):
+        for rows_only in (False, True):
+            out, logsumexps = launch.attend(packed, layout, heads, 0.2, rows_only)
+            plain = attention_cpu.attend(packed, layout, heads, 0.2, rows_only)
+            torch.testing.assert_close(out, plain.out, atol=1e-5, rtol=1e-5)
+            grad = torch.randn_like(out)
+            found = launch.attend_back(packed, out, grad, logsumexps, layout, heads, 0.2, rows_only)
+            expected = attention_cpu.attend_back(packed, plain.out, grad, plain.logsumexp, layout, heads, 0.2, rows_only)
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def attention_of_a_newest_token() -> None:
+    """Over the prompt and what was said, in one part and in several, of rows that are long, full and just begun."""
+    rows, heads, kv, width, room = 3, 4, 2, 32, 100
+    q, prompt_kv, cache = torch.randn(rows, heads * width), torch.randn(2, 64, kv, width), torch.randn(2, rows, kv, room, width)
+    prompt, start, length = torch.tensor([0, 0, 1]), torch.tensor([0, 13]), torch.tensor([13, 40])
+    step = torch.tensor([70, 99, 0])
+    expected = torch.zeros_like(q)
+    for row in range(rows):
+        at, many = start[prompt[row]], length[prompt[row]]
+        k, v = torch.cat([prompt_kv[:, at : at + many].transpose(1, 2), cache[:, row, :, : step[row] + 1]], 2)
+        expected[row] = F.scaled_dot_product_attention(q[row].view(kv, 2, width), k, v).flatten()
+    for parts in (1, 2, 4, 8):
+        out, tops, sums = torch.zeros_like(q), torch.zeros(rows, heads, parts), torch.zeros(rows, heads, parts)
+        shares = out if parts == 1 else torch.zeros(rows, heads, parts, width)
+        kernels.attend[(parts, kv, rows)](
+            q, *prompt_kv, *cache, shares, tops, sums, prompt, start, length, step, width**-0.5, room, 16, kv, 2, 16, width, width,
+            16, parts, "ieee", False,
+        )  # fmt: skip
+        if parts > 1:
+            kernels.merge_parts[(rows, heads)](
+                tops, sums, shares, out, prompt, length, step, 16, heads, width, width, 16, parts, False
+            )
+        torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+
+
+def products_of_few_rows() -> None:
+    """In shares, which the next norm adds up with a bias; and through a gate."""
+    rows, features, inner = 5, 100, 200
+    x, weight, stream = torch.randn(rows, inner), torch.randn(2 * features, inner), torch.randn(rows, features)
+    bias, norm = torch.randn(2, features)
+    out = torch.zeros(1, rows, features)
+    kernels.thin_product[(2, 1)](x, weight, out, rows, features, inner, 1, "silu", 16, 64, 32, False)
+    gate, up = (x @ weight.t()).split(features, 1)
+    torch.testing.assert_close(out[0], F.silu(gate) * up, atol=1e-3, rtol=1e-3)
+    shares, seen = torch.zeros(4, rows, features), torch.zeros(rows, features)
+    kernels.thin_product[(2, 4)](x, weight, shares, rows, features, inner, 4, "none", 16, 64, 32, False)
+    torch.testing.assert_close(shares.sum(0), gate, atol=1e-4, rtol=1e-4)
+    total = stream + gate + bias
+    kernels.add_shares_and_norm[(rows,)](stream, shares, bias, norm, seen, 1e-6, rows, features, 128, 4, True, False)
+    torch.testing.assert_close(stream, total, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(seen, F.rms_norm(total, (features,), norm, 1e-6), atol=1e-4, rtol=1e-4)
+
+
+def draws() -> None:
+    """From a vocabulary in several stretches, at both ends of the distribution too."""
+    rows, vocabulary, block, many = 6, 301, 64, 8
+    logits, uniforms = torch.randn(rows, vocabulary) * 3, torch.rand(rows, 4)
+    uniforms[0, 0], uniforms[1, 0] = 0.0, 1 - 1e-7
+    samplings = (Sampling(4), Sampling(4, 1.3), Sampling(4, 0.7, top_k=20, top_p=0.9, min_p=0.01), Sampling(4, 0.0))
+    for sampling in samplings:
+        greedy, cold = sampling.temperature == 0, 1 / (sampling.temperature or 1.0)
+        seen, places = torch.zeros(4, rows, many), torch.zeros(rows, many, dtype=torch.int32)
+        kernels.survey[(rows, -(-vocabulary // block))](logits, *seen, places, vocabulary, cold, greedy, block, many)
+        tokens, logp, entropy = torch.zeros(rows, 4, dtype=torch.long), torch.zeros(rows, 4), torch.zeros(rows, 4)
+        step, said, ended = (torch.zeros(rows, dtype=kind) for kind in (torch.long, torch.long, torch.int8))
+        kernels.draw[(rows,)](
+            logits, *seen, places, uniforms, tokens, torch.zeros(rows, 4), logp, entropy, torch.arange(rows), step, said, ended,
+            torch.tensor([-1]), torch.full((rows,), 4), vocabulary, 4, 4, cold, float(sampling.top_k), sampling.top_p,
+            math.log(sampling.min_p) if sampling.min_p else 0.0, 1, greedy, 0 < sampling.top_k < vocabulary, sampling.top_p < 1,
+            sampling.min_p > 0, 30, block, many,
+        )  # fmt: skip
+        expected = draw_tokens(logits, sampling, uniforms[:, 0])
+        assert torch.equal(tokens[:, 0], expected.token) and step.tolist() == [1] * rows
+        torch.testing.assert_close(logp[:, 0], expected.logp, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(entropy[:, 0], expected.entropy, atol=1e-5, rtol=1e-5)
+
+
+def an_update_with_moments_in_bfloat16() -> None:
+    """The parameters as in plain torch; moments are one of two neighbours, about every second the upper one."""
+    held, grad, mean, square = torch.randn(3000), torch.randn(3000), torch.randn(3000).bfloat16(), torch.rand(3000).bfloat16()
+    plain = held.clone(), mean.clone(), square.clone()
+    numbers = {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "correction": 0.7, "eps": 1e-8, "decay": 0.99}
+    launch.adam(held, grad, mean, square, **numbers, seed=5)
+    move(plain[0], grad, *plain[1:], **numbers, bits=torch.zeros(2, 3000, dtype=torch.int32))
+    torch.testing.assert_close(held, plain[0], atol=1e-6, rtol=1e-6)
+    for found, lower in zip((mean, square), plain[1:], strict=True):
+        torch.testing.assert_close(found, lower, atol=0.0, rtol=2**-7)
+        assert 0.45 < (found != lower).float().mean() < 0.55
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    for compare in (
+        attention_of_packed_tokens,
+        attention_of_a_newest_token,
+        products_of_few_rows,
+        draws,
+        an_update_with_moments_in_bfloat16,
+    ):
+        compare()
+        print(compare.__name__)

@@ -1,0 +1,185 @@
+"""The memory of a run, estimated before it is taken: by kind, and against what was measured."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from model_families import small_config, small_model
+from qwen_shapes import H200, shape
+
+import upslope as up
+from upslope.errors import UserError
+from upslope.policies.forward.activation_cache import ActivationCache
+from upslope.policies.forward.footprint import activation_cache_bytes
+from upslope.policies.model_shape import ModelShape
+from upslope.policies.tiny import character_tokenizer, tiny
+from upslope.runtime.settings import Settings
+from upslope.setting_up import set_up
+from upslope.sizes import card
+from upslope.sizes.card import Card
+from upslope.sizes.memory import ACTIVATIONS, CACHE, COPIES, GRADS, LOW, MOMENTS, OTHERS, OWN, WEIGHTS, memory_of, slice_tokens
+from upslope.sizes.work import Work
+
+GIB = 2**30
+CPU, GPU = Card("cpu", 64 * GIB, "a machine"), Card("cuda", H200, "an H200")
+PROMPTS = [64] * 16
+
+
+def kinds(name: str, card: Card = GPU, **work) -> dict[str, float]:
+    sizes = {"tasks": 16, "samples": 8, "max_tokens": 512, "prompts": PROMPTS, "slice_tokens": 4096, **work}
+    return {kind: size / GIB for kind, size in memory_of(shape(name), Work(**sizes), card).kinds.items()}
+
+
+def test_a_step_takes_more_with_everything_that_makes_it_larger():
+    tall = ModelShape.of(tiny(0).model, ours=True)
+
+    def total(**changes) -> int:
+        return memory_of(tall, replace(plain, **changes), CPU).total
+
+    plain = Work(8, 4, 64, [100] * 20)
+    before, weights = total(), 4 * tall.parameters
+    assert total(tasks=16) > before and total(samples=8) > before and total(max_tokens=128) > before
+    assert total(prompts=[100] * 19 + [400]) > before
+    assert total(prompts=[100] * 20 + [3]) == before, "only those that can meet in a step count, the longest first"
+    assert total(copies=2) == before + 2 * weights
+    assert total(sampled_here=False) < before
+    two = total(learners=2) - before
+    assert two >= 4 * weights and total(learners=3) == before + 2 * two
+    adapted = total(lora=2)
+    assert total(lora=2, copies=2) == adapted + 2 * 4 * tall.adapters(2), "copies share what never moves"
+    assert memory_of(tall, plain, CPU).kinds[MOMENTS] == 2 * weights
+
+
+def test_kinds_on_a_gpu_written_out():
+    """All weights of 1.5 billion parameters: masters, gradients, two moments in float32; two sets in bfloat16, in that of sampling
+    the tied embedding twice."""
+    count, tall = shape("1.5B").parameters, shape("1.5B")
+    found = memory_of(tall, Work(16, 8, 512, PROMPTS, slice_tokens=4096), GPU).kinds
+    assert found[WEIGHTS] == found[GRADS] == 4 * count and found[MOMENTS] == 8 * count
+    assert found[LOW] == 2 * (2 * (tall.joined + tall.single) + 2 * tall.vocabulary * tall.width)
+    assert tall.joined + tall.single + tall.vocabulary * tall.width == pytest.approx(count, rel=1e-3)
+    rows = 28 * 2 * 128 * 2 * 512 * 128 * 2
+    assert rows < found[CACHE] < 1.3 * rows
+    assert OTHERS not in found and COPIES not in found and found[OWN] > 0
+
+
+def test_beside_adapters_the_weights_are_held_once_in_half_precision():
+    found, tall = memory_of(shape("7.6B"), Work(16, 8, 256, PROMPTS, lora=32, slice_tokens=2048), GPU).kinds, shape("7.6B")
+    adapters = 32 * 28 * (2 * (3584 + 512) + 2 * (3584 + 3584) + 2 * (3584 + 18944) + 18944 + 3584)
+    assert tall.adapters(32) == adapters
+    assert found[WEIGHTS] == found[GRADS] == 4 * adapters and found[MOMENTS] == 8 * adapters
+    assert found[LOW] == 2 * (tall.parameters + adapters)
+    assert sum(found.values()) < 30 * GIB
+
+
+@pytest.mark.parametrize(
+    ("name", "work", "measured"),
+    [
+        ("1.5B", {"max_tokens": 512}, 39),
+        ("1.5B", {"tasks": 8, "max_tokens": 2048}, 41),
+        ("3B", {"max_tokens": 256, "recompute": "all"}, 67),
+    ],
+)
+def test_the_estimate_is_what_was_measured_on_an_h200(name: str, work: dict, measured: int):
+    """The most that torch allocated in runs whose slices took a twentieth of the card, by an older count of what a token keeps."""
+    tall = shape(name)
+    token = tall.layers * (2 * (4 * tall.width + 2 * tall.inner) + 8 * tall.width) // (4 if "recompute" in work else 1)
+    found = kinds(name, **work, slice_tokens=H200 // 20 // token)
+    assert sum(found.values()) - found[OWN] == pytest.approx(measured, rel=0.05)
+
+
+def test_all_weights_of_7_6_billion_do_not_fit_and_what_was_there_before_they_did_not_is_counted():
+    """Its first step ended with weights, sampling's set, gradients and moments: 128 GiB. The second wants learning's set too."""
+    found, tall = kinds("7.6B", tasks=4, samples=4, max_tokens=64), shape("7.6B")
+    learning = 2 * (tall.joined + tall.single) / GIB
+    assert found[WEIGHTS] + found[LOW] - learning + found[GRADS] + found[MOMENTS] == pytest.approx(128, rel=0.01)
+    assert sum(found.values()) * GIB > H200
+
+
+def test_fewer_layers_kept_take_less_and_moments_in_fewer_bytes_too():
+    found = [kinds("3B", recompute=layers)[ACTIVATIONS] for layers in ("off", 12, "all")]
+    assert found[0] > found[1] > found[2]
+    assert kinds("3B", moment_bytes=4.0)[MOMENTS] == kinds("3B")[MOMENTS] / 2
+    assert kinds("3B", precise=True)[WEIGHTS] > kinds("3B")[WEIGHTS] and LOW not in kinds("3B", precise=True)
+
+
+def test_slices_are_those_of_the_policy():
+    policy = tiny(0)
+    tall = ModelShape.of(policy.model, ours=True)
+    assert slice_tokens(tall, Work(1000, 8, 64, [100]), CPU) == policy.token_budget()
+    assert slice_tokens(tall, Work(2, 2, 64, [100]), CPU) == 2 * 2 * 64 + 100, "no more than there is"
+    assert slice_tokens(tall, Work(8, 8, 64, [100], slice_tokens=32), CPU) == 164, "a row is never cut"
+    assert slice_tokens(tall, Work(8, 8, 64, [100], slice_tokens=32, by_group=True), CPU) == 612
+    assert activation_cache_bytes(tall, 4, 70, 900) == ActivationCache.size(policy.body, policy.compute_dtype, 70, 900)
+
+
+def test_a_very_long_prompt_on_a_model_without_a_limit_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(card, "free_bytes", lambda: 16 * GIB)
+    model = tmp_path / "bloom"
+    small_model(small_config("bloom", vocab_size=128)).save_pretrained(model)
+    character_tokenizer().save_pretrained(model)
+    rows = [{"prompt": "x" * 40_000 * (n == 7) + str(n), "answer": "1"} for n in range(12)]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(UserError) as problem:
+        up.train("grpo", str(tmp_path / "p.jsonl"), reward="exact", model=str(model), max_tokens=8, out=tmp_path / "run")
+    said = str(problem.value)
+    assert re.search(r"the run would take about \d+.\d GiB .* and 16.0 GiB are free. Its longest prompt has 40,002 tokens", said)
+    assert "\n" not in said and not (tmp_path / "run").exists()
+    method, settings = up.method("grpo"), Settings(max_tokens=8)
+    set_up(method, str(tmp_path / "p.jsonl"), str(model), settings, "exact", for_training=False)
+
+
+MEASURED = """
+import gc, json, re, sys
+from pathlib import Path
+import upslope as up
+from upslope.setting_up.text_sizes import TextSizes
+
+def status(key):
+    return int(re.search(key + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+
+seen = {}
+
+def check(sizes):
+    found = sizes.estimate()
+    seen["estimate"] = found.total - sum(p.numel() * p.element_size() for p in sizes.policy.model.parameters())
+    gc.collect()
+    seen["before"] = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+
+TextSizes.check = check
+folder, model, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+up.train("grpo", folder + "/p.jsonl", reward=folder + "/reward.py:score", model=model, out=folder + "/run", **settings)
+print(json.dumps([seen["estimate"], status("VmHWM") - seen["before"]]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of a process is read from Linux")
+@pytest.mark.parametrize(
+    ("kind", "sizes", "prompt"),
+    [
+        ("llama", {"hidden_size": 384, "intermediate_size": 1024, "vocab_size": 4000, "max_position_embeddings": 512}, 60),
+        ("bloom", {"hidden_size": 64, "vocab_size": 2000}, 1500),
+    ],
+)
+def test_the_estimate_is_within_a_factor_of_two_of_the_peak(kind, sizes, prompt, tmp_path):
+    small_model(small_config(kind, **sizes)).save_pretrained(tmp_path / "model")
+    character_tokenizer().save_pretrained(tmp_path / "model")
+    rows = [{"prompt": f"{n:02}" + "x" * (prompt - 2), "answer": "1"} for n in range(12)]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "reward.py").write_text(
+        "def score(prompts, responses, answers):\n    return [float((sum(map(ord, r)) + i) % 3) for i, r in enumerate(responses)]\n"
+    )
+    settings = {"steps": 2, "tasks_per_step": 4, "samples_per_task": 4, "max_tokens": 24, "eval_problems": 2, "threads": 1}
+    command = [sys.executable, "-W", "ignore", "-c", MEASURED, str(tmp_path), str(tmp_path / "model"), json.dumps(settings)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    estimate, peak = json.loads(done.stdout.splitlines()[-1])
+    assert 0.5 < estimate / peak < 2, f"estimated {estimate / 2**20:.0f} MiB, took {peak / 2**20:.0f} MiB"
