@@ -365,4 +365,4 @@ def test_examples_in_docstrings(name: str) -> None:
 
 
 def test_the_package_and_train_have_examples() -> None:
-    assert {"upslope", "upslope.api"} <= set(documented())
+    assert {"upslope", "upslope.api.training"} <= set(documented())

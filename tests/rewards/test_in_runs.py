@@ -112,7 +112,7 @@ def test_what_is_no_reward_is_refused_before_anything_is_made(given, data, tmp_p
 
 
 def test_a_comparison_takes_rewards_that_its_processes_can_find(data, tmp_path):
-    from upslope.api import _question
+    from upslope.api.comparing import _question
 
     asked = _question(["grpo", "rloo"], data, reward={"right": "exact", "form": ("length:max=9", 0.5)})
     assert asked.reward == ("exact*1.0 as right", "length:max=9*0.5 as form")

@@ -7,34 +7,14 @@ import { Legend } from "./curve_legend.js";
 import { Chart } from "./chart.js";
 import { copyable, empty, h, put, segmented, tick } from "./dom.js";
 import { plural, words } from "./format.js";
-import { menu } from "./menu.js";
-import { grouped, meaningOf, titleOf } from "./metrics.js";
+import { first, inOrder, MetricMenu } from "./metric_menu.js";
+import { meaningOf, titleOf } from "./metrics.js";
 import { notesLine } from "./notes.js";
 import { link, note } from "./router.js";
 import { likelyRun } from "./run_bits.js";
 import { namesOf } from "./run_names.js";
 import { choose, setTicked, store, subscribe } from "./store.js";
 
-const FIRST = [
-  "score",
-  "reward",
-  "episode_return",
-  "q_value",
-  "q_td_error",
-  "temperature",
-  "preferred",
-  "margin",
-  "logp_chosen",
-  "logp_rejected",
-  "entropy",
-  "kl_start",
-  "clip_fraction",
-  "learning",
-  "grad_norm",
-  "length",
-  "constant_groups",
-  "episode_length",
-];
 const CHARTS = 6;
 const MOST = MOST_LOOKS;
 const AXES = [
@@ -108,7 +88,7 @@ class CurvesView {
       },
     });
     this.menu?.close();
-    this.menu = menu("Metrics", "Metrics");
+    this.menu = new MetricMenu((keys) => this.show(keys));
     this.reset = h("button", { type: "button", class: "button", hidden: true, onclick: () => this.zoom(null) }, "Whole range");
     const actions = {
       highlight: (name) => this.charts.forEach(({ chart }) => chart.highlight(name)),
@@ -188,7 +168,7 @@ class CurvesView {
   async again() {
     this.note();
     await this.learnKeys();
-    this.fillMenu();
+    this.menu.fill(this.known, this.shown);
     this.layOut();
     await this.fetch();
   }
@@ -211,43 +191,13 @@ class CurvesView {
       }),
     );
     const all = new Set(this.ids.flatMap((id) => this.keys.get(id) ?? []));
-    this.known = [...FIRST.filter((key) => all.has(key)), ...[...all].filter((key) => !FIRST.includes(key)).sort()];
-    if (!this.shown.length) this.shown = this.known.filter((key) => FIRST.includes(key)).slice(0, CHARTS);
+    this.known = inOrder(all);
+    if (!this.shown.length) this.shown = first(this.known).slice(0, CHARTS);
   }
 
-  fillMenu() {
-    const names = this.known.join();
-    const { body } = this.menu;
-    if (body.dataset.names === names) return;
-    body.dataset.names = names;
-    put(
-      body,
-      grouped(this.known).flatMap(([title, keys]) => [
-        title && h("p", { class: "menu-title" }, title, this.allOf(title, keys)),
-        ...keys.map((key) =>
-          tick(
-            words(key),
-            this.shown.includes(key),
-            (on) => {
-              this.shown = on ? [...this.shown, key] : this.shown.filter((each) => each !== key);
-              this.again();
-            },
-            meaningOf(key) || undefined,
-          ),
-        ),
-      ]),
-    );
-  }
-
-  /** Shows a whole group of metrics and nothing else. */
-  allOf(title, keys) {
-    const show = () => {
-      this.shown = keys.slice(0, MOST);
-      this.menu.body.dataset.names = "";
-      this.again();
-    };
-    const said = `Show ${title.toLowerCase()} only`;
-    return h("button", { type: "button", class: "quiet", "aria-label": said, onclick: show }, "show these");
+  show(keys) {
+    this.shown = keys.slice(0, MOST);
+    this.again();
   }
 
   layOut() {
@@ -267,11 +217,7 @@ class CurvesView {
           class: "quiet close",
           "aria-label": `Take away ${words(key)}`,
           title: "Take away",
-          onclick: () => {
-            this.shown = this.shown.filter((each) => each !== key);
-            this.menu.body.dataset.names = "";
-            this.again();
-          },
+          onclick: () => this.show(this.shown.filter((each) => each !== key)),
         },
         "×",
       );
