@@ -29,14 +29,6 @@ class CriticsView extends RunView {
   nothing = "What the critics of a run say appears here.";
   stepped = false;
 
-  likely(run) {
-    return run.has.includes("critics");
-  }
-
-  leave() {
-    this.charts?.close();
-  }
-
   build() {
     this.summary = h("section", { class: "card" });
     this.charts = new ChartGroup(CHARTS, this.view);

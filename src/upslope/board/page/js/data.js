@@ -18,10 +18,6 @@ class DataView extends RunView {
   nothing = "What a run learned from appears here.";
   stepped = false;
 
-  likely(run) {
-    return run.has.includes("data");
-  }
-
   build() {
     this.card = h("section", { class: "card settings dataset" });
     return [this.card];

@@ -33,14 +33,6 @@ class PreferencesView extends RunView {
   title = "Preferences";
   nothing = "What a run of preferences compares appears here.";
 
-  likely(run) {
-    return run.has.includes("preferences");
-  }
-
-  leave() {
-    this.charts?.close();
-  }
-
   build() {
     this.charts = new ChartGroup(CHARTS, this.view);
     this.contests = h("section", { class: "contests", "aria-label": "Contests" });

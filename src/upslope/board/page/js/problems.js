@@ -22,10 +22,6 @@ class ProblemsView extends RunView {
   title = "Problems";
   nothing = "What a curriculum chooses, and what a run makes, appears here.";
 
-  likely(run) {
-    return run.has.includes("problems");
-  }
-
   leave() {
     this.chart?.close();
     this.chart = null;

@@ -11,8 +11,8 @@ import { choose, store, subscribe } from "./store.js";
 const PAUSE_MS = 1500;
 
 /**
- * A page about a run. One of them has `view` (its name in the address), `title`, `nothing` (what to say without runs),
- * `likely(run)` (which runs have something to show), `build()` (its own elements, as a list), `fetch()` and `show(found)`.
+ * A page about a run. One of them has `view` (its name in the address and in what a run has), `title`, `nothing` (what to say
+ * without runs), `build()` (its own elements, as a list; with charts, they are `charts`), `fetch()` and `show(found)`.
  */
 export class RunView {
   stepped = true;
@@ -44,7 +44,11 @@ export class RunView {
   close() {
     this.stop();
     clearTimeout(this.timer);
-    this.leave?.();
+    this.leave();
+  }
+
+  leave() {
+    this.charts?.close();
   }
 
   heard(changed, gone) {
@@ -59,7 +63,7 @@ export class RunView {
 
   begin() {
     if (store.state === "loading") return;
-    this.run ??= likelyRun((run) => this.likely(run)) ?? likelyRun((run) => run.domain !== "control") ?? likelyRun();
+    this.run ??= likelyRun((run) => run.has.includes(this.view)) ?? likelyRun((run) => run.domain !== "control") ?? likelyRun();
     if (!this.run) {
       put(this.root, empty("No runs yet", h("p", {}, this.nothing)));
       return;
@@ -76,7 +80,7 @@ export class RunView {
     });
     this.slider.element.hidden = true;
     this.head = new RunHead(this.run, pick, this.stepped && this.slider.element);
-    this.leave?.();
+    this.leave();
     this.own = this.build();
     this.body = h("div", { class: `method ${this.view}` }, ...this.own);
     put(

@@ -34,14 +34,6 @@ class WorkersView extends RunView {
   nothing = "Who samples and scores for a run appears here.";
   stepped = false;
 
-  likely(run) {
-    return run.has.includes("workers");
-  }
-
-  leave() {
-    this.charts?.close();
-  }
-
   build() {
     this.busy = h("section", { class: "card" });
     this.table = h("section", { class: "card" });
