@@ -16,6 +16,7 @@ ROWS = {
     "grpo_short": "GRPO step, short prompts",
     "grpo_long_prompt": "GRPO step, few-shot prompts",
     "grpo_early_stop": "GRPO step, early stops",
+    "grpo_smollm2": "GRPO step, 135M on the CPU",
     "sft_short": "supervised fine-tuning, short rows",
     "dpo_short": "DPO update, short pairs",
     "dpo_long_prompt": "DPO update, long prompts",

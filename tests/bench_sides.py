@@ -14,8 +14,8 @@ sys.path.insert(0, str(ROOT / "bench"))
 from sides import Clock, Setting
 
 CPU_ROWS = (
-    *("grpo_short", "grpo_long_prompt", "grpo_early_stop", "sft_short", "dpo_short", "dpo_long_prompt", "online_dpo"),
-    *("guided_step", "async_step", "ppo_cartpole", "ppo_halfcheetah"),
+    *("grpo_short", "grpo_long_prompt", "grpo_early_stop", "grpo_smollm2", "sft_short"),
+    *("dpo_short", "dpo_long_prompt", "online_dpo", "guided_step", "async_step", "ppo_cartpole", "ppo_halfcheetah"),
     *("sac_updates", "td3_updates", "td3_bc_updates", "iql_updates"),
 )
 """Rows of the performance table that need no GPU."""
