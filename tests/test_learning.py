@@ -29,6 +29,11 @@ LANGUAGE_MODEL = (
 )
 """Founding methods, and those whose parts read prompts, answers as text, layers, hidden states or reference answers, or sample in
 their own way."""
+IN_SUITE = (
+    *("reinforce", "ppo", "grpo", "gspo", "dhpo", "t-ppo", "tempsamp-r1", "rank-grpo"),
+    *("hpt", "luffy", "ghpo", "ttrl", "clpo", "sppo", "mcts-dpo"),
+)
+"""Of those, one for each way to sample, weigh or judge; the others, 20 seconds each, are run by `make torture`."""
 NEARBY = ("otr", "fdiv-sft")
 """What these learn fades for tokens far from what the policy says, or said at first: they begin with one that knows a little."""
 STAGED = ("tp-llama", "itool")
@@ -81,7 +86,9 @@ def test_every_other_method_opens_a_combination_lock(method):
 
 @pytest.mark.slow
 @pytest.mark.learns(seconds=20)
-@pytest.mark.parametrize("method", [name for name in LANGUAGE_MODEL if name in catalogue()])
+@pytest.mark.parametrize(
+    "method", [name if name in IN_SUITE else pytest.param(name, marks=pytest.mark.torture) for name in LANGUAGE_MODEL]
+)
 def test_methods_improve_a_tiny_language_model(method, tmp_path):
     sizes = TEXT | SIZED.get(method, {}) | documents_for(method, tmp_path)
     run = up.train(method, **sizes, knobs=SHORT.get(method, {}), out=tmp_path / "run")
@@ -147,7 +154,10 @@ def test_ppo_solves_cartpole(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.learns(seconds=60)
-@pytest.mark.parametrize(("task", "steps", "better"), [("gym:Pendulum-v1", 40, 300.0), ("gym:Hopper-v5", 25, 100.0)])
+@pytest.mark.parametrize(
+    ("task", "steps", "better"),
+    [pytest.param("gym:Pendulum-v1", 40, 300.0, marks=pytest.mark.torture), ("gym:Hopper-v5", 25, 100.0)],
+)
 def test_ppo_learns_continuous_control(task, steps, better, tmp_path):
     run = up.train("ppo", task, steps=steps, eval_problems=20, out=tmp_path)
     assert run.summary["score_after"] > run.summary["score_before"] + better

@@ -111,7 +111,7 @@ def test_a_sweep_is_told_apart_by_what_differs_and_can_be_filtered_and_sorted(pa
 
 def test_a_note_and_tags_are_kept_and_found(page: Page, at: str, shown: Path) -> None:
     page.goto(at + "#/method?run=dhpo-1")
-    page.get_by_role("button", name="Note and tags of dhpo-1").click()
+    page.get_by_role("button", name="Add a note of dhpo-1").click()
     page.get_by_label("Tags, with blanks").fill("keep paper-2")
     page.get_by_label("Note", exact=True).fill("the one with the longer warm-up <b>")
     page.get_by_role("button", name="Save").click()

@@ -69,7 +69,7 @@ export class MetricMenu {
 
   /** Shows a whole group of metrics and nothing else. */
   allOf(title, keys) {
-    const said = `Show ${title.toLowerCase()} only`;
-    return h("button", { type: "button", class: "quiet", "aria-label": said, onclick: () => this.show(keys) }, "show these");
+    const said = `Show only these: ${title.toLowerCase()}`;
+    return h("button", { type: "button", class: "quiet", "aria-label": said, onclick: () => this.show(keys) }, "Show only these");
   }
 }

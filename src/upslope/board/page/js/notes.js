@@ -12,12 +12,8 @@ export function tagChips(run) {
 /** The button that changes them, where the server allows it. */
 export function notesButton(run) {
   if (!store.allowControl) return null;
-  const said = Boolean(run.note || run.tags?.length);
-  return h(
-    "button",
-    { type: "button", class: "quiet", "aria-label": `Note and tags of ${run.id}`, onclick: () => edit(run) },
-    said ? "Edit note" : "Add a note",
-  );
+  const text = run.note || run.tags?.length ? "Edit note" : "Add a note";
+  return h("button", { type: "button", class: "quiet", "aria-label": `${text} of ${run.id}`, onclick: () => edit(run) }, text);
 }
 
 /** Tags and note of a run in a line; nothing where there are none. */
