@@ -15,6 +15,8 @@ SPECIAL = {
     "[": "{[}", "]": "{]}", "*": "{*}",
 }  # fmt: skip
 """Characters that LaTeX reads as commands, and how each is written."""
+NARROW = 3
+"""Columns of a table that one column of a page holds; more go over both."""
 
 
 def latex(found: Comparison) -> str:
@@ -96,8 +98,9 @@ def _minus(number: str) -> str:
 
 
 def _table(caption: str, label: str, columns: str, header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    place = "table*" if len(columns) > NARROW else "table"
     lines = [
-        "\\begin{table}[t]",
+        f"\\begin{{{place}}}[t]",
         "  \\centering",
         f"  \\caption{{{plain(caption)}}}",
         f"  \\label{{tab:comparison-{label}}}",
@@ -109,6 +112,6 @@ def _table(caption: str, label: str, columns: str, header: Sequence[str], body: 
         *(f"    {' & '.join(row)} \\\\" for row in body),
         "    \\bottomrule",
         "  \\end{tabular}",
-        "\\end{table}",
+        f"\\end{{{place}}}",
     ]
     return "\n".join(lines) + "\n"
