@@ -1,6 +1,6 @@
 """Takes the pictures of the board in docs/images anew: ``python docs/board_pictures.py``, or ``make pictures``.
 
-Trains the small runs of tests/board_gallery.py for a few dozen steps each (some minutes), starts the board on them, and looks with
+Trains the runs of tests/board_gallery.py until they have learned something (some minutes), starts the board on them, and looks with
 a real browser, at a desk and on a phone, light and dark. Pictures have 256 colours, so that they stay small.
 """
 
@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 import board_runs  # noqa: E402
-from board_gallery import gallery  # noqa: E402
+from board_gallery import LEARNING, gallery  # noqa: E402
 
 IMAGES = Path(__file__).parent / "images"
 DESK, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 780}
-SWEEP = "&".join(f"run=sweep/gated-lr{lr}-clip{clip}" for lr in ("0.0003", "0.003") for clip in ("0.1", "0.2", "0.3"))
+SWEEP = "&".join(f"run=sweep/gated-lr{lr}-clip{clip}" for lr in ("0.0001", "0.0003") for clip in ("0.1", "0.2", "0.3"))
 PICTURES: dict[str, tuple[str, str, dict[str, int], str]] = {
     "board-runs": ("#/?col=lr", "tr.run", {"width": 1440, "height": 860}, "light"),
     "board-runs-phone": ("#/", "tr.run", PHONE, "light"),
@@ -71,11 +71,10 @@ def main() -> None:
     from playwright.sync_api import sync_playwright
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=40, help="steps of each run (40)")
     parser.add_argument("--runs", type=Path, help="runs that were made before (made anew)")
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        runs = flags.runs or gallery(Path(temporary) / "runs", steps=flags.steps)
+        runs = flags.runs or gallery(Path(temporary) / "runs", LEARNING)
         with board_runs.board(runs) as at, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium") or shutil.which("chromium-browser"))
             for name in PICTURES:

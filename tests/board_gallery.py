@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import board_runs
-import numpy as np
 
 import upslope as up
 
@@ -39,30 +39,47 @@ TOLD = {
 }
 
 
-def gallery(root: Path, steps: int = 5) -> Path:
-    """Trains them all below ``root``; ``steps`` each, seconds each."""
+QUICK: dict[str, Any] = {
+    "text": {**board_runs.SMALL, "steps": 3},
+    "rates": (3e-4, 3e-3),
+    "control": {"envs": 2, "horizon": 64, "passes": 2, "eval_every": 2, "eval_problems": 3, "steps": 3},
+    "stored": {"updates_per_step": 2, "minibatch": 8, "eval_problems": 2, "eval_every": 2, "steps": 3},
+}
+"""Sizes with which every run takes seconds, and has learned nothing."""
+LEARNING: dict[str, Any] = {
+    "text": {"model": "tiny:width=128", "warm_start": 0.95, "tasks_per_step": 16, "updates_per_step": 2, "eval_problems": 50,
+             "eval_every": 10, "lr": 3e-4, "steps": 40, "max_tokens": 8},
+    "rates": (1e-4, 3e-4),
+    "control": {"envs": 8, "horizon": 128, "eval_every": 5, "eval_problems": 10, "steps": 40},
+    "stored": {"updates_per_step": 100, "minibatch": 128, "eval_problems": 5, "eval_every": 5, "steps": 40},
+}  # fmt: skip
+"""Sizes with which they learn, half a minute each."""
+
+
+def gallery(root: Path, sizes: Mapping[str, Any] = QUICK) -> Path:
+    """Trains them all below ``root``."""
     root.mkdir(parents=True)
     code = root.parent
     (code / "reward.py").write_text(board_runs.REWARD)
     (code / "breaking.py").write_text(BREAKING)
     (code / "mine.py").write_text(OWN_METHOD)
-    text = {**board_runs.SMALL, "steps": steps, "reward": f"{code / 'reward.py'}:score"}
-    for lr in (3e-4, 3e-3):
+    plain = sizes["text"]
+    # What knows nothing yet is paid for every answer, else it would have nothing to learn from.
+    text = plain if plain["warm_start"] else plain | {"reward": f"{code / 'reward.py'}:score"}
+    for lr in sizes["rates"]:
         for high in (0.1, 0.2, 0.3):
             knobs = {"surrogate.high": high}
             name = f"gated-lr{lr:g}-clip{high:g}"
             up.train(f"{code / 'mine.py'}:gated", "reverse:length=2", out=root / "sweep" / name, knobs=knobs, **(text | {"lr": lr}))
     for seed in (0, 1):
         up.train("dhpo", "reverse:length=2", out=root / f"dhpo-{seed}", seed=seed, **text)
-    plain = {key: value for key, value in text.items() if key != "reward"}
     up.train("dpo", "reverse:length=3", out=root / "preferences" / "dpo", **(plain | {"updates_per_step": 1}))
     up.train("inpo", "rps", out=root / "preferences" / "inpo", **(plain | {"updates_per_step": 1, "eval_every": 1}))
     up.train("sec", "reverse:length=2+copy", out=root / "curricula" / "sec", **text)
     up.train("eva", "reverse:length=2", out=root / "curricula" / "eva", **text)
     _with_workers(root / "apart", text)
-    cart = {"envs": 2, "horizon": 64, "passes": 2, "eval_every": 2, "eval_problems": 3, "steps": steps}
-    up.train("ppo", "gym:CartPole-v1", out=root / "control" / "cartpole", **cart)
-    _from_a_dataset(root / "control" / "pendulum", code, steps)
+    up.train("ppo", "gym:CartPole-v1", out=root / "control" / "cartpole", **sizes["control"])
+    _from_a_dataset(root / "control" / "pendulum", code, sizes["stored"])
     _crashed(root / "unpriced", text | {"reward": f"{code / 'breaking.py'}:score"})
     _killed(root / "killed", root / "dhpo-0")
     _without_data(root / "without-data", root / "dhpo-0")
@@ -82,19 +99,10 @@ def _with_workers(folder: Path, text: dict[str, Any]) -> None:
     (folder / "workers.json").write_text(json.dumps(TOLD))
 
 
-def _from_a_dataset(folder: Path, code: Path, steps: int) -> None:
-    random, rows = np.random.default_rng(0), 80
-    np.savez(
-        code / "arm.npz",
-        observations=random.uniform(-1, 1, (rows, 3)),
-        actions=random.uniform(-2, 2, (rows, 1)),
-        rewards=-np.ones(rows),
-        terminations=np.arange(rows) % 20 == 19,
-        truncations=np.zeros(rows, bool),
-    )
-    narrow = {"policy.hidden": (8,), "models.q.network.hidden": (8,)}
-    sizes = {"steps": steps, "updates_per_step": 2, "minibatch": 8, "eval_problems": 2, "eval_every": 2}
-    up.train("td3-bc", "gym:Pendulum-v1", data=str(code / "arm.npz"), out=folder, knobs=narrow, **sizes)
+def _from_a_dataset(folder: Path, code: Path, sizes: Mapping[str, Any]) -> None:
+    data = up.make_data("swung", "gym:Pendulum-v1", "medium", steps=40 * sizes["minibatch"], out=code / "data")
+    narrow = {"policy.hidden": (64, 64), "models.q.network.hidden": (64, 64)}
+    up.train("td3-bc", "gym:Pendulum-v1", data=data, out=folder, knobs=narrow, **sizes)
 
 
 def _crashed(folder: Path, text: dict[str, Any]) -> None:

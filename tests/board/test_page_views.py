@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return gallery(tmp_path_factory.mktemp("views") / "runs", steps=3)
+    return gallery(tmp_path_factory.mktemp("views") / "runs")
 
 
 @pytest.fixture(scope="module")
