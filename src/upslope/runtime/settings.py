@@ -352,7 +352,8 @@ def check_domain(settings: Settings, domain: Domain, task: str, model: str = "ti
             value = getattr(settings, name)
             if other != domain and value != getattr(plain, name):
                 kind = "an environment" if domain == "control" else "text"
-                raise UserError(f"--{name.replace('_', '-')} {value} goes with {other}; {task} is {kind}. Leave it out.")
+                given = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+                raise UserError(f"{given} goes with {other}; {task} is {kind}. Leave it out.")
 
 
 def best_of(keep: str) -> str | None:

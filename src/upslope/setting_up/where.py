@@ -72,6 +72,9 @@ def check_shard(method: Method, settings: Settings) -> None:
     if settings.adam_states != "float32":
         raise UserError(f"--shard with --adam-states {settings.adam_states}: moments in parts are held in float32; the parts are "
                         "smaller already. Leave --adam-states out.")  # fmt: skip
+    if settings.recompute not in ("auto", "off", 0):
+        raise UserError(f"--shard with --recompute {settings.recompute}: `transformers` computes what is in parts, and keeps all "
+                        "activations of a slice. Leave --recompute out; a smaller --slice-tokens keeps fewer.")  # fmt: skip
     if asked := speakers(method):
         path, names = next(iter(asked.items()))
         raise UserError(f"--shard: {path} of {method.name} samples from the reference {min(names)!r}, of which each learner holds a "
