@@ -59,7 +59,7 @@ def note_gradients(learner: Any) -> None:
 
     def noted(norm: float, sums: Any) -> bool:
         moved, grads = apply(norm, sums), gradients(learner, parts=True)
-        learner.grads = {name: put_together(grad, keep=True) for name, grad in grads.items()}
+        learner.grads = {name: put_together(grad) for name, grad in grads.items()}
         return moved
 
     step.apply = noted

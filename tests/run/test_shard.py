@@ -1,4 +1,4 @@
-"""Runs whose learners hold a part of the policy each: they end where others end, are saved whole, and outlive a learner that dies."""
+"""Runs whose learners hold a part of the policy each: they end where others end, are saved whole, and survive a dead learner."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def close(one: up.Run, other: up.Run) -> None:
 def test_a_learner_is_killed_and_the_run_resumes_to_where_one_ends_alone(tmp_path):
     out = tmp_path / "run"
     looks = Looks(out, at=3)
-    with pytest.raises(LearnerLost, match=r"learner 1 was killed \(SIGKILL\).*upslope resume"), pytest.warns(Remark, match="--shard"):
+    with (
+        pytest.raises(LearnerLost, match=r"learner 1 was killed \(SIGKILL\).*upslope resume"),
+        pytest.warns(Remark, match="--shard"),
+    ):
         trained(out, **SHARD, callbacks=[looks])
     assert looks.pids and not alive(looks.pids[1]) and not (out / "summary.json").exists()
     assert "shard = true" in (out / "run.toml").read_text()
@@ -63,7 +66,7 @@ def test_what_cannot_be_divided_is_refused(tmp_path):
     policy = load_language_model("tiny:layers=1,width=16", 0)
     check_can_be_sharded(policy)
     policy.model.scale = torch.nn.Parameter(torch.tensor(1.0))
-    with pytest.raises(UserError, match="scale of 'tiny.*' is a single number"):
+    with pytest.raises(UserError, match=r"scale of 'tiny.*' is a single number"):
         check_can_be_sharded(policy)
     policy.model.model.layers = policy.model.model.layers[0]
     with pytest.raises(UserError, match="has no list of layers"):

@@ -1,4 +1,4 @@
-"""Policies in parts (`upslope.policies.sharded`), as a learner sees them: norms over all processes, moments and weights put together.
+"""Policies in parts (`upslope.policies.sharded`), as a learner sees them: the norm over all processes, moments put together.
 
 Where a policy is whole in every process, which is so unless the run has ``shard``, all of this is what it is in one.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from upslope.runtime import torch_private
 from upslope.runtime.team import Team
-from upslope.runtime.tensor_parts import divided, held_here, is_part, put_together
+from upslope.runtime.tensor_parts import divided, held_here, is_part, put_together_for_saving
 from upslope.types import State
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -44,7 +44,7 @@ def gathered_moments(state: State, parameters: Sequence[Tensor], team: Team) -> 
     found = dict(state["state"])
     for number in range(len(parameters)):
         if number in found:
-            own = {name: put_together(found[number][name], team.rank == 0) for name in MOMENTS}
+            own = {name: put_together_for_saving(found[number][name], team.rank == 0) for name in MOMENTS}
             found[number] = {**found[number], **own}
     return {**state, "state": found}
 

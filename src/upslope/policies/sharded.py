@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.model_files import ModelFiles
-from upslope.runtime.tensor_parts import held_here, part_of, put_together
+from upslope.runtime.tensor_parts import held_here, part_of, put_together, put_together_for_saving
 from upslope.types import Trajectories
 
 
@@ -36,7 +36,8 @@ class ShardedModel(LanguageModel):
     def __init__(self, like: LanguageModel, mesh: Any, whole: LanguageModel | None = None):
         vars(self).update(vars(like))
         check_can_be_sharded(like)
-        self.plain, self.kept, self.whole, self._mesh, self._files = True, None, whole, mesh, ModelFiles()
+        self.plain, self.kept, self._body, self._files = True, None, None, ModelFiles()
+        self.whole, self._mesh = whole, mesh
         self._names = [name.removeprefix("model.") for name in like.weights() if name.startswith("model.")]
         self._skeleton = _without_numbers(like.model)
         self._dtype = like.compute_dtype
@@ -48,7 +49,9 @@ class ShardedModel(LanguageModel):
         """Makes the model in parts, whose numbers are yet to be given."""
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-        model, own = copy.deepcopy(self._skeleton).requires_grad_(learns), next(self._skeleton.parameters()).dtype
+        model, own = copy.deepcopy(self._skeleton), next(self._skeleton.parameters()).dtype
+        if not learns:
+            model.requires_grad_(False)
         precision = MixedPrecisionPolicy() if self._dtype == own else MixedPrecisionPolicy(self._dtype, torch.float32)
         for module in (*blocks_of(model), model):
             fully_shard(module, mesh=self._mesh, reshard_after_forward=True, mp_policy=precision)
@@ -94,7 +97,7 @@ class ShardedModel(LanguageModel):
     def gathered(self) -> dict[str, Tensor]:
         """All weights, whole, in the memory of the first process; the others get none. All of them must ask for it."""
         first = self._mesh.get_rank() == 0
-        found = {name: put_together(tensor, first) for name, tensor in self._own().items()} | self._of_heads()
+        found = {name: put_together_for_saving(tensor, first) for name, tensor in self._own().items()} | self._of_heads()
         return found if first else {}
 
     def gather(self) -> None:
@@ -102,7 +105,7 @@ class ShardedModel(LanguageModel):
         own = {} if self.whole is None else self.whole.weights()
         with torch.no_grad():
             for name, tensor in self._own().items():
-                whole = put_together(tensor, keep=bool(own))
+                whole = put_together(tensor)
                 if own:
                     own[name].copy_(whole)
             for name, tensor in self._of_heads().items():
@@ -124,21 +127,24 @@ def shard(policy: LanguageModel, keep: bool = False) -> ShardedModel:
     """The policy in parts, one for each process of the group that this one has joined.
 
     Args:
-        keep: The whole one stays, for sampling and saving.
+        keep: The whole one stays, for sampling and saving. Otherwise it is of no use any more, and its memory is free.
     """
     from torch import distributed
     from torch.distributed.device_mesh import DeviceMesh
 
     assert distributed.group.WORLD is not None
     mesh = DeviceMesh.from_group(distributed.group.WORLD, policy.device.type)
-    return ShardedModel(policy, mesh, policy if keep else None)
+    parts = ShardedModel(policy, mesh, policy if keep else None)
+    if not keep:
+        policy.model, policy._body = parts.model, None
+    return parts
 
 
 # -- what can be divided ---------------------------------------------------------------------------------------------------
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The layers of a model: the longest list of modules with most of its parameters."""
+    """The layers of a model: the list of modules that holds most of its parameters."""
     lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len(each)]
     largest = max(lists, key=lambda each: sum(parameter.numel() for parameter in each.parameters()), default=())
     return list(largest)

@@ -97,10 +97,7 @@ def of_run(folder: Path, team: ProcessTeam, trusted: bool = False) -> Begin:
         made: Any = set_up_plan(dataclasses.replace(plan, settings=settings), for_training=False)
 
     def begin(told: JsonDict, team: ProcessTeam) -> FollowingLearner:
-        policy, start = made.policy, None
-        if made.settings.shard:
-            policy = shard(made.policy)
-            made.policy.model = policy.model  # nobody has the whole any more
+        policy, start = shard(made.policy) if made.settings.shard else made.policy, None
         policy.load_weights(told["weights"])
         if told["start"] is not None:
             start = policy.frozen_copy()

@@ -43,9 +43,14 @@ def divided(whole: Tensor, like: Tensor) -> Tensor:
     )  # fmt: skip
 
 
-def put_together(tensor: Tensor, keep: bool) -> Tensor:
-    """The whole of a tensor in parts, in this machine's memory, where it is to be kept. All processes must ask for it."""
+def put_together(tensor: Tensor) -> Tensor:
+    """The whole of a tensor in parts, where those are. All processes must ask for it."""
+    return tensor.detach().full_tensor() if is_part(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def put_together_for_saving(tensor: Tensor, keep: bool) -> Tensor:
+    """The same in this machine's memory, where it is to be kept; otherwise nothing of it, which needs room for a moment only."""
     if not is_part(tensor):
         return tensor
-    whole = tensor.detach().full_tensor()
-    return whole.cpu() if keep else whole[:0]
+    whole = put_together(tensor)
+    return whole.cpu() if keep else whole.new_empty(0)

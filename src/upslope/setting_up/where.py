@@ -62,8 +62,8 @@ def check_shard(method: Method, settings: Settings) -> None:
     if not settings.shard:
         return
     if settings.learners == 1:
-        raise UserError("--shard divides weights, gradients and Adam's moments among learners, and there is one. Give --learners 2, "
-                        "or leave it out.")  # fmt: skip
+        raise UserError("--shard divides weights, gradients and Adam's moments among learners, and there is one. Give --learners "
+                        "2, or leave it out.")  # fmt: skip
     if method.learner != "policy-gradient":
         raise UserError(f"--shard: {method.name} learns by the {method.learner} learner, in one process. Leave it out.")
     if settings.lora:
@@ -77,8 +77,8 @@ def check_shard(method: Method, settings: Settings) -> None:
                         "activations of a slice. Leave --recompute out; a smaller --slice-tokens keeps fewer.")  # fmt: skip
     if asked := speakers(method):
         path, names = next(iter(asked.items()))
-        raise UserError(f"--shard: {path} of {method.name} samples from the reference {min(names)!r}, of which each learner holds a "
-                        "part. Leave --shard out.")  # fmt: skip
+        raise UserError(f"--shard: {path} of {method.name} samples from the reference {min(names)!r}, of which each learner holds "
+                        "a part. Leave --shard out.")  # fmt: skip
     if not settings.plain:
         warnings.warn(
             Remark("--shard: `transformers` computes what is learned, layer by layer, every row with its prompt; sampling stays as "
