@@ -163,10 +163,10 @@ def cut_smaller(policy: Any, failed: TooLarge) -> None:
     Raises:
         UserError: if the slice cannot be cut any further; it names the setting that would make it fit.
     """
-    if getattr(policy, "sharded", False):
-        raise UserError(f"memory ran out in a slice of {failed.tokens:,.0f} tokens ({failed.said[:200]}). With --shard all learners "
-                        "go through their slices together, so that none can cut its own smaller on the way. A new run fits with "
-                        f"--slice-tokens {max(1, int(failed.tokens) // 2)}.")  # fmt: skip
+    if getattr(policy, "sharded", False) and failed.units > 1:
+        together = "With --shard all learners go through their slices together, so that none can cut its own smaller on the way"
+        raise UserError(f"memory ran out in a slice of {failed.tokens:,.0f} tokens ({failed.said[:200]}). {together}. A new run fits "
+                        f"with --slice-tokens {max(1, int(failed.tokens) // 2)}.")  # fmt: skip
     bound = getattr(policy, "slices", None)
     if bound is None or failed.units <= 1:
         what = "a row" if failed.rows == 1 else f"a group of {failed.rows} rows"
