@@ -165,8 +165,8 @@ def cut_smaller(policy: Any, failed: TooLarge) -> None:
     """
     if getattr(policy, "sharded", False) and failed.units > 1:
         together = "With --shard all learners go through their slices together, so that none can cut its own smaller on the way"
-        raise UserError(f"memory ran out in a slice of {failed.tokens:,.0f} tokens ({failed.said[:200]}). {together}. A new run fits "
-                        f"with --slice-tokens {max(1, int(failed.tokens) // 2)}.")  # fmt: skip
+        raise UserError(f"memory ran out in a slice of {failed.tokens:,.0f} tokens ({failed.said[:200]}). {together}. A new run "
+                        f"fits with --slice-tokens {max(1, int(failed.tokens) // 2)}.")  # fmt: skip
     bound = getattr(policy, "slices", None)
     if bound is None or failed.units <= 1:
         what = "a row" if failed.rows == 1 else f"a group of {failed.rows} rows"
