@@ -1,12 +1,14 @@
 """Memory of each learner with `--shard` and without: bytes of weights, moments and copies that it holds, and its resident memory.
 
-Run it as ``python bench/shard_memory.py [--learners 2] [--model tiny:layers=8,width=512]``. On a CPU; it says nothing of a GPU. The
-other learners tell what they hold through their logs.
+Run it as ``python bench/shard_memory.py [--learners 2] [--model tiny:layers=8,width=512]``. On a CPU (Linux); it says nothing of a
+GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import json
 import os
 import sys
@@ -30,31 +32,24 @@ def held(learner) -> dict[str, int]:
     return {name: sum(held_here(each).numel() * each.element_size() for each in some) for name, some in kinds.items()}
 
 
-def resident(pid: int) -> int:
-    """Bytes of a process in memory now."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+def resident() -> int:
+    """Bytes of this process in memory now."""
+    lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
 
 
-class Looks:
-    """Notes the resident memory of all learners behind each step."""
-
-    def __init__(self, folder: Path):
-        self.folder, self.found = folder, list[int]()
-
-    def on_step(self, step: int, metrics: dict) -> None:
-        self.found = [resident(pid) for pid in json.loads((self.folder / "process.json").read_text())["learners"]]
-
-
-def note_held(folder: Path) -> None:
+def note_held() -> None:
     """Has every learner that is made in this process write what it holds behind each step."""
     from upslope.learners.policy_gradient import PolicyGradient
 
     learn = PolicyGradient._learn_from
 
     def noted(self, *arguments):
-        found = learn(self, *arguments)
-        (folder / f"held-{self.team.rank}.json").write_text(json.dumps(held(self)))
+        found, before = learn(self, *arguments), resident()
+        gc.collect()
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed and kept for later, which is not held
+        told = {"held": held(self), "resident": before, "trimmed": resident()}
+        (Path(os.environ[TOLD]) / f"held-{self.team.rank}.json").write_text(json.dumps(told))
         return found
 
     PolicyGradient._learn_from = noted
@@ -69,27 +64,25 @@ def main() -> None:
         # The learners beside this process import this file first, and so note what they hold too.
         (Path(place) / "sitecustomize.py").write_text(
             f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-            "if 'upslope.run.learner' in sys.orig_argv:\n"
-            f"    import shard_memory, pathlib, os; shard_memory.note_held(pathlib.Path(os.environ[{TOLD!r}]))\n"
+            "if 'upslope.run.learner' in sys.orig_argv:\n    import shard_memory; shard_memory.note_held()\n"
         )
         os.environ["PYTHONPATH"] = os.pathsep.join([place, *filter(None, [os.environ.get("PYTHONPATH")])])
+        note_held()
         for shard in (False, True):
             told = Path(place) / f"held-{shard}"
             told.mkdir()
             os.environ[TOLD] = str(told)
-            note_held(told)
-            out = Path(place) / f"run-{shard}"
-            looks = Looks(out)
             up.train(
                 "grpo", "reverse:length=2", model=flags.model, steps=3, tasks_per_step=4, samples_per_task=4, warm_start=0.0,
                 eval_problems=4, learners=flags.learners, shard=shard, threads=1, record="none", checkpoint_every="none",
-                audit="off", out=out, callbacks=[looks],
+                audit="off", out=Path(place) / f"run-{shard}",
             )  # fmt: skip
             for rank in range(flags.learners):
-                kinds = json.loads((told / f"held-{rank}.json").read_text())
-                parts = ", ".join(f"{name} {size / 2**20:.1f}" for name, size in kinds.items())
-                total = f"= {sum(kinds.values()) / 2**20:.1f} MiB; resident {looks.found[rank] / 2**20:.0f} MiB"
-                print(f"shard={shard} learner {rank}: {parts} {total}", flush=True)
+                found = json.loads((told / f"held-{rank}.json").read_text())
+                kinds = ", ".join(f"{name} {size / 2**20:.1f}" for name, size in found["held"].items())
+                total = f"{sum(found['held'].values()) / 2**20:.1f} MiB"
+                memory = f"resident {found['resident'] / 2**20:.0f}, trimmed {found['trimmed'] / 2**20:.0f} MiB"
+                print(f"shard={shard} learner {rank}: {kinds} = {total}; {memory}", flush=True)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def resettled(run: Path, **changes: object) -> None:
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("method", ["grpo", "bapo", "seppo", "tp-llama", "dpo", "ppo"])
+@pytest.mark.parametrize("method", ["grpo", "bapo", "remix", "tp-llama", "dpo", "ppo"])
 def test_resuming_equals_never_stopping_and_parts_equal_the_whole(tmp_path, method):
     more = SHARD | {"watch_kl": True, "adam_eps": 1e-3}
     undisturbed = trained(tmp_path / "undisturbed", method, **more)
