@@ -23,7 +23,21 @@ from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
 from upslope.sizes import card
 from upslope.sizes.card import Card
-from upslope.sizes.memory import ACTIVATIONS, CACHE, COPIES, GRADS, LOW, MOMENTS, OTHERS, OWN, WEIGHTS, memory_of, slice_tokens
+from upslope.sizes.memory import (
+    ACTIVATIONS,
+    CACHE,
+    COPIES,
+    GATHERED,
+    GRADS,
+    LOW,
+    MOMENTS,
+    OTHERS,
+    OWN,
+    WEIGHTS,
+    memory_of,
+    slice_tokens,
+)
+from upslope.sizes.settle import _changes, settled
 from upslope.sizes.work import Work
 
 GIB = 2**30
@@ -54,6 +68,24 @@ def test_a_step_takes_more_with_everything_that_makes_it_larger():
     adapted = total(lora=2)
     assert total(lora=2, copies=2) == adapted + 2 * 4 * tall.adapters(2), "copies share what never moves"
     assert memory_of(tall, plain, CPU).kinds[MOMENTS] == 2 * weights
+
+
+def test_parts_are_divided_among_learners():
+    """Of 1.5 billion parameters each learner has its part; the first one whole set beside, to sample with."""
+    count, tall = shape("1.5B").parameters, shape("1.5B")
+    plan = Work(16, 8, 512, PROMPTS, copies=1, learners=4, shard=True)
+    found = memory_of(tall, plan, GPU).kinds
+    assert found[GRADS] == found[COPIES] == 4 * -(-count // 4) and found[MOMENTS] == 8 * -(-count // 4)
+    assert found[WEIGHTS] == 4 * count + 4 * -(-count // 4) and found[LOW] == 2 * (tall.joined + tall.single + 2 * tall.head)
+    ends, layer = tall.head + tall.width, (count - tall.head - tall.width) // tall.layers
+    assert found[GATHERED] == 2 * (3 * layer + 2 * ends) + 4 * max(layer, ends)
+    assert OTHERS not in found and GATHERED not in memory_of(tall, replace(plan, shard=False), GPU).kinds
+    beside = memory_of(tall, plan, CPU).kinds
+    held = 3 * sum(4 * -(-count // 4) * kind for kind in (1, 1, 2, 1))  # weights, gradients, moments, a copy
+    assert held < beside[OTHERS] < held + 3 * (beside[GATHERED] + beside[ACTIVATIONS]) + 3
+    assert memory_of(tall, replace(plan, learners=2), CPU).kinds[GRADS] == 4 * -(-count // 2)
+    assert settled(tall, plan, GPU).slice_tokens == slice_tokens(tall, plan, GPU) > 0, "all learners are cut alike"
+    assert not any("--lora" in flags or "adam" in flags or "--recompute" in flags for flags, _ in _changes(plan))
 
 
 def test_kinds_on_a_gpu_written_out():

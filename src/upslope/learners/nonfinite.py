@@ -19,10 +19,12 @@ from torch import Tensor, nn
 
 from upslope.errors import Remark, UserError
 from upslope.learners.metrics import MetricSums
+from upslope.learners.parts import in_parts, norms_of
 from upslope.learners.policy_views import PolicyViews
 from upslope.learners.updates.column_grads import as_leaf, column_grads
 from upslope.objective import estimator
 from upslope.runtime import torch_private
+from upslope.runtime.team import Team
 from upslope.types import UNCUT, Method, Policy, Trajectories, View
 
 IN_A_ROW = 5
@@ -94,7 +96,7 @@ def nonfinite_update(
     method: Method, views: PolicyViews, policy: Policy, rows: Trajectories, needs: frozenset[str], step: int
 ) -> NonFiniteUpdate:
     """The rows of an update as its parts saw them, computed once more: the update itself keeps nothing of this."""
-    parameters = tuple(nonfinite_parameters(policy, gradients=True))
+    parameters = tuple(nonfinite_parameters(policy, gradients=True, team=views.team))
     try:
         columns = _seen_again(method, views, policy, rows, needs)
     except RuntimeError as error:  # memory, mostly; the run can go on without it
@@ -110,19 +112,22 @@ def _seen_again(method: Method, views: PolicyViews, policy: Policy, rows: Trajec
     return dict(_flat(batch.replace(current=view))) | {f"gradient.{name}": grad for name, grad in grads.items()}
 
 
-def broken_weights(policy: Policy, rows: Trajectories, step: int) -> NonFiniteUpdate:
+def broken_weights(policy: Policy, rows: Trajectories, step: int, team: Team) -> NonFiniteUpdate:
     """The rows of a step behind which the weights are not finite."""
-    return NonFiniteUpdate(step, dict(_flat(rows)), tuple(nonfinite_parameters(policy, gradients=False)), "weights")
+    return NonFiniteUpdate(step, dict(_flat(rows)), tuple(nonfinite_parameters(policy, gradients=False, team=team)), "weights")
 
 
-def nonfinite_parameters(policy: Policy, gradients: bool) -> Iterator[str]:
+def nonfinite_parameters(policy: Policy, gradients: bool, team: Team) -> Iterator[str]:
     """Names of the parameters whose norm is not finite, or that of whose gradient is not."""
-    names = _names(policy)
+    names, found = _names(policy), dict[str, Tensor]()
     for group, parameters in policy.trainable().items():
         for number, parameter in enumerate(parameters):
             tensor = parameter.grad if gradients else parameter
-            if tensor is not None and not math.isfinite(norm_of([tensor])):
-                yield names.get(id(parameter), f"{group} {number}")
+            if tensor is not None:
+                found[names.get(id(parameter), f"{group} {number}")] = tensor
+    tensors = list(found.values())
+    norms = norms_of(tensors, team) if in_parts(policy) else [norm_of([tensor]) for tensor in tensors]
+    yield from (name for name, norm in zip(found, norms, strict=True) if not math.isfinite(norm))
 
 
 def norm_of(tensors: Iterable[Tensor]) -> float:

@@ -13,12 +13,14 @@ from upslope.learners.adam import Adam
 from upslope.learners.low_precision_adam import LowPrecisionAdam
 from upslope.learners.metrics import MetricSums
 from upslope.learners.nonfinite import IN_A_ROW, NonFinite, NonFiniteUpdate, broken_weights, nonfinite_update, norm_of
+from upslope.learners.parts import divided_moments, gathered_moments, in_parts, norm_of_all
 from upslope.learners.phases import Phase
 from upslope.learners.policy_views import PolicyViews
 from upslope.runtime import torch_private
 from upslope.runtime.settings import Settings
 from upslope.runtime.shared_weights import checksum
 from upslope.runtime.team import Team
+from upslope.runtime.tensor_parts import held_here, is_part
 from upslope.types import Method, Policy, State, Trajectories
 
 
@@ -57,6 +59,16 @@ class OptimizerStep:
         """Gradients of the parameters that have one."""
         return [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
 
+    def sum_grads(self) -> None:
+        """Adds gradients up over the team. Those of a policy in parts are sums already, but for its heads."""
+        parameters = [parameter for parameter in self.parameters() if not is_part(parameter)]
+        if parameters:
+            self.views.team.sum_grads(parameters)
+
+    def norm(self, tensors: list[Tensor]) -> float:
+        """The norm of gradients, or of weights, all together: the same in every process of the team."""
+        return norm_of_all(tensors, self.views.team) if in_parts(self.policy) else norm_of(tensors)
+
     def apply(self, norm: float, sums: MetricSums) -> bool:
         """Moves the parameters along their gradients, whose norm is given; not if that is not finite."""
         finite = math.isfinite(norm)
@@ -68,7 +80,7 @@ class OptimizerStep:
         sums.add("grad_norm", norm, 1.0)
         limit = self.settings.grad_clip or math.inf
         if norm > limit:  # the small number is torch's, in `clip_grad_norm_`
-            torch_private.foreach_mul_(self.grads(), limit / (norm + 1e-6))
+            torch_private.foreach_mul_([held_here(grad) for grad in self.grads()], limit / (norm + 1e-6))
         self.optimizer.step()
         return True
 
@@ -83,11 +95,15 @@ class OptimizerStep:
 
     def check_weights(self, rows: Trajectories | None) -> None:
         """Refuses to go on with weights that are not finite: no later update mends them, and no checkpoint may hold them."""
-        if math.isfinite(norm_of(self.parameters())):
-            return
-        if rows is None:
+        if rows is None:  # by each process for itself: the others may not be here yet
+            whole = getattr(self.policy, "whole", None)
+            held = self.parameters() if whole is None else [each for group in whole.trainable().values() for each in group]
+            if math.isfinite(norm_of([held_here(each) for each in held])):
+                return
             raise NonFinite("the weights are not finite before the first step.", "Give another --model or checkpoint.")
-        self.nonfinite_update = broken_weights(self.policy, rows, self.step)
+        if math.isfinite(self.norm(self.parameters())):
+            return
+        self.nonfinite_update = broken_weights(self.policy, rows, self.step, self.views.team)
         lr = learning_rate(self.settings, self.step) * self.lr_scale
         raise NonFinite(
             f"step {self.step}: an update at learning rate {lr:g} left weights that are not finite or about to overflow.",
@@ -97,17 +113,21 @@ class OptimizerStep:
     def check_agreement(self, team: Team) -> None:
         """Refuses to go on where the learners of a team have come apart."""
         if team.size > 1:
-            found = [each["weights"] for each in team.gathered({"weights": checksum(self.policy.weights())})]
+            held = getattr(self.policy, "weights_in_all", self.policy.weights)()  # a part is in one process only
+            found = [each["weights"] for each in team.gathered({"weights": checksum(held)})]
             if len({*found}) > 1:
                 other = next(rank for rank, each in enumerate(found) if each != found[0])
                 raise UserError(f"step {self.step}: learner {other} holds other weights than learner 0 after the same updates, so "
                                 "that neither can be trusted. Resuming goes on from the last checkpoint.")  # fmt: skip
 
     def state(self) -> State:
-        return self.optimizer.state_dict()
+        found = self.optimizer.state_dict()
+        return gathered_moments(found, self.parameters(), self.views.team) if in_parts(self.policy) else found
 
     def load_state(self, saved: State) -> None:
         moments = {int(key): value for key, value in saved["state"].items()}
+        if in_parts(self.policy):
+            moments = divided_moments(moments, self.parameters())
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
 
 

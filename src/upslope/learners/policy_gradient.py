@@ -20,6 +20,7 @@ from upslope.learners.lessons import Lesson, packed_lesson
 from upslope.learners.metrics import MetricSums, component_metrics, sampling_metrics
 from upslope.learners.nonfinite import NonFiniteUpdate
 from upslope.learners.optimizer_step import OptimizerStep
+from upslope.learners.parts import in_parts
 from upslope.learners.phases import Phase
 from upslope.learners.policy_views import PolicyViews
 from upslope.learners.references import References, of_older_checkpoint
@@ -112,7 +113,8 @@ class PolicyGradient:
         for part in (*method.reward, *method.data):
             metrics |= call(method, part, cast(Any, part).metrics, sampled)
         self.team.tell("learn", lambda: packed_lesson(Lesson(step, self.states, rows, sampled)))
-        rows, trace, found = self._learn_from(method, rows, step, sampled)
+        with self.team.together():
+            rows, trace, found = self._learn_from(method, rows, step, sampled)
         metrics = (component_metrics(rows) if rows.rows else {}) | metrics | found
         self.last = rows if rows.rows else None
         self.traced = TracedStep(sampled, rows, trace.columns, trace.noted) if trace else None
@@ -140,7 +142,8 @@ class PolicyGradient:
         method = self.method.with_knobs(self._knobs(progress))
         self.references.renew(method, self.states, lesson.step, progress)
         rows, sampled = (estimator.bind(method, self.states, each) for each in (lesson.rows, lesson.sampled))
-        self._learn_from(method, rows, lesson.step, sampled)
+        with self.team.together():
+            self._learn_from(method, rows, lesson.step, sampled)
 
     def _learn_from(
         self, method: Method, rows: Trajectories, step: int, sampled: Trajectories
@@ -168,6 +171,8 @@ class PolicyGradient:
             metrics |= self._learn(method, rows, step, trace, groups, tells_kl)
             self.optimizer_step.check_weights(rows)
             self.optimizer_step.check_agreement(self.team)
+            if in_parts(self.policy):  # whoever samples, evaluates and saves has it whole
+                cast(Any, self.policy).gather()
         return rows, trace, metrics
 
     @staticmethod
@@ -327,7 +332,17 @@ class PolicyGradient:
         """Nothing to do: rollouts restart behind it."""
 
     def state(self) -> State:
-        """Optimiser, part states and the rollout's own: all but the policy's weights."""
+        """Optimiser, part states and the rollout's own: all but the policy's weights.
+
+        Of a policy in parts every process of the team takes part, and only the first gets all of it.
+        """
+        if in_parts(self.policy):
+            self.team.tell("state", dict)
+            with self.team.together():
+                return self._state()
+        return self._state()
+
+    def _state(self) -> State:
         kept: State = {"optimizer": self.optimizer_step.state(), "parts": self.states, "rollout": self.rollout.state()}
         kept |= {"references": self.references.state(), "skipped": self.optimizer_step.skipped}
         slices = getattr(self.policy, "slices", None)

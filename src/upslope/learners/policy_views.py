@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from upslope.learners.parts import in_parts
 from upslope.learners.references import START, References, reference_parts
-from upslope.learners.updates.slicing import cut_smaller, deal_rows, each_slice, pack
+from upslope.learners.updates.slicing import cut_smaller, deal_rows, each_slice, pack, passes_of_others
 from upslope.objective import estimator
 from upslope.objective.regularize import kl_estimate
 from upslope.plain_data import JsonDict
@@ -40,8 +41,9 @@ class PolicyViews:
         self.policy, self.references, self.watch_kl, self.cache, self.team = policy, references, watch_kl, cache, team
 
     def alone(self) -> PolicyViews:
-        """The same for rows that only this process knows of."""
-        return PolicyViews(self.policy, self.references, self.watch_kl, self.cache)
+        """The same for rows that only this process knows of: a policy in parts is asked whole."""
+        policy = getattr(self.policy, "whole", None) or self.policy
+        return PolicyViews(policy, self.references, self.watch_kl, self.cache)
 
     def evaluate(self, method: Method, policy: Policy, rows: Trajectories, needs: frozenset[str]) -> View:
         """Columns of one slice, with gradient where it is enabled."""
@@ -66,7 +68,8 @@ class PolicyViews:
         cost = policy.slice_tokens(rows)
         found: dict[str, Tensor] = {"logp": torch.zeros_like(rows.sampled)}
         chosen = torch.arange(rows.rows) if chosen is None else chosen
-        mine = deal_rows(rows, chosen, cost, "sequence", self.team.size)[self.team.rank]
+        shares = deal_rows(rows, chosen, cost, "sequence", self.team.size)
+        mine = shares[self.team.rank]
         # Who has no row looks at one all the same: which columns there are is known by then.
         looked_at = mine if len(mine) else chosen[:1]
 
@@ -83,6 +86,10 @@ class PolicyViews:
                 if failed is None:
                     break
                 cut_smaller(policy, failed)
+            if in_parts(policy) and len(chosen):
+                others = [share if len(share) else chosen[:1] for share in shares]
+                for _ in range(passes_of_others(rows, others, cost, policy, "sequence") - len(cut)):
+                    self.evaluate(method, policy, rows.take_rows(chosen[:1].to(rows.sampled.device)), needs)
         return View.of(found if self.team.size == 1 else {name: self.team.sum(column) for name, column in found.items()})
 
     def before_step(self, method: Method, rows: Trajectories, moves: bool) -> Trajectories:

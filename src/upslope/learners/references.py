@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from upslope.learners.parts import whole_weights
 from upslope.objective.base import Controller, Reference, State
 from upslope.objective.estimator import stateful
 from upslope.objective.references import Start
@@ -68,7 +69,7 @@ class References:
 
     def state(self) -> State:
         """The weights of all copies but the first policy itself, which the run keeps beside its checkpoints."""
-        return {name: [{} if copy is self.first else copy.weights() for copy in kept] for name, kept in self.kept.items()}
+        return {name: [{} if copy is self.first else whole_weights(copy) for copy in kept] for name, kept in self.kept.items()}
 
     def load_state(self, state: State) -> None:
         for name, saved in state.items():

@@ -55,6 +55,10 @@ class LanguageModel(PolicyFiles):
     domain: ClassVar[str] = "text"
     independent_decisions = False
     """Attention ties the decisions of a row together."""
+    sharded = False
+    """Whether this process holds a part of every weight only (`upslope.policies.sharded`)."""
+    shares_prompts = True
+    """Whether `transformers` is given each prompt once for all rows that continue it."""
     slice_bytes: int = CPU_SLICE_BYTES
     """Memory of a slice on a CPU, with its gradient. More makes slices larger and fewer; the result is the same to rounding."""
 
@@ -185,7 +189,7 @@ class LanguageModel(PolicyFiles):
         else:
             heads = {name: self.heads[name] for name in names if name in self.heads}
             inputs = rows.inputs.take(lambda x: x[chunk])
-            columns = padded_columns(self.model, inputs, decisions, "entropy" in names, heads, view, probes)
+            columns = padded_columns(self.model, inputs, decisions, "entropy" in names, heads, view, probes, self.shares_prompts)
         blank = rows.sampled.shape[1] - positions
         kept = sampled[:, :positions]
         return {name: nn.functional.pad(columns[name].masked_fill(~kept, 0.0), (0, blank)) for name in names}

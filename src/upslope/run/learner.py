@@ -22,6 +22,7 @@ from upslope.learners.lessons import Lesson, unpacked_lesson
 from upslope.learners.nonfinite import NonFinite
 from upslope.plain_data import JsonDict
 from upslope.plan import Plan
+from upslope.policies.sharded import shard
 from upslope.policies.text_inputs import TextInputs
 from upslope.rollout.reference_cache import KeptElsewhere
 from upslope.run import set_up_plan
@@ -39,6 +40,9 @@ class FollowingLearner(Protocol):
 
     def follow(self, lesson: Lesson) -> None:
         """Makes the updates of a step."""
+
+    def state(self) -> JsonDict:
+        """Of a policy in parts: helps the first process to put together what it saves."""
 
 
 Begin = Callable[[JsonDict, ProcessTeam], FollowingLearner]
@@ -66,6 +70,10 @@ class Follower:
                 self.team.join(Path(message.data["meeting"]))
             elif message.kind == "begin":
                 self.learner = self.begin(message.data, self.team)
+            elif message.kind == "state":
+                assert self.learner is not None
+                with self.team.together():
+                    self.learner.state()
             else:
                 assert self.learner is not None
                 self.learner.follow(unpacked_lesson(message.data, TextInputs, self.learner.policy.device))
@@ -89,15 +97,16 @@ def of_run(folder: Path, team: ProcessTeam, trusted: bool = False) -> Begin:
         made: Any = set_up_plan(dataclasses.replace(plan, settings=settings), for_training=False)
 
     def begin(told: JsonDict, team: ProcessTeam) -> FollowingLearner:
-        start = None
+        policy, start = shard(made.policy) if made.settings.shard else made.policy, None
+        policy.load_weights(told["weights"])
         if told["start"] is not None:
-            start = made.policy.frozen_copy()
+            start = policy.frozen_copy()
             start.load_weights(told["start"])
-        made.policy.load_weights(told["weights"])
         rollout = SampledElsewhere(made.rollout, told["keeps_references"])
         stages = {name: SampledElsewhere(each) for name, each in made.stage_rollouts.items()}
-        learner: Any = make_learner(made.method, made.policy, rollout, made.settings, start, stages, team)
-        learner.load_state(told["state"])
+        learner: Any = make_learner(made.method, policy, rollout, made.settings, start, stages, team)
+        if told["state"] is not None:
+            learner.load_state(told["state"])
         return learner
 
     return begin

@@ -27,7 +27,7 @@ from upslope.runtime.stop_signals import stop_signals
 from upslope.runtime.team import ALONE, Team
 from upslope.runtime.threads import torch_threads
 from upslope.sizes.disk import kept_parameters
-from upslope.types import Metrics
+from upslope.types import Metrics, State
 
 if TYPE_CHECKING:
     from upslope.run import Run
@@ -141,7 +141,6 @@ class TrainingLoop:
         self.components.warm_start(lambda step, accuracy: self.watcher.warming(step, accuracy, target))
         start_policy = self.components.policy.frozen_copy() if self.keeps_start else None
         self.learner = self._learner(start_policy)
-        bring_learners(self.team, self.learner, start_policy)
         if self.keeps_start and self.saves:
             self.saver.save(self.folder.start, self.components.save_start)
         before = self._evaluate()
@@ -165,9 +164,7 @@ class TrainingLoop:
             return states
 
         (state, saved), latest, remarks = self.folder.last_whole(load)
-        self.learner = self._learner(start_policy)
-        self.learner.load_state(state)
-        bring_learners(self.team, self.learner, start_policy)
+        self.learner = self._learner(start_policy, state)
         self.folder.put_aside_after(latest)
         self.progress.update(saved["progress"])
         self.faults_before = Counter(self.progress.get("faults", {}))
@@ -191,9 +188,14 @@ class TrainingLoop:
             self.stop_rule.is_best(self.progress["step"], last[-1])
         self.stop_rule.seen["since"] = 0
 
-    def _learner(self, start_policy: Any) -> Learner:
-        made, method = self.components, self.run.plan.method
-        return make_learner(method, made.policy, made.rollout, self.settings, start_policy, made.stage_rollouts, self.team)
+    def _learner(self, start_policy: Any, state: State | None = None) -> Learner:
+        """The learner with the others of its team; ``state`` is what a checkpoint has of it."""
+        made, method, settings = self.components, self.run.plan.method, self.settings
+
+        def make(policy: Any, start: Any) -> Learner:
+            return make_learner(method, policy, made.rollout, settings, start, made.stage_rollouts, self.team)
+
+        return bring_learners(self.team, made, make, start_policy, state, settings.shard)
 
     def _tell_interval(self) -> None:
         """Of a large model, how often it is saved; smaller ones are saved every two minutes or more often."""

@@ -172,6 +172,9 @@ class Settings:
     learners: int = text_only(1)
     """Text: processes that learn together, this one among them, each from its share of a step's rows; with GPUs each has one of its
     own. Sampling stays here, or with `workers`. The same run to rounding."""
+    shard: bool = text_only(False)
+    """Text, with `learners`: each of them holds its part of weights, gradients and Adam's moments (FSDP2), and a layer is put
+    together when it is computed. `transformers` computes what is learned; this process has one whole set beside, to sample with."""
     max_staleness: int = text_only(0)
     """Text: so many steps may be learned from between the weights that sample and those that learn. 0 waits for each other; 1 hides
     the shorter of the two behind the longer. Above 0 a method must correct for it, as with +asyncflow."""
@@ -349,7 +352,8 @@ def check_domain(settings: Settings, domain: Domain, task: str, model: str = "ti
             value = getattr(settings, name)
             if other != domain and value != getattr(plain, name):
                 kind = "an environment" if domain == "control" else "text"
-                raise UserError(f"--{name.replace('_', '-')} {value} goes with {other}; {task} is {kind}. Leave it out.")
+                given = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+                raise UserError(f"{given} goes with {other}; {task} is {kind}. Leave it out.")
 
 
 def best_of(keep: str) -> str | None:

@@ -54,6 +54,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "keep_checkpoints": ("save_total_limit", "max_actor_ckpt_to_keep", "max_checkpoints"),
     "seed": ("random_seed", "random_state", "rng_seed"),
     "learners": ("num_processes", "nproc_per_node", "world_size", "num_gpus", "n_gpus_per_node", "data_parallel_size"),
+    "shard": ("fsdp", "fsdp_config", "use_fsdp", "fsdp2", "fsdp_size", "deepspeed", "zero_stage"),
     "threads": ("num_threads", "n_threads", "torch_threads"),
     "engine": ("use_vllm", "vllm_mode", "vllm_server_base_url", "rollout_engine"),
     "precision": ("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision"),

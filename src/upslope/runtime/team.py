@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
@@ -46,6 +46,9 @@ class Team(Protocol):
     def gathered(self, own: JsonDict) -> list[JsonDict]:
         """What each process has to say, by rank."""
 
+    def together(self) -> AbstractContextManager[None]:
+        """Around what talks to the others by itself."""
+
 
 class Alone:
     """A team of one."""
@@ -63,6 +66,9 @@ class Alone:
 
     def gathered(self, own: JsonDict) -> list[JsonDict]:
         return [own]
+
+    def together(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 ALONE = Alone()
@@ -141,9 +147,26 @@ class ProcessTeam:
         except RuntimeError as problem:  # gloo and NCCL say the same of a process that is gone
             raise self.gone(problem) from problem
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Around what talks to the others by itself, as a policy in parts does: what it raises where they are gone is told so."""
+        try:
+            yield
+        except RuntimeError as problem:
+            if not _lost_others(problem):
+                raise
+            raise self.gone(problem) from problem
+
     def gone(self, problem: Exception) -> BaseException:
         """What to raise where the others do not answer."""
         return OthersGone(str(problem))
+
+
+def _lost_others(problem: RuntimeError) -> bool:
+    """Whether this is what torch says of processes that do not answer; of gloo only its words tell."""
+    from torch import distributed
+
+    return isinstance(problem, distributed.DistError) or "gloo" in str(problem).lower()
 
 
 def _buckets(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:

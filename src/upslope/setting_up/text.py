@@ -34,7 +34,7 @@ from upslope.setting_up.ahead import allocate_cache, allocate_moments
 from upslope.setting_up.base import Components, DryRun, Progress, pick_device, settled_method
 from upslope.setting_up.scoring import score_apart
 from upslope.setting_up.text_sizes import TextSizes
-from upslope.setting_up.where import check_where, interrupt_every, reuses_sampling, worker_pool
+from upslope.setting_up.where import check_shard, check_where, interrupt_every, reuses_sampling, worker_pool
 from upslope.sizes.estimate import Estimate
 from upslope.tasks.fixed import fix_problems
 from upslope.tasks.giving import check_given
@@ -99,6 +99,7 @@ class TextComponents(Components):
             estimator.check(each, POLICY_COLUMNS | getattr(each.rollout, "provides", TextRollout.provides))
         check_steps(method, settings.steps or 0)
         super().__init__(method, settings)
+        check_shard(method, settings)
         if dry is None:
             check_where(method, settings)
         samples = method.rollout is None or method.rollout.samples
@@ -167,6 +168,10 @@ class TextComponents(Components):
         self.policy = policy = load_checked(model, settings.seed) if self.dry is None else blank_language_model(model)
         policy.plain |= settings.plain
         policy.precise = settings.precision == "float32"
+        if settings.shard:
+            from upslope.policies.sharded import check_can_be_sharded
+
+            check_can_be_sharded(policy)
         if self.dry is None:
             if settings.lora:
                 policy.add_lora(settings.lora, settings.seed)

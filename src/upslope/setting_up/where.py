@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from upslope.errors import Remark, UserError
+from upslope.objective.references.speaking import speakers
 from upslope.objective.weight.truncated import Truncated
 from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.settings import Settings
@@ -54,6 +55,35 @@ def check_learners(settings: Settings) -> None:
         gpus = f"{'is' if there == 1 else 'are'} {there} GPU{'s'[: there != 1]}"
         told = f"--learners {count}, and there {gpus}: each learner has one of its own"
         raise UserError(f"{told}. Give at most {there}, or --device cpu.")
+
+
+def check_shard(method: Method, settings: Settings) -> None:
+    """Refuses to divide what cannot be divided, or among nobody; says what computes it."""
+    if not settings.shard:
+        return
+    if settings.learners == 1:
+        raise UserError("--shard divides weights, gradients and Adam's moments among learners, and there is one. Give --learners "
+                        "2, or leave it out.")  # fmt: skip
+    if method.learner != "policy-gradient":
+        raise UserError(f"--shard: {method.name} learns by the {method.learner} learner, in one process. Leave it out.")
+    if settings.lora:
+        raise UserError(f"--shard with --lora {settings.lora}: adapters have few gradients and moments to divide, and the weights "
+                        "under them are held whole. Leave one of them out.")  # fmt: skip
+    if settings.adam_states != "float32":
+        raise UserError(f"--shard with --adam-states {settings.adam_states}: moments in parts are held in float32; the parts are "
+                        "smaller already. Leave --adam-states out.")  # fmt: skip
+    if settings.recompute not in ("auto", "off", 0):
+        raise UserError(f"--shard with --recompute {settings.recompute}: `transformers` computes what is in parts, and keeps all "
+                        "activations of a slice. Leave --recompute out; a smaller --slice-tokens keeps fewer.")  # fmt: skip
+    if asked := speakers(method):
+        path, names = next(iter(asked.items()))
+        raise UserError(f"--shard: {path} of {method.name} samples from the reference {min(names)!r}, of which each learner holds "
+                        "a part. Leave --shard out.")  # fmt: skip
+    if not settings.plain:
+        warnings.warn(
+            Remark("--shard: `transformers` computes what is learned, layer by layer, every row with its prompt; sampling stays as "
+                   "it is."), stacklevel=2,
+        )  # fmt: skip
 
 
 def check_reachable(settings: Settings) -> None:

@@ -7,6 +7,7 @@ unused between its blocks) are the constants here, to be calibrated on a GPU.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from upslope.policies.forward import footprint as learning
@@ -21,9 +22,9 @@ CUDA_OWN = 800 * 2**20
 SLACK = 1.03
 """What the allocator reserves for activations and buffers, over what they ask for."""
 FLOAT32 = 4
-WEIGHTS, LOW, GRADS, MOMENTS, COPIES, ACTIVATIONS, CACHE, OWN, OTHERS = (
-    "weights, float32", "weights, bfloat16", "gradients", "Adam's moments", "references and snapshots", "activations",
-    "keys and values", "CUDA's own", "further learners",
+WEIGHTS, LOW, GRADS, MOMENTS, COPIES, GATHERED, ACTIVATIONS, CACHE, OWN, OTHERS = (
+    "weights, float32", "weights, bfloat16", "gradients", "Adam's moments", "references and snapshots", "layers put together",
+    "activations", "keys and values", "CUDA's own", "further learners",
 )  # fmt: skip
 
 
@@ -57,24 +58,27 @@ def memory_of(shape: ModelShape, work: Work, card: Card) -> Memory:
     size, heads = itemsize(work, card), work.head_outputs * (shape.width + 1)
     adapters = shape.adapters(work.lora) if work.lora else 0
     learned = (adapters or shape.parameters) + heads
+    part = -(-(learned - heads) // work.parts) + heads  # heads are whole everywhere
     exact, low = _weights(shape, work, card, size, adapters)
     tokens = slice_tokens(shape, work, card)
     again = work.layers_again(shape.layers)
     sampled = _Sampling(shape, work, card, size) if work.sampled_here else None
-    kept = sampled.kept(again) if sampled else 0
+    kept = sampled.kept(again) if sampled and not work.shard else 0
     slice_bytes = learning_bytes(shape, work, card, tokens, again, kept) + kept
     passing = sampled.passing() if sampled else 0
     kinds = {
         WEIGHTS: exact + FLOAT32 * heads,
         LOW: low,
-        GRADS: FLOAT32 * learned,
-        MOMENTS: int(work.moment_bytes * learned),
-        COPIES: FLOAT32 * work.copies * learned,
+        GRADS: FLOAT32 * part,
+        MOMENTS: int(work.moment_bytes * part),
+        COPIES: FLOAT32 * work.copies * part,
+        GATHERED: _gathered(shape, size) if work.shard else 0,
         ACTIVATIONS: int(max(slice_bytes, passing + kept) * (SLACK if card.on_gpu else 1)),
         CACHE: sampled.staying() if sampled else 0,
         OWN: CUDA_OWN if card.on_gpu else 0,
     }
-    each = sum(kinds[name] for name in (WEIGHTS, LOW, GRADS, MOMENTS, COPIES)) + slice_bytes
+    each = sum(kinds[name] for name in (GRADS, MOMENTS, COPIES, GATHERED)) + slice_bytes
+    each += FLOAT32 * part if work.shard else kinds[WEIGHTS] + kinds[LOW]
     kinds[OTHERS] = 0 if card.on_gpu else (work.learners - 1) * each  # each has a GPU of its own
     return Memory({name: count for name, count in kinds.items() if count or name == ACTIVATIONS}, tokens)
 
@@ -89,6 +93,10 @@ def _weights(shape: ModelShape, work: Work, card: Card, size: int, adapters: int
     """
     all_of = FLOAT32 * (shape.parameters + adapters)
     matrices = shape.joined + shape.single
+    if work.shard:  # the part that learns, and one whole set to sample with, evaluate and save
+        exact = all_of + FLOAT32 * -(-shape.parameters // work.parts)
+        sampling_set = size * (matrices + 2 * shape.head if card.on_gpu else shape.joined) if work.sampled_here else 0
+        return (exact, sampling_set) if size < FLOAT32 else (exact + sampling_set, 0)
     if not shape.ours:
         return all_of, 0
     if not card.on_gpu:
@@ -100,8 +108,17 @@ def _weights(shape: ModelShape, work: Work, card: Card, size: int, adapters: int
     return (all_of, sampling_set + learning_set) if size < FLOAT32 else (all_of + sampling_set + learning_set, 0)
 
 
+def _gathered(shape: ModelShape, size: int) -> int:
+    """What is put together of a model in parts at a time: embedding, head and last norm through a whole pass, beside them a layer
+    and the next; of both the gradient, until it is divided again, and the buffer in which that is done."""
+    ends = (1 if shape.tied else 2) * shape.head + shape.width
+    layer = max(shape.parameters - ends, 0) // max(shape.layers, 1)
+    return size * (2 * layer + ends) + size * (layer + ends) + FLOAT32 * max(layer, ends)
+
+
 def slice_tokens(shape: ModelShape, work: Work, card: Card) -> int:
     """Tokens of the largest slice."""
+    shape = dataclasses.replace(shape, ours=shape.ours and not work.shard)  # `transformers` computes what is in parts
     size, again = itemsize(work, card), work.layers_again(shape.layers)
     bound = work.slice_tokens
     if not bound and card.on_gpu:
@@ -118,7 +135,7 @@ def learning_bytes(shape: ModelShape, work: Work, card: Card, tokens: int, again
         kept: bytes that sampling has computed for it; they are copied, unless all rows are equally long.
     """
     size, on_gpu = itemsize(work, card), card.on_gpu
-    if not shape.ours:
+    if not shape.ours or work.shard:
         return _plain_learning(shape, work, tokens)
     held = kept or learning.kept_bytes(shape, size, on_gpu, 0, tokens, again)
     layer = learning.one_layer_bytes(shape, size, on_gpu, tokens, again)
@@ -195,7 +212,7 @@ def _plain_learning(shape: ModelShape, work: Work, tokens: int) -> int:
     and their keys and values handed to each row."""
     longest, room = work.longest[0], work.max_tokens
     rows = max(1, min(work.rows, tokens // (longest + room)))
-    shared = work.samples > 1 and shape.shares_prompts
+    shared = work.samples > 1 and shape.shares_prompts and not work.shard
     prompts = -(-rows // work.samples) if shared else rows
     handed = 2 * rows * (longest + room) * sampling.token_bytes(shape, FLOAT32) if shared else 0
     token = 4 * shape.layers * (16 * shape.width + 2 * shape.inner)

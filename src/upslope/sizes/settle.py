@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from upslope.policies.model_shape import ModelShape
 from upslope.sizes.card import Card
-from upslope.sizes.memory import SLACK, Memory, learning_bytes, memory_of
+from upslope.sizes.memory import SLACK, Memory, learning_bytes, memory_of, slice_tokens
 from upslope.sizes.work import MOMENTS, Work
 
 LEFT_FREE = 0.05
@@ -31,8 +31,10 @@ def settled(shape: ModelShape | None, work: Work, card: Card) -> Work:
     """The work with slices and recomputed layers as they will be."""
     if not card.on_gpu or shape is None:
         return dataclasses.replace(work, recompute="off" if work.recompute == "auto" else work.recompute)
-    if not shape.ours:  # `transformers` computes it: cut by a fixed share of the card
+    if not shape.ours or work.shard:  # `transformers` computes it: cut by a fixed share of the card
         bound = work.slice_tokens if work.slice_tokens is not None else 0
+        if work.shard and not bound:  # all learners are cut alike, whatever card each has
+            bound = slice_tokens(shape, work, card)
         return dataclasses.replace(work, recompute="off" if work.recompute == "auto" else work.recompute, slice_tokens=bound)
     most = min(MOST_TOKENS, max(work.unit, WORTH_TOKENS, int(BUSY_FLOP / (6 * shape.parameters))))
     most = max(most, work.unit)
@@ -92,15 +94,15 @@ def _changes(work: Work) -> Iterator[tuple[str, Work]]:
     if work.slice_tokens:
         yield "no --slice-tokens", free
     least = dataclasses.replace(free, recompute="all")
-    again = "" if work.recompute in ("all", "auto") else "--recompute all"
+    again = "" if work.recompute in ("all", "auto") or work.shard else "--recompute all"
     if again:
         yield again, least
     starts = [("", free, least)]
-    if not work.lora and work.moment_bytes > MOMENTS["bfloat16"]:
+    if not work.lora and not work.shard and work.moment_bytes > MOMENTS["bfloat16"]:
         low = MOMENTS["bfloat16"]
         own, most = (dataclasses.replace(each, moment_bytes=low) for each in (free, least))
         starts.append(("--adam-states bfloat16", own, most))
-    if not work.lora:
+    if not work.lora and not work.shard:
         starts.append((f"--lora {RANK}", dataclasses.replace(free, lora=RANK), dataclasses.replace(least, lora=RANK)))
     for flags, own, most in starts[1:]:
         yield flags, own

@@ -28,6 +28,7 @@ class Work:
         by_group: whether learning looks at whole groups, and not at rows.
         sampled_here: and not by a server, or an engine with memory of its own.
         learners: processes that learn together.
+        shard: whether each of them holds a part of weights, gradients and moments only.
         recompute: layers; "auto" is not settled yet.
         slice_tokens: the most tokens of a slice; 0 is the rule of whoever computes, None is not settled yet.
     """
@@ -45,6 +46,7 @@ class Work:
     by_group: bool = False
     sampled_here: bool = True
     learners: int = 1
+    shard: bool = False
     recompute: int | str = "off"
     slice_tokens: int | None = None
 
@@ -66,9 +68,15 @@ class Work:
             by_group=estimator.slice_scope(method) == "group",
             sampled_here=settings.engine == "torch",
             learners=settings.learners,
+            shard=settings.shard,
             recompute=settings.recompute,
             slice_tokens=settings.slice_tokens,
         )
+
+    @property
+    def parts(self) -> int:
+        """What weights, gradients and moments are divided into."""
+        return self.learners if self.shard else 1
 
     @property
     def longest(self) -> list[int]:

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from upslope.learners.metrics import MetricSums
-from upslope.learners.nonfinite import norm_of
 from upslope.learners.optimizer_step import OptimizerStep
+from upslope.learners.parts import in_parts
 from upslope.learners.policy_views import PolicyViews, divergence, has_updates_before
 from upslope.learners.references import START
 from upslope.learners.token_trace import TokenTrace
@@ -25,6 +25,7 @@ from upslope.learners.updates.slicing import (
     deal_rows,
     each_slice,
     pack,
+    passes_of_others,
     rows_of_groups,
     share_groups,
 )
@@ -117,8 +118,8 @@ class RowUpdater:
             self._gradient(learning, trace)
             if trace is not None:
                 trace.share(self.team)
-            self.team.sum_grads(optimizer.parameters())
-            moved = optimizer.apply(norm_of(optimizer.grads()), sums)
+            optimizer.sum_grads()
+            moved = optimizer.apply(optimizer.norm(optimizer.grads()), sums)
             # A fused optimiser does not say so itself, and what was computed with the old weights must not be used any more.
             increment_version(optimizer.parameters())
             if not moved:
@@ -180,6 +181,14 @@ class RowUpdater:
                 sums.add("kl_start", *divergence(view.logp.detach(), piece.reference[START].logp, piece))
             grads = column_grads(loss.method, piece, view.map(as_leaf), sums, trace, slices)
             columns = view.columns()
+            if in_parts(policy) and "logp" not in grads:  # all processes go through all layers
+                grads["logp"] = torch.zeros_like(view.logp)
             torch.autograd.backward([columns[name] for name in grads], list(grads.values()))
 
-        return each_slice(batch, cut, cost, loss.scope, backward)
+        failed = each_slice(batch, cut, cost, loss.scope, backward)
+        if in_parts(policy):
+            first = batch.take_rows(begun.learning[:1].to(batch.sampled.device))
+            for _ in range(passes_of_others(batch, shares, cost, policy, loss.scope) - len(cut)):
+                logp = self.views.evaluate(loss.method, policy, first, loss.needs).logp
+                torch.autograd.backward([logp], [torch.zeros_like(logp)])
+        return failed

@@ -116,6 +116,11 @@ def pack(batch: Batch, rows: Tensor, cost: Tensor, budget: int, scope: Scope, pa
     return [*slices, torch.cat(current)]
 
 
+def passes_of_others(batch: Batch, shares: Sequence[Tensor], cost: Tensor, policy: Any, scope: Scope) -> int:
+    """The most slices that any process of a team makes of its share: a policy in parts is gone through by all of them together."""
+    return max(len(pack(batch, share, cost, policy.token_budget(), scope, policy.pads)) for share in shares)
+
+
 def _groups(batch: Batch, rows: Tensor) -> list[Tensor]:
     group = batch.group.cpu()[rows]
     return [rows[group == name] for name in torch.unique(group)]
@@ -158,6 +163,10 @@ def cut_smaller(policy: Any, failed: TooLarge) -> None:
     Raises:
         UserError: if the slice cannot be cut any further; it names the setting that would make it fit.
     """
+    if getattr(policy, "sharded", False) and failed.units > 1:
+        together = "With --shard all learners go through their slices together, so that none can cut its own smaller on the way"
+        raise UserError(f"memory ran out in a slice of {failed.tokens:,.0f} tokens ({failed.said[:200]}). {together}. A new run "
+                        f"fits with --slice-tokens {max(1, int(failed.tokens) // 2)}.")  # fmt: skip
     bound = getattr(policy, "slices", None)
     if bound is None or failed.units <= 1:
         what = "a row" if failed.rows == 1 else f"a group of {failed.rows} rows"

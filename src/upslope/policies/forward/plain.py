@@ -23,8 +23,13 @@ def padded_columns(
     heads: Mapping[str, nn.Module],
     view: ModelView | None,
     probes: tuple[Probe, ...],
+    share: bool = True,
 ) -> dict[str, Tensor]:
-    """Columns ``[N, T]`` of responses to the prompts in ``inputs`` (`TextInputs`); the rest as in `LanguageModel`."""
+    """Columns ``[N, T]`` of responses to the prompts in ``inputs`` (`TextInputs`); the rest as in `LanguageModel`.
+
+    Args:
+        share: compute equal prompts once, where that pays.
+    """
     action = decisions.action
     positions = action.shape[1]
     mask = inputs.prompt_mask.long()
@@ -38,7 +43,7 @@ def padded_columns(
         start = inputs.prompt.shape[1] - width
         experts = experts[:, start : start + ids.shape[1]]
     with contextlib.nullcontext() if view is None else view.applied(model, experts):
-        logits, hidden = _forward(model, ids, seen, positions, bool(heads or probes), share=experts is None)
+        logits, hidden = _forward(model, ids, seen, positions, bool(heads or probes), share and experts is None)
     columns = logp_and_entropy(logits, action, decisions.temperature, want_entropy)
     for name, head in heads.items():
         columns[name] = head(hidden.to(next(head.parameters()).dtype)).squeeze(-1).float()
