@@ -47,7 +47,11 @@ BYTES = (
     ("weights, float32", "4 a parameter; beside adapters on a GPU only those of the adapters"),
     ("weights, bfloat16", "2 for each that sampling reads, 2 for each that learning multiplies with; beside adapters one set does"),
     ("gradients", "4 for each parameter that learns"),
-    ("Adam's moments", "8 for each parameter that learns, 4 with `--adam-states bfloat16`"),
+    (
+        "Adam's moments",
+        "8 for each parameter that learns, 4 with `--adam-states bfloat16`; with "
+        "`--adam-states offload` 0.5 GiB in all, and 8 for each of the host's",
+    ),
     ("references and snapshots", "4 for each parameter that learns and each copy: a method with a KL to its start has one"),
     ("activations", "what the backward pass keeps of a slice (`--slice-tokens`, `--recompute`), and its largest layer or the head"),
     ("keys and values", "of all rows that are sampled at once"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from upslope.learners.offloaded_adam import lane_bytes
 from upslope.policies.forward import footprint as learning
 from upslope.policies.model_shape import ModelShape
 from upslope.policies.slice_budget import CPU_SLICE_BYTES, cpu_tokens, gpu_tokens
@@ -68,7 +69,7 @@ def memory_of(shape: ModelShape, work: Work, card: Card) -> Memory:
         WEIGHTS: exact + FLOAT32 * heads,
         LOW: low,
         GRADS: FLOAT32 * learned,
-        MOMENTS: int(work.moment_bytes * learned),
+        MOMENTS: lane_bytes(learned) if work.offloaded and card.on_gpu else int(work.moment_bytes * learned),
         COPIES: FLOAT32 * work.copies * learned,
         ACTIVATIONS: int(max(slice_bytes, passing + kept) * (SLACK if card.on_gpu else 1)),
         CACHE: sampled.staying() if sampled else 0,
