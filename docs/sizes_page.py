@@ -50,7 +50,7 @@ BYTES = (
     (
         "Adam's moments",
         "8 for each parameter that learns, 4 with `--adam-states bfloat16`; with "
-        "`--adam-states offload` 0.5 GiB in all, and 8 for each of the host's",
+        "`--adam-states offload` 0.5 GiB in all, and 8 for each in the host's memory",
     ),
     ("references and snapshots", "4 for each parameter that learns and each copy: a method with a KL to its start has one"),
     ("activations", "what the backward pass keeps of a slice (`--slice-tokens`, `--recompute`), and its largest layer or the head"),
