@@ -15,7 +15,6 @@ from picture_environment import Sides
 from pushed_and_back import FILE, PAIR_KNOBS, VICE_KNOBS
 
 from upslope.errors import Remark
-from upslope.learners import offloaded_adam
 from upslope.learners.actor_critic import ActorCritic
 from upslope.learners.graphed_updates import recordable
 from upslope.learners.policy_gradient import PolicyGradient
@@ -370,9 +369,8 @@ def test_a_recording_that_fails_goes_back_to_its_stream(monkeypatch):
 
 
 def test_a_checkpoint_is_copied_beside_kernels_and_before_the_next_update(tmp_path):
-    kinds_held = (torch.float32, torch.bfloat16, torch.int32)
-    weights, moments, counted = (torch.ones(1 << 24, device="cuda", dtype=dtype) for dtype in kinds_held)
-    folder = RunFolder(tmp_path)
+    folder, held_as = RunFolder(tmp_path), (torch.float32, torch.bfloat16, torch.int32)
+    weights, moments, counted = (torch.ones(1 << 24, device="cuda", dtype=dtype) for dtype in held_as)
     folder.checkpoint(0).parent.mkdir()
     with CheckpointSaver(folder, keep=3) as saver:
         for step in (1, 2, 3):
@@ -385,21 +383,3 @@ def test_a_checkpoint_is_copied_beside_kernels_and_before_the_next_update(tmp_pa
     for step in (1, 2, 3):
         found = CheckpointReader(folder.checkpoint(step)).read_tensors("t")
         assert {name: tensor.unique().tolist() for name, tensor in found.items()} == {"w": [step], "m": [step], "c": [step]}
-
-
-def test_offloaded_moments_give_the_updates_of_moments_on_the_gpu(monkeypatch):
-    monkeypatch.setattr(offloaded_adam, "CHUNK", 1 << 12)
-    ours, theirs = ([torch.nn.Parameter(torch.linspace(-1, 1, size, device="cuda")) for size in (100_000, 7)] for _ in range(2))
-    away = offloaded_adam.OffloadedAdam([{"params": ours}], lr=1e-2, weight_decay=0.1)
-    exact = torch.optim.AdamW(theirs, lr=1e-2, weight_decay=0.1, fused=True)
-    for _ in range(20):
-        for one, other in zip(ours, theirs, strict=True):
-            one.grad = torch.randn_like(one)
-            other.grad = one.grad.clone()
-        away.step()
-        exact.step()
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.equal(one, other)
-    held = away.state_dict()["state"]
-    assert all(held[key]["exp_avg"].device.type == "cpu" and held[key]["exp_avg"].is_pinned() for key in held)
-    assert all(torch.equal(held[key]["exp_avg_sq"], exact.state_dict()["state"][key]["exp_avg_sq"].cpu()) for key in held)

@@ -83,6 +83,23 @@ def test_moments_are_in_one_piece_of_memory_that_is_given_back(monkeypatch):
     assert len(closed) == 1
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_streams_of_a_gpu_give_the_updates_of_moments_on_it(monkeypatch):
+    monkeypatch.setattr(offloaded_adam, "CHUNK", 1 << 12)
+    ours, theirs = ([torch.nn.Parameter(torch.linspace(-1, 1, size, device="cuda")) for size in (100_000, 7)] for _ in range(2))
+    away, exact = OffloadedAdam([{"params": ours}], **HOW), torch.optim.AdamW(theirs, **HOW, fused=True)
+    for _ in range(20):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        away.step()
+        exact.step()
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    held, expected = away.state_dict()["state"], exact.state_dict()["state"]
+    assert all(each["exp_avg"].is_pinned() for each in held.values())
+    assert all(torch.equal(held[key]["exp_avg_sq"], expected[key]["exp_avg_sq"].cpu()) for key in held)
+
+
 def test_a_run_with_offloaded_moments_is_the_run_with_float32_and_resumes_to_the_bit(tmp_path):
     (tmp_path / "letters.py").write_text(
         "def score(prompts, responses, answers):\n    return [len(set(r)) / 4 for r in responses]\n"

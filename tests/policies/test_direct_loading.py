@@ -121,6 +121,16 @@ def test_a_model_that_is_computed_by_transformers_stays_whole(tmp_path, monkeypa
     assert policy.plain and next(policy.model.parameters()).dtype == torch.float32
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_weights_go_straight_to_a_gpu(tmp_path, monkeypatch):
+    folder = written(tmp_path, "llama")
+    monkeypatch.setattr(parity_check, "_mark_of", lambda folder: None)
+    policy, theirs = parity_check.load_checked(str(folder), 0, "cuda", HALF), by_transformers(folder)
+    assert not policy.plain and all(each.is_cuda for each in (*policy.model.parameters(), *policy.model.buffers()))
+    own = policy.model.state_dict()
+    assert all(torch.equal(own[name].cpu(), each.to(HALF)) for name, each in theirs.state_dict().items())
+
+
 def test_loading_takes_little_more_memory_than_the_weights(tmp_path):
     """In half precision on the disk, which `transformers` maps beside the float32 that it makes of it."""
     clear = Path("/proc/self/clear_refs")

@@ -97,7 +97,7 @@ def make_learner(
     return PolicyGradient(method, policy, rollout, settings, start, team=team)
 
 
-def hold_updates(learner: Learner, until: Callable[[], object]) -> Callable[[], list[Tensor]]:
+def hold_updates(learner: Learner, until: Callable[[], None]) -> Callable[[], list[Tensor]]:
     """Has every update of a learner call ``until`` before it moves anything.
 
     Returns:

@@ -46,7 +46,8 @@ class OffloadedAdam(torch.optim.AdamW):
                     if self._elsewhere(parameter):
                         self._stream(parameter, parameter.grad, state, group)
                     else:
-                        _move(parameter, parameter.grad, *(state[name] for name in MOMENTS), state["step"].clone(), group)
+                        mean, square = (state[name] for name in MOMENTS)
+                        _move(parameter, parameter.grad, mean, square, state["step"].clone(), group)
                     state["step"] += 1
 
     def make_state(self, parameter: Tensor) -> State:
