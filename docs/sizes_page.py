@@ -47,7 +47,11 @@ BYTES = (
     ("weights, float32", "4 a parameter; beside adapters on a GPU only those of the adapters"),
     ("weights, bfloat16", "2 for each that sampling reads, 2 for each that learning multiplies with; beside adapters one set does"),
     ("gradients", "4 for each parameter that learns; with `--shard` these, moments and references are divided by `--learners`"),
-    ("Adam's moments", "8 for each parameter that learns, 4 with `--adam-states bfloat16`"),
+    (
+        "Adam's moments",
+        "8 for each parameter that learns, 4 with `--adam-states bfloat16`; with "
+        "`--adam-states offload` 0.5 GiB in all, and 8 for each in the host's memory",
+    ),
     ("references and snapshots", "4 for each parameter that learns and each copy: a method with a KL to its start has one"),
     ("layers put together", "with `--shard`: two layers, embedding and head, with their gradients until they are divided again"),
     ("activations", "what the backward pass keeps of a slice (`--slice-tokens`, `--recompute`), and its largest layer or the head"),

@@ -25,6 +25,9 @@ from upslope.policies.tiny import character_tokenizer
 from upslope.rollout.engines import torch_engine as engine_module
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.rollout.text_rows import sampled_rows
+from upslope.runtime.checkpoint_files import CheckpointReader
+from upslope.runtime.checkpoint_saver import CheckpointSaver
+from upslope.runtime.run_folder import RunFolder
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
 from upslope.testing.drawn import kinds
@@ -363,3 +366,20 @@ def test_a_recording_that_fails_goes_back_to_its_stream(monkeypatch):
     assert torch.cuda.current_stream() == before and not there.graphed.records
     assert found["q_loss"] == pytest.approx(expected["q_loss"], rel=1e-3, abs=1e-4)
     stored_learner("sac", "cuda").step(1)  # and the next one may record
+
+
+def test_a_checkpoint_is_copied_beside_kernels_and_before_the_next_update(tmp_path):
+    folder, held_as = RunFolder(tmp_path), (torch.float32, torch.bfloat16, torch.int32)
+    weights, moments, counted = (torch.ones(1 << 24, device="cuda", dtype=dtype) for dtype in held_as)
+    folder.checkpoint(0).parent.mkdir()
+    with CheckpointSaver(folder, keep=3) as saver:
+        for step in (1, 2, 3):
+            held = {"w": weights, "m": moments[3:], "c": counted}
+            saver.save(folder.checkpoint(step), lambda files, held=held: files.write_tensors("t", held), still=(weights, moments))
+            counted.add_(1)
+            saver.wait_for_copy()
+            weights.add_(1)
+            moments.add_(1)
+    for step in (1, 2, 3):
+        found = CheckpointReader(folder.checkpoint(step)).read_tensors("t")
+        assert {name: tensor.unique().tolist() for name, tensor in found.items()} == {"w": [step], "m": [step], "c": [step]}

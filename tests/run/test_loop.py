@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from safetensors.torch import load_file
 import upslope as up
 from upslope.errors import Remark, UserError
 from upslope.run import Run, Watcher
+from upslope.runtime import checkpoint_saver
 from upslope.runtime.settings import Settings
 from upslope.runtime.settings_remarks import remarks_on
+from upslope.runtime.snapshots import Snapshot
 
 SMALL = {
     "task": "reverse:length=2", "model": "tiny:layers=1,width=16", "tasks_per_step": 2, "samples_per_task": 4, "warm_start": 0.0,
@@ -258,6 +261,21 @@ def test_what_a_kill_left_of_a_checkpoint_is_cleared_away(tmp_path):
     (draft / "model.safetensors").write_bytes(b"half of")
     up.resume(run.path)
     assert not draft.exists()
+
+
+@pytest.mark.parametrize("asked", [{}, {"lora": 2, "adam_states": "bfloat16"}], ids=["weights", "adapters"])
+def test_checkpoints_copied_while_the_next_step_is_sampled_are_those_copied_at_once(asked, tmp_path, monkeypatch):
+    settings, copy_still = SMALL | asked | {"steps": 3, "checkpoint_every": 1, "keep_checkpoints": 9}, Snapshot.copy_still
+    plain = up.train("grpo", **settings, out=tmp_path / "plain")
+    monkeypatch.setattr(checkpoint_saver, "WORTH_A_THREAD", 0)
+    monkeypatch.setattr(Snapshot, "copy_still", lambda *args: (time.sleep(0.3), copy_still(*args))[1])  # longer than the step
+    beside = up.train("grpo", **settings, out=tmp_path / "beside")
+    for step in range(4):
+        one, other = (json.loads((run.folder.checkpoint(step) / "digests.json").read_text()) for run in (plain, beside))
+        tensors = [name for name in one if name.endswith(".safetensors")]
+        assert len(tensors) >= (2 if step else 1) and [one[name] for name in tensors] == [other[name] for name in tensors]
+    curves = [[(each["reward"], each["grad_norm"]) for each in run.metrics] for run in (plain, beside)]
+    assert curves[0] == curves[1] and len(curves[0]) == 3
 
 
 # -- what is probably not meant ----------------------------------------------------------------------------------------------

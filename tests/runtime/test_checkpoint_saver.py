@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from upslope.errors import Remark
 from upslope.runtime import checkpoint_saver
 from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter
 from upslope.runtime.checkpoint_saver import LARGE, CheckpointSaver, auto_interval, is_due
 from upslope.runtime.run_folder import RunFolder
+from upslope.runtime.snapshots import HostMemory, Snapshot
 
 
 @pytest.fixture
@@ -39,14 +42,82 @@ def test_a_checkpoint_is_what_it_was_when_it_was_asked_for(folder, monkeypatch):
     assert CheckpointReader(folder.checkpoint(2)).read_tensors("w.safetensors")["w"].tolist() == [7.0, 7.0, 7.0]
 
 
-def test_where_memory_is_short_the_training_waits_for_the_disk(folder, monkeypatch):
-    monkeypatch.setattr(checkpoint_saver, "free_bytes", lambda: 100)
-    with CheckpointSaver(folder, keep=2, size=26) as saver:
-        saver.save(folder.checkpoint(1), lambda files: files.write("a", b"1"))
-        assert names(folder) == ["step-000001"] and not saver._rooms
-    with CheckpointSaver(folder, keep=2, size=25) as saver:
-        saver.save(folder.checkpoint(2), lambda files: files.write_tensors("t", {"t": torch.ones(1)}))
-        assert saver._rooms
+def test_an_update_waits_until_weights_and_moments_are_copied_and_not_for_the_disk(folder, monkeypatch):
+    weights, moments, counted, order = torch.ones(4, 3), torch.ones(5, dtype=torch.bfloat16), torch.ones(2), []
+    gate, copy_still, whole = threading.Event(), Snapshot.copy_still, CheckpointWriter.write_tensors
+
+    def slowly(self, streams):
+        time.sleep(0.2)  # an update that did not wait would come first
+        order.append("copied")
+        return copy_still(self, streams)
+
+    monkeypatch.setattr(checkpoint_saver, "WORTH_A_THREAD", 0)
+    monkeypatch.setattr(Snapshot, "copy_still", slowly)
+    monkeypatch.setattr(CheckpointWriter, "write_tensors", lambda *args: (gate.wait(60), whole(*args)))
+    held = {"w": weights, "row": weights[1], "m": moments, "c": counted, "none": torch.empty(0, 2)}
+    with CheckpointSaver(folder, keep=2) as saver:
+        for step in (1, 2):
+            saver.save(folder.checkpoint(step), lambda files: files.write_tensors("t", held), still=(weights, moments))
+            counted.fill_(step + 10)  # moves while the next step is sampled: copied before
+            saver.wait_for_copy()
+            order.append("update")
+            for tensor in (weights, moments):
+                tensor.add_(step)
+            assert step == 2 or names(folder) == []  # nothing of it is written yet
+            gate.set()
+    assert order == ["copied", "update"] * 2
+    for step, (weight, count) in {1: (1, 1), 2: (2, 11)}.items():
+        found = CheckpointReader(folder.checkpoint(step)).read_tensors("t")
+        assert {name: tensor.float().unique().tolist() for name, tensor in found.items()} == {
+            "w": [weight], "row": [weight], "m": [weight], "c": [count], "none": []
+        }  # fmt: skip
+        assert all(found[name].shape == tensor.shape and found[name].dtype == tensor.dtype for name, tensor in held.items())
+
+
+def test_few_bytes_are_copied_at_once(folder, monkeypatch):
+    gate, copied_by = threading.Event(), []
+    copy_still = Snapshot.copy_still
+    monkeypatch.setattr(Snapshot, "copy_still", lambda *args: (copied_by.append(threading.get_ident()), copy_still(*args))[1])
+    monkeypatch.setattr(CheckpointWriter, "write", lambda *args: gate.wait(60))
+    weights = torch.ones(3)
+    with CheckpointSaver(folder, keep=2) as saver:
+        saver.save(folder.checkpoint(1), lambda files: files.write_tensors("w", {"w": weights}), still=(weights,))
+        gate.set()
+    assert copied_by == [threading.get_ident()]
+
+
+def test_what_cannot_be_copied_is_told_before_the_update_and_leaves_no_checkpoint(folder, monkeypatch):
+    def full(self, wanted):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(checkpoint_saver, "WORTH_A_THREAD", 0)
+    weights = torch.ones(3)
+    fill = lambda files: files.write_tensors("w", {"w": weights})  # noqa: E731
+    with CheckpointSaver(folder, keep=2) as saver:
+        saver.save(folder.checkpoint(1), fill, still=(weights,))
+    monkeypatch.setattr(HostMemory, "make", full)
+    with pytest.raises(MemoryError, match="no room"), CheckpointSaver(folder, keep=2) as saver:
+        saver.save(folder.checkpoint(2), fill, still=(weights,))
+        saver.wait_for_copy()
+    with pytest.raises(RuntimeError, match="could not be copied") as told, CheckpointSaver(folder, keep=2) as saver:
+        saver.save(folder.checkpoint(2), fill, still=(weights,))  # and the run ends there
+    assert isinstance(told.value.__context__, MemoryError)
+    assert names(folder) == ["step-000001"] and not list((folder.path / "checkpoints").glob(".*"))
+
+
+def test_where_memory_is_short_the_training_waits_for_the_disk_and_is_told_once(folder, monkeypatch):
+    monkeypatch.setattr(checkpoint_saver, "free_bytes", lambda: 10 * 10**9)
+    with CheckpointSaver(folder, keep=2, size=26 * 10**8) as saver:
+        with pytest.warns(
+            Remark, match=r"a checkpoint of 2\.6 GB is not copied to memory first, of which 10\.0 GB are free"
+        ) as told:
+            for step in (1, 2):
+                saver.save(folder.checkpoint(step), lambda files: files.write("a", b"1"))
+                assert folder.checkpoint(step).is_dir()
+        assert len(told) == 1 and not saver._memory
+    with CheckpointSaver(folder, keep=2, size=25 * 10**8) as saver:
+        saver.save(folder.checkpoint(3), lambda files: files.write_tensors("t", {"t": torch.ones(1)}))
+        assert saver._memory
 
 
 def test_a_failed_write_is_told_at_the_next_step_and_not_before_the_reason_that_ends_a_run(folder):
@@ -73,7 +144,7 @@ def test_there_are_never_more_checkpoints_on_the_disk_than_are_to_be_kept(folder
         seen.append(len(names(folder)) + 1)
         files.write("a", b"1")
 
-    with CheckpointSaver(folder, keep=2, size=1 << 62) as saver:
+    with CheckpointSaver(folder, keep=2, size=1 << 62) as saver, pytest.warns(Remark, match="not copied"):
         for step in range(5):
             saver.save(folder.checkpoint(step), fill)
         saver.save(folder.best, lambda files: files.write("a", b"1"))

@@ -15,14 +15,17 @@ from qwen_shapes import H200, shape
 
 import upslope as up
 from upslope.errors import UserError
+from upslope.learners.offloaded_adam import lane_bytes
 from upslope.policies.forward.activation_cache import ActivationCache
 from upslope.policies.forward.footprint import activation_cache_bytes
 from upslope.policies.model_shape import ModelShape
 from upslope.policies.tiny import character_tokenizer, tiny
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
-from upslope.sizes import card
+from upslope.setting_up.text_sizes import TextSizes
+from upslope.sizes import card, estimate
 from upslope.sizes.card import Card
+from upslope.sizes.estimate import host_problem
 from upslope.sizes.memory import (
     ACTIVATIONS,
     CACHE,
@@ -139,6 +142,26 @@ def test_fewer_layers_kept_take_less_and_moments_in_fewer_bytes_too():
     assert found[0] > found[1] > found[2]
     assert kinds("3B", moment_bytes=4.0)[MOMENTS] == kinds("3B")[MOMENTS] / 2
     assert kinds("3B", precise=True)[WEIGHTS] > kinds("3B")[WEIGHTS] and LOW not in kinds("3B", precise=True)
+
+
+def test_offloaded_moments_are_counted_where_they_are():
+    exact, away = kinds("7.6B"), kinds("7.6B", offloaded=True)
+    assert {name for name in exact if exact[name] != away[name]} == {MOMENTS}
+    assert away[MOMENTS] * GIB == lane_bytes(10**10) and lane_bytes(10**10) == 2**29
+    assert kinds("1.5B", CPU, offloaded=True) == kinds("1.5B", CPU)
+
+
+def test_moments_that_the_host_cannot_hold_are_refused(monkeypatch):
+    work, here = Work(16, 8, 512, PROMPTS, offloaded=True, slice_tokens=4096), Card("cuda", H200, "an H200", (9, 0))
+    monkeypatch.setattr(estimate, "free_bytes", lambda: 50 * 2**30)
+    told = host_problem(shape("7.6B"), work, here)
+    assert told.startswith("Adam's moments would take 56.7 GiB of the host's memory (--adam-states offload), of which 50.0 GiB are")
+    assert "--adam-states bfloat16" in told
+    with pytest.raises(UserError, match="of the host's memory"):
+        TextSizes._check(shape("7.6B"), work, here)
+    assert not host_problem(shape("1.5B"), work, here) and not host_problem(shape("7.6B"), replace(work, lora=32), here)
+    assert not host_problem(shape("7.6B"), replace(work, offloaded=False), here), "they are on the card"
+    assert not host_problem(shape("7.6B"), work, Card("cuda", H200, "elsewhere")), "its host is not here"
 
 
 def test_slices_are_those_of_the_policy():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
+from torch import Tensor
+
 from upslope.errors import MethodError, did_you_mean
+from upslope.learners.adam import Adam
 from upslope.runtime.settings import Settings
 from upslope.runtime.team import ALONE, Team
 from upslope.types import Method, Metrics, State, Trajectories
@@ -91,3 +95,23 @@ def make_learner(
     from upslope.learners.policy_gradient import PolicyGradient
 
     return PolicyGradient(method, policy, rollout, settings, start, team=team)
+
+
+def hold_updates(learner: Learner, until: Callable[[], None]) -> Callable[[], list[Tensor]]:
+    """Has every update of a learner call ``until`` before it moves anything.
+
+    Returns:
+        What gives the tensors that nothing but an update moves: weights and the optimiser's moments. Of learners whose updates are
+        many and small there are none, and they wait for nothing.
+    """
+    optimizer = getattr(learner, "optimizer", None)
+    if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, Adam):
+        return list
+    optimizer.register_step_pre_hook(lambda *_: until())
+
+    def still() -> list[Tensor]:
+        weights = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        held = [value for state in optimizer.state.values() for value in state.values()]
+        return weights + [value for value in held if isinstance(value, Tensor)]
+
+    return still

@@ -208,7 +208,7 @@ class GraphedUpdates:
         gc.disable()
         try:
             # A recording that fails does not go back to the stream it came from.
-            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
+            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._play(recording, first)
         except RuntimeError as problem:
             self.records = False

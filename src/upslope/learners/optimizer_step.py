@@ -13,6 +13,7 @@ from upslope.learners.adam import Adam
 from upslope.learners.low_precision_adam import LowPrecisionAdam
 from upslope.learners.metrics import MetricSums
 from upslope.learners.nonfinite import IN_A_ROW, NonFinite, NonFiniteUpdate, broken_weights, nonfinite_update, norm_of
+from upslope.learners.offloaded_adam import OffloadedAdam
 from upslope.learners.parts import divided_moments, gathered_moments, in_parts, norm_of_all
 from upslope.learners.phases import Phase
 from upslope.learners.policy_views import PolicyViews
@@ -146,6 +147,8 @@ def make_optimizer(method: Method, policy: Policy, settings: Settings) -> torch.
     how: dict[str, Any] = {"lr": 0.0, "betas": betas, "eps": eps, "weight_decay": settings.weight_decay}
     if settings.adam_states == "bfloat16":
         return LowPrecisionAdam(groups, seed=settings.seed, **how)
+    if settings.adam_states == "offload":
+        return OffloadedAdam(groups, **how)
     # Updates on single decisions are many and small, and torch's own step costs more than its kernel there.
     make = Adam if policy.independent_decisions and not policy.plain else torch.optim.AdamW
     return make(groups, **how, fused=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from upslope.errors import UserError, did_you_mean
 from upslope.policies.adapter_files import holds_model
 from upslope.policies.language_model import LanguageModel
@@ -19,13 +21,17 @@ __all__ = ["LanguageModel", "TextInputs", "load_language_model", "load_tokenizer
 BUILT_IN = ("tiny", "smollm2")
 
 
-def load_language_model(spec: str, seed: int) -> LanguageModel:
-    """The language model a user named, in float32 on the CPU.
+def load_language_model(
+    spec: str, seed: int, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+) -> LanguageModel:
+    """The language model a user named, in float32 on the CPU unless it goes straight to another place.
 
     Args:
         spec: ``"tiny"`` (untrained; sizes as in ``"tiny:layers=4,width=128"``), ``"smollm2"``, the path of a folder that
             `transformers` can load, or the folder of a run, whose best or last weights are taken. Nothing is ever downloaded.
         seed: Of the weights of ``"tiny"``; the others come as they are.
+        device: Where the weights of a folder go from its files, if they can (`upslope.policies.loading.from_folder`).
+        dtype: What they are held in there.
 
     Raises:
         UserError: if the spec names none of these, or the folder's model is not whole.
@@ -35,7 +41,7 @@ def load_language_model(spec: str, seed: int) -> LanguageModel:
         return tiny_from_spec(options, seed)
     if spec == "smollm2":
         return load_smollm2()
-    return from_folder(_model_folder(spec), Path(spec).expanduser().resolve().name)
+    return from_folder(_model_folder(spec), Path(spec).expanduser().resolve().name, device, dtype)
 
 
 def load_tokenizer(spec: str) -> Any:

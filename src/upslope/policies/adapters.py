@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,12 +27,25 @@ def add_adapters(model: Any, rank: int, seed: int) -> None:
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
     names = sorted({name.rsplit(".", 1)[-1] for name in linear})
     # Adapters draw their weights from the global generator: it is borrowed and put back.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _out_of_the_way(model):
         torch.manual_seed(seed)
         inject_adapter_in_model(lora_config(rank, names), model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name)
     model.to(device).eval()
+
+
+@contextmanager
+def _out_of_the_way(model: Any) -> Iterator[None]:
+    """Without the weights, if they are not in float32 on the CPU: peft would give what it draws their precision and place."""
+    held = [(own, own.data) for own in model.parameters() if own.device.type != "cpu" or own.dtype != torch.float32]
+    try:
+        for own, _ in held:
+            own.data = torch.zeros(1).expand(own.shape)
+        yield
+    finally:
+        for own, weights in held:
+            own.data = weights
 
 
 def lora_config(rank: int, names: list[str]) -> Any:

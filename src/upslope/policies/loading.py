@@ -16,6 +16,7 @@ import torch
 
 from upslope.errors import UserError
 from upslope.policies.adapter_files import base_of, holds_adapters, merged_into
+from upslope.policies.direct_loading import load_directly
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.model_files import quiet_loading
 from upslope.runtime.memory import explain_out_of_memory
@@ -26,10 +27,17 @@ LONGEST_CAUSE = 300
 CURE = "If a file is missing or was cut off, copy the folder again."
 
 
-def from_folder(folder: Path, name: str = "") -> LanguageModel:
-    """The model and the tokenizer in a folder that `save_pretrained` wrote, in float32 on the CPU.
+def from_folder(
+    folder: Path, name: str = "", device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+) -> LanguageModel:
+    """The model and the tokenizer in a folder that `save_pretrained` wrote.
 
     Of a folder of peft's it is the model that the adapters belong to, with the adapters folded into its weights.
+
+    Args:
+        device: where its weights go straight from the files, of models that are computed here and are whole in safetensors files;
+            others are loaded in float32 on the CPU.
+        dtype: what they are held in there.
 
     Raises:
         UserError: if anything of the model is missing, left over, of another size or cannot be read; or if it is not the one that
@@ -40,7 +48,7 @@ def from_folder(folder: Path, name: str = "") -> LanguageModel:
     for file in ("config.json", "generation_config.json"):
         check_json(folder / file)
     with one_line(f"the folder '{folder}' holds no causal language model that transformers can load"):
-        model = _whole_model(folder)
+        model = _whole_model(folder, device, dtype)
     tokenizer = tokenizer_in(folder)
     with one_line(f"the model in '{folder}' cannot be used with its tokenizer"):
         policy = LanguageModel(model, tokenizer, name or folder.resolve().name)
@@ -96,11 +104,13 @@ def refuse_encoder_decoder(where: str, config: Any) -> None:
         )
 
 
-def _whole_model(folder: Path) -> Any:
+def _whole_model(folder: Path, device: str | torch.device, dtype: torch.dtype) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     refuse_encoder_decoder(f"the folder '{folder}' holds", config)
+    if (direct := load_directly(folder, config, device, dtype)) is not None:
+        return direct
     with quiet_loading():
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=torch.float32, local_files_only=True, output_loading_info=True,

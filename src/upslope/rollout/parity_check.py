@@ -44,21 +44,26 @@ LARGE = 1_000_000_000
 """Parameters from which on only a model's first and last layer are compared."""
 
 
-def load_checked(spec: str | GivenModel, seed: int) -> LanguageModel:
-    """As `upslope.policies.load_language_model`, and looked at; of a model given as an object a copy.
+def load_checked(
+    spec: str | GivenModel, seed: int, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+) -> LanguageModel:
+    """As `upslope.policies.load_language_model`, and looked at; of a model given as an object a copy, on the CPU.
 
     ``tiny`` is not: it was made a moment ago, of the same few lines as ever, and is to begin at once. What was found right once is
     not looked at again until the model's files, this code or torch have changed.
     """
     if isinstance(spec, GivenModel):
         return check_policy(spec.policy())
-    policy = load_language_model(spec, seed)
+    policy = load_language_model(spec, seed, device, dtype)
     if spec.partition(":")[0] == "tiny":
         return policy
     mark = _mark_of(policy.source)
     if mark is not None and mark.exists():
         return policy
     policy = check_policy(policy)
+    if policy.plain and dtype != torch.float32:  # `transformers` computes in the precision it is given
+        policy = load_language_model(spec, seed)
+        policy.plain = True
     if mark is not None and not policy.plain:
         with contextlib.suppress(OSError):  # it is looked at again next time
             mark.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +107,7 @@ def check_policy(policy: LanguageModel) -> LanguageModel:
             if gap <= LARGEST_GAP:
                 return policy
             policy.plain = True
-        _check_plain(policy)
+        _check_plain(_on_cpu(policy))
     if policy.plain:
         warnings.warn(
             f"{policy.name!r} runs through transformers, which is right but slower: our own decoder's log-probabilities "
@@ -203,23 +208,32 @@ def _gap(policy: LanguageModel, rows: Trajectories, expected: Tensor) -> float:
     return float(torch.maximum(learned, torch.full_like(learned, sampled)))  # what is no number stays none
 
 
-def _copied(policy: LanguageModel, dtype: torch.dtype) -> LanguageModel:
-    """The policy with a model of its own in this precision, of a large one the first and the last layer only.
+def _on_cpu(policy: LanguageModel) -> LanguageModel:
+    """The policy with weights in float32 on the CPU: where it is elsewhere already, a copy."""
+    if policy.device.type == "cpu":
+        return policy
+    beside = copy.copy(policy)
+    beside.kept, beside._body, beside.heads = None, None, {}
+    beside.model = copy.deepcopy(policy.model).to("cpu", torch.float32)
+    return beside
 
-    Weights that are in this precision already are not copied but shared.
+
+def _copied(policy: LanguageModel, dtype: torch.dtype) -> LanguageModel:
+    """The policy on the CPU with a model of its own in this precision, of a large one the first and the last layer only.
+
+    Weights that are there in this precision already are not copied but shared.
     """
     model = policy.model.get_base_model() if hasattr(policy.model, "get_base_model") else policy.model
     stack, layers = model.model, list(model.model.layers)
     if policy.parameter_count() * dtype.itemsize > LARGE * torch.float32.itemsize and len(layers) > 2:
         layers = [layers[0], layers[-1]]
     kept = (stack.embed_tokens, stack.norm, model.lm_head, *layers)
-    memo: dict[int, Any] = {
-        id(tensor): nn.Parameter(tensor.detach().to(dtype), requires_grad=False) for part in kept for tensor in part.parameters()
-    }
+    tensors = [tensor for part in kept for tensor in part.parameters()]
+    memo: dict[int, Any] = {id(each): nn.Parameter(each.detach().to("cpu", dtype), requires_grad=False) for each in tensors}
     few: Any = nn.ModuleList(copy.deepcopy(layer, memo) for layer in layers)
     memo[id(stack.layers)] = few
     small = copy.copy(policy)
-    small.model, small.heads, small.kept, small.precise, small._body = copy.deepcopy(model, memo), {}, None, True, None
+    small.model, small.heads, small.kept, small.precise, small._body = copy.deepcopy(model, memo).to("cpu"), {}, None, True, None
     config = small.model.config
     config.num_hidden_layers = len(few)
     if getattr(config, "layer_types", None):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from upslope.errors import Remark
-from upslope.learners.base import Learner, make_learner, needs_start
+from upslope.learners.base import Learner, hold_updates, make_learner, needs_start
 from upslope.learners.displacement import DisplacementWatch
 from upslope.learners.nonfinite import NonFinite
 from upslope.learners.signal import SignalWatch
@@ -26,14 +28,11 @@ from upslope.runtime.memory import peak_memory
 from upslope.runtime.stop_signals import stop_signals
 from upslope.runtime.team import ALONE, Team
 from upslope.runtime.threads import torch_threads
-from upslope.sizes.disk import kept_parameters
+from upslope.sizes.disk import checkpoint_bytes, kept_parameters
 from upslope.types import Metrics, State
 
 if TYPE_CHECKING:
     from upslope.run import Run
-
-BYTES_KEPT = 12
-"""Of each parameter in a checkpoint: the weight and Adam's two moments, all in float32."""
 
 
 def train(run: Run, watcher: Watcher) -> Run:
@@ -44,10 +43,11 @@ def train(run: Run, watcher: Watcher) -> Run:
 
 def _train(run: Run, watcher: Listeners) -> Run:
     assert run.components is not None
-    settings, parameters = run.plan.settings, kept_parameters(run.components.policy)
+    settings = run.plan.settings
+    size = checkpoint_bytes(run.components.policy, settings)
     with torch_threads(settings.threads or 1), stop_signals() as signals:
         watcher.began(run, run.components)
-        with CheckpointSaver(run.folder, settings.keep_checkpoints or 2, BYTES_KEPT * parameters) as saver:
+        with CheckpointSaver(run.folder, settings.keep_checkpoints or 2, size) as saver:
             with run.components.with_workers(run.folder, run.trust), team_of(run) as team:
                 loop = TrainingLoop(run, watcher, saver, team)
                 loop.begin_or_restore()
@@ -92,6 +92,8 @@ class TrainingLoop:
         self.keeps_start = needs_start(run.plan.method, self.settings)
         self.saves = self.settings.checkpoint_every != "none"
         self.learner: Learner
+        self.still: Callable[[], list[Tensor]] = list
+        """Weights and moments, which no update moves before the checkpoint under way has copied them."""
 
     @property
     def over(self) -> bool:
@@ -142,7 +144,7 @@ class TrainingLoop:
         start_policy = self.components.policy.frozen_copy() if self.keeps_start else None
         self.learner = self._learner(start_policy)
         if self.keeps_start and self.saves:
-            self.saver.save(self.folder.start, self.components.save_start)
+            self.saver.save(self.folder.start, self.components.save_start, self.still())
         before = self._evaluate()
         self.stop_rule.check(before)
         self.progress |= {"before": before, "seconds": time.perf_counter() - began}
@@ -195,7 +197,10 @@ class TrainingLoop:
         def make(policy: Any, start: Any) -> Learner:
             return make_learner(method, policy, made.rollout, settings, start, made.stage_rollouts, self.team)
 
-        return bring_learners(self.team, made, make, start_policy, state, settings.shard)
+        learner = bring_learners(self.team, made, make, start_policy, state, settings.shard)
+        if not settings.shard:  # there, what is saved is put together when it is saved
+            self.still = hold_updates(learner, self.saver.wait_for_copy)
+        return learner
 
     def _tell_interval(self) -> None:
         """Of a large model, how often it is saved; smaller ones are saved every two minutes or more often."""
@@ -263,7 +268,7 @@ class TrainingLoop:
         self.folder.append("metrics.jsonl", {"kind": "evaluation", "step": step, **result})
         self.components.record_evaluation(self.folder, step)
         if self.stop_rule.is_best(step, result) and self.settings.keep:
-            self.saver.save(self.folder.best, lambda files: self._fill_best(files, step, result))
+            self.saver.save(self.folder.best, lambda files: self._fill_best(files, step, result), self.still())
         self.progress |= {"best": dict(self.stop_rule.seen), "evaluated": result}
         self.evaluated_at = step
         self.watcher.evaluated(step, result)
@@ -300,7 +305,7 @@ class TrainingLoop:
         self.tell_written(wait=True)  # before the new one takes the place of an older one
         self.learner.before_checkpoint()
         progress = self.progress | ({"seconds": self.clock.total()} if self.progress["step"] else {})
-        self.saver.save(self.folder.checkpoint(progress["step"]), lambda files: self._fill(files, progress))
+        self.saver.save(self.folder.checkpoint(progress["step"]), lambda files: self._fill(files, progress), self.still())
 
     def _fill(self, files: CheckpointWriter, progress: JsonDict) -> None:
         if progress["step"]:

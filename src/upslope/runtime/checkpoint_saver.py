@@ -1,14 +1,16 @@
-"""Checkpoints written beside the training: what belongs to them is copied at once, the disk has its own thread.
+"""Checkpoints written beside the training: a thread copies weights and moments while the next step is sampled, then writes them.
 
-A checkpoint is what it was when `CheckpointSaver.save` was called, whatever is learned while it is written. The next one waits for
-it, leaving the block waits for it too, and a write that failed is told at the next step, in the training's own thread.
+A checkpoint is what it was when `CheckpointSaver.save` was called, whatever is learned while it is written. The next update waits
+for the copy (`CheckpointSaver.wait_for_copy`), the next checkpoint and the end of the run for the disk. A write that failed is told
+at the next step, in the training's own thread.
 """
 
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -16,73 +18,22 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from upslope.plain_data import JsonDict
-from upslope.runtime.checkpoint_files import CheckpointWriter
+from upslope.errors import Remark
 from upslope.runtime.files import whole_folder
 from upslope.runtime.memory import free_bytes
 from upslope.runtime.run_folder import RunFolder
+from upslope.runtime.snapshots import WORTH_A_THREAD, Fill, HostMemory, Snapshot
 
-Fill = Callable[[CheckpointWriter], None]
 WRITING_SHARE = 0.05
 """Of a run's time that may go into writing checkpoints, where the run itself says when (`auto`)."""
 LEAST_SECONDS, MOST_SECONDS = 10.0, 120.0
 """Between two such checkpoints. The second bound is for models up to `LARGE` parameters; larger ones would write all the time."""
 LARGE = 1_000_000_000
-FILES_AT_ONCE = 2
-"""That are written side by side: weights, and the optimiser's moments."""
 DISK = 1e9
 """Bytes a second that are expected of a disk before any were written to it."""
-MEMORY_SHARE = 4
-"""A checkpoint is copied before it is written if that takes no more than one part in so many of the free memory."""
-
-
-class Snapshot(CheckpointWriter):
-    """Takes what a checkpoint shall hold, as it is now, and writes it later.
-
-    Args:
-        rooms: memory that tensors are copied into, by file and name; the next snapshot uses it again.
-    """
-
-    def __init__(self, rooms: dict[tuple[str, str], Tensor]):
-        super().__init__(Path())
-        self.rooms = rooms
-        self.writes: list[Fill] = []
-        self.copied: torch.cuda.Event | None = None
-
-    def write(self, name: str, data: bytes) -> None:
-        self.writes.append(lambda files: files.write(name, data))
-
-    def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-        copies = {key: self._copy((name, key), tensor.detach()) for key, tensor in tensors.items()}
-        self.writes.append(lambda files: files.write_tensors(name, copies, metadata))
-
-    def copy(self, file: Path, name: str) -> None:
-        self.write(name, file.read_bytes())
-
-    def link(self, file: Path, name: str, digest: JsonDict | None = None) -> None:
-        self.writes.append(lambda files: files.link(file, name, digest))
-
-    def link_folder(self, folder: Path) -> None:
-        self.writes.append(lambda files: files.link_folder(folder))
-
-    def replay(self, files: CheckpointWriter) -> None:
-        """Writes all of it."""
-        if self.copied is not None:
-            self.copied.synchronize()
-        with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="file") as threads:
-            for done in [threads.submit(write, files) for write in self.writes]:
-                done.result()
-
-    def _copy(self, place: tuple[str, str], tensor: Tensor) -> Tensor:
-        room = self.rooms.get(place)
-        if room is None or room.shape != tensor.shape or room.dtype != tensor.dtype:
-            # From pinned memory a GPU's copy goes on beside the kernels that follow it.
-            room = self.rooms[place] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-        room.copy_(tensor, non_blocking=True)
-        if tensor.is_cuda:
-            self.copied = self.copied or torch.cuda.Event()
-            self.copied.record()
-        return room
+MEMORY_SHARE, MEMORY_SHARE_BESIDE_GPU = 4, 2
+"""A checkpoint is copied before it is written if that takes no more than one part in so many of the free memory, of which a run on
+a GPU needs little otherwise."""
 
 
 class CheckpointSaver:
@@ -101,9 +52,11 @@ class CheckpointSaver:
         """When the last one was asked for."""
         self.written: deque[Path] = deque()
         """Checkpoints that are on the disk, oldest first, until somebody takes them out."""
-        self._rooms: dict[tuple[str, str], Tensor] = {}
+        self._memory = HostMemory()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._copying: Future[list[torch.cuda.Event]] | None = None
         self._writing: Future[None] | None = None
+        self._streamed = False
 
     def __enter__(self) -> CheckpointSaver:
         return self
@@ -116,18 +69,37 @@ class CheckpointSaver:
                 raise
         finally:
             self._thread.shutdown()
+            self._memory.close()
 
-    def save(self, path: Path, fill: Fill) -> None:
-        """A checkpoint (or another folder of the run) with what ``fill`` writes: taken now, on the disk a moment later."""
+    def save(self, path: Path, fill: Fill, still: Sequence[Tensor] = ()) -> None:
+        """A checkpoint (or another folder of the run) with what ``fill`` writes as it is now; it is on the disk a moment later.
+
+        Args:
+            still: tensors that nobody moves without `wait_for_copy` before it.
+        """
         self.wait()
         if _is_checkpoint(path):  # what else is kept, such as the best weights, puts none off
             self.asked = time.perf_counter()
-        if self.size > free_bytes() // MEMORY_SHARE and not self._rooms:
+        share = MEMORY_SHARE_BESIDE_GPU if any(tensor.is_cuda for tensor in still) else MEMORY_SHARE
+        if self.size > (free := free_bytes()) // share and not self._memory:
+            self._tell_streamed(free)
             self._write(path, fill)
             return
-        snapshot = Snapshot(self._rooms)
+        snapshot = Snapshot(self._memory, still)
         fill(snapshot)
-        self._writing = self._thread.submit(self._write, path, snapshot.replay)
+        streams = snapshot.streams()
+        if streams or snapshot.waiting_bytes >= WORTH_A_THREAD:
+            self._copying = self._thread.submit(snapshot.copy_still, streams)
+        else:
+            snapshot.copy_still(streams)
+        self._writing = self._thread.submit(self._write, path, snapshot.replay)  # behind the copy, in the same thread
+
+    def wait_for_copy(self) -> None:
+        """Until weights and moments may move: the last checkpoint has its copy of them. On a GPU only its kernels wait."""
+        if self._copying is not None:
+            copying, self._copying = self._copying, None
+            for event in copying.result():
+                event.wait()
 
     def check(self) -> None:
         """Raises what a write has failed with, if one has."""
@@ -136,9 +108,21 @@ class CheckpointSaver:
 
     def wait(self) -> None:
         """Until the last checkpoint is on the disk."""
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            writing.result()
+        copying, self._copying = self._copying, None
+        writing, self._writing = self._writing, None
+        try:
+            if copying is not None:
+                copying.result()
+        finally:
+            if writing is not None:
+                writing.result()
+
+    def _tell_streamed(self, free: int) -> None:
+        if not self._streamed:
+            told = f"a checkpoint of {self.size / 1e9:.1f} GB is not copied to memory first, of which {free / 1e9:.1f} GB are free"
+            remark = f"{told}: the run waits while one is written. --checkpoint-every N makes them rarer."
+            warnings.warn(Remark(remark), stacklevel=3)
+        self._streamed = True
 
     def _write(self, path: Path, fill: Fill) -> None:
         began, another = time.perf_counter(), _is_checkpoint(path)

@@ -7,6 +7,7 @@ the file rather than what went to the disk, and doubles the time.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -104,6 +105,55 @@ def read_shapes(path: Path) -> dict[str, list[int]]:
     if path.stat().st_size < 8 + length + max((end for _, _, _, end in entries.values()), default=0):
         raise ValueError("it is cut short")
     return {name: shape for name, (_, shape, _, _) in entries.items()}
+
+
+class TensorFile:
+    """A file of which tensors are read one by one. Use it in a ``with`` block.
+
+    Raises:
+        ValueError: where it is no such file, or holds less than its header says.
+    """
+
+    def __init__(self, path: Path):
+        self._file = path.open("rb")
+        try:
+            (length,) = struct.unpack("<Q", _exactly(self._file, 8, lambda data: None))
+            if length > MOST_HEADER:
+                raise ValueError(f"its header would have {length:,} bytes")
+            entries = _entries(json.loads(_exactly(self._file, length, lambda data: None)))
+            last = max((end for _, _, _, end in entries.values()), default=0)
+            if path.stat().st_size < 8 + length + last:
+                raise ValueError("it is cut short")
+            for name, (dtype, shape, begin, end) in entries.items():
+                if end - begin != math.prod(shape) * dtype.itemsize:
+                    raise ValueError(f"its header is wrong about {name!r}")
+        except BaseException:
+            self._file.close()
+            raise
+        self._data = 8 + length
+        self.entries = {name: (dtype, tuple(shape), begin) for name, (dtype, shape, begin, _) in entries.items()}
+        """Of each tensor: kind of number, shape, and where it begins."""
+
+    def __enter__(self) -> TensorFile:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._file.close()
+
+    def read(self, name: str, memory: Tensor) -> Tensor:
+        """A tensor as it is in the file, at the beginning of some bytes: there until they are used for another."""
+        dtype, shape, begin = self.entries[name]
+        tensor = memory[: self.size(name)].view(dtype).view(shape)
+        room = as_bytes(tensor)
+        self._file.seek(self._data + begin)
+        if self._file.readinto(room) != len(room):
+            raise ValueError("it is cut short")
+        return tensor
+
+    def size(self, name: str) -> int:
+        """Bytes of a tensor."""
+        dtype, shape, _ = self.entries[name]
+        return math.prod(shape) * dtype.itemsize
 
 
 def as_bytes(tensor: Tensor) -> memoryview:

@@ -165,7 +165,8 @@ class TextComponents(Components):
         self.sizes = TextSizes(settings, self.method, self.tokens, self.dry, in_folder)
         if self.dry is None:
             self.sizes.check_before_loading(model)
-        self.policy = policy = load_checked(model, settings.seed) if self.dry is None else blank_language_model(model)
+        place = settings.device, (apart_dtype(settings) if settings.lora and not settings.plain else None) or torch.float32
+        self.policy = policy = load_checked(model, settings.seed, *place) if self.dry is None else blank_language_model(model)
         policy.plain |= settings.plain
         policy.precise = settings.precision == "float32"
         if settings.shard:

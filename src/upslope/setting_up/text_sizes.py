@@ -15,7 +15,7 @@ from upslope.policies.model_shape import ModelShape
 from upslope.runtime.settings import Settings
 from upslope.setting_up.base import DryRun
 from upslope.sizes.card import Card, gibibytes
-from upslope.sizes.estimate import DoesNotFit, Estimate, memory_problem, text_estimate
+from upslope.sizes.estimate import DoesNotFit, Estimate, host_problem, memory_problem, text_estimate
 from upslope.sizes.memory import CUDA_OWN, memory_of
 from upslope.sizes.settle import fits, settled
 from upslope.sizes.work import Work
@@ -94,3 +94,5 @@ class TextSizes:
     def _check(shape: ModelShape | None, work: Work, card: Card) -> None:
         if shape is not None and not fits(memory := memory_of(shape, work, card), card):
             raise DoesNotFit(memory_problem(shape, work, card, memory))
+        if shape is not None and (told := host_problem(shape, work, card)):
+            raise DoesNotFit(told)

@@ -45,6 +45,12 @@ def kept_parameters(policy: Any) -> int:
     return policy.parameter_count()
 
 
+def checkpoint_bytes(policy: Any, settings: Settings) -> int:
+    """Of the weights and the optimiser's moments that a checkpoint holds."""
+    moments = MOMENT_BYTES // 2 if settings.adam_states == "bfloat16" else MOMENT_BYTES
+    return (WEIGHT_BYTES + moments) * kept_parameters(policy)
+
+
 def disk_room(held: int, learned: int, settings: Settings, in_folder: bool = True) -> DiskRoom:
     """What a run with these settings writes at least.
 

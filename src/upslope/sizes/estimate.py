@@ -10,11 +10,12 @@ from typing import ClassVar
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 from upslope.policies.model_shape import ModelShape
+from upslope.runtime.memory import free_bytes
 from upslope.runtime.settings import Settings
 from upslope.sizes.card import Card, gibibytes, gigabytes
 from upslope.sizes.disk import DiskRoom, disk_of, disk_problem, disk_room
 from upslope.sizes.memory import ACTIVATIONS, FLOAT32, GRADS, MOMENTS, WEIGHTS, Memory, memory_of
-from upslope.sizes.settle import fits, nearest
+from upslope.sizes.settle import RANK, fits, nearest
 from upslope.sizes.work import Work
 
 
@@ -145,6 +146,8 @@ def text_estimate(
     problems = []
     if checked and memory is not None and shape is not None and not fits(memory, card):
         problems.append(memory_problem(shape, work, card, memory))
+    if checked and shape is not None and (told := host_problem(shape, work, card)):
+        problems.append(told)
     if checked and free < room.total:
         problems.append(disk_problem(room, there, free))
     return Estimate(
@@ -164,6 +167,17 @@ def memory_problem(shape: ModelShape, work: Work, card: Card, memory: Memory) ->
         fixed = gibibytes(memory.total - memory.kinds[ACTIVATIONS])
         cure = f"No setting makes it fit ({fixed} before a token is read): take a smaller --model, or a device with more memory."
     return f"the run would take about {gibibytes(memory.total)} ({memory}), and {has}.{longest} {cure}"
+
+
+def host_problem(shape: ModelShape, work: Work, card: Card) -> str:
+    """What to say of a host that cannot hold the moments of a GPU that is here; empty if it can, or need not."""
+    if not work.offloaded or card.capability is None:
+        return ""
+    needed = int(work.moment_bytes * (shape.adapters(work.lora) if work.lora else shape.parameters))
+    if needed <= (free := free_bytes()):
+        return ""
+    told = f"Adam's moments would take {gibibytes(needed)} of the host's memory (--adam-states offload)"
+    return f"{told}, of which {gibibytes(free)} are free. Give --adam-states bfloat16, or --lora {RANK}."
 
 
 def _count(count: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from upslope.learners.offloaded_adam import lane_bytes
 from upslope.policies.forward import footprint as learning
 from upslope.policies.model_shape import ModelShape
 from upslope.policies.slice_budget import CPU_SLICE_BYTES, cpu_tokens, gpu_tokens
@@ -70,7 +71,7 @@ def memory_of(shape: ModelShape, work: Work, card: Card) -> Memory:
         WEIGHTS: exact + FLOAT32 * heads,
         LOW: low,
         GRADS: FLOAT32 * part,
-        MOMENTS: int(work.moment_bytes * part),
+        MOMENTS: lane_bytes(part) if work.offloaded and card.on_gpu else int(work.moment_bytes * part),
         COPIES: FLOAT32 * work.copies * part,
         GATHERED: _gathered(shape, size) if work.shard else 0,
         ACTIVATIONS: int(max(slice_bytes, passing + kept) * (SLACK if card.on_gpu else 1)),

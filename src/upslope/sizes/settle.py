@@ -98,7 +98,7 @@ def _changes(work: Work) -> Iterator[tuple[str, Work]]:
     if again:
         yield again, least
     starts = [("", free, least)]
-    if not work.lora and not work.shard and work.moment_bytes > MOMENTS["bfloat16"]:
+    if not work.lora and not work.shard and not work.offloaded and work.moment_bytes > MOMENTS["bfloat16"]:
         low = MOMENTS["bfloat16"]
         own, most = (dataclasses.replace(each, moment_bytes=low) for each in (free, least))
         starts.append(("--adam-states bfloat16", own, most))

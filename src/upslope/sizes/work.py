@@ -13,7 +13,7 @@ from upslope.types import Method
 
 UNKNOWN_PROMPT = 64
 """Tokens that a prompt is taken to have where prompts are made on the spot."""
-MOMENTS = {"float32": 8.0, "bfloat16": 4.0}
+MOMENTS = {"float32": 8.0, "bfloat16": 4.0, "offload": 8.0}
 """Bytes of Adam's two moments of a parameter, by ``adam_states``."""
 
 
@@ -25,6 +25,7 @@ class Work:
         prompts: tokens of the prompts that may be asked.
         copies: of the policy that are kept to compare with.
         head_outputs: of further heads on the trunk.
+        offloaded: whether Adam's moments are in the host's memory.
         by_group: whether learning looks at whole groups, and not at rows.
         sampled_here: and not by a server, or an engine with memory of its own.
         learners: processes that learn together.
@@ -42,6 +43,7 @@ class Work:
     lora: int = 0
     precise: bool = False
     moment_bytes: float = MOMENTS["float32"]
+    offloaded: bool = False
     updates: int = 1
     by_group: bool = False
     sampled_here: bool = True
@@ -64,6 +66,7 @@ class Work:
             lora=settings.lora,
             precise=settings.precision == "float32",
             moment_bytes=MOMENTS[settings.adam_states],
+            offloaded=settings.adam_states == "offload",
             updates=settings.updates_per_step or 1,
             by_group=estimator.slice_scope(method) == "group",
             sampled_here=settings.engine == "torch",

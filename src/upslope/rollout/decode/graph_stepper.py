@@ -126,7 +126,7 @@ class GraphStepper(Stepper):
         for column, before in zip(self.slots.columns(), columns, strict=True):
             column.copy_(before)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):  # others may be copying a checkpoint
             self._step(size)
         self._pool = graph.pool()
         return graph
