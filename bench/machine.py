@@ -166,7 +166,7 @@ def forget_peak(device: str) -> float:
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:  # the peak then includes what importing took, on both sides alike
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return _high_water()
     return psutil.Process().memory_info().rss / 2**20
 
 
@@ -176,4 +176,13 @@ def peak(device: str) -> float:
         import torch
 
         return torch.cuda.max_memory_allocated() / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return _high_water()
+
+
+def _high_water() -> float:
+    """The most that was resident, in MiB. What `getrusage` says is never less than its parent held as it began the process."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+import upslope as up
 from upslope.errors import MethodError, Remark
 from upslope.evolve.evolving import descended
 from upslope.evolve.pool import FromPool, ProblemPool, can_be_kept, informativeness, problem_of, race, text_of
-from upslope.rollout.choosing import Candidate, beside, offered
+from upslope.learners.curricula import Ordering
+from upslope.rollout.choosing import Candidate, beside, category_numbers, offered, others
 from upslope.runtime.files import load_state, save_state
 from upslope.tasks.text import Problem
 from upslope.types import Offer, Trajectories, View
@@ -120,6 +122,31 @@ def test_what_is_no_plain_data_is_not_kept_and_the_user_is_told():
     with pytest.warns(Remark, match="not plain data"):
         assert not can_be_kept(child("aa", "a", array=np.zeros(2)))
     assert text_of(Problem("a")) == "('a', '', {}, [], [])"
+
+
+def test_what_is_offered_of_a_pool_says_the_same_whoever_looks_it_up():
+    pool, names = ProblemPool(), [f"c{number}" for number in range(40)]
+    made = [child(name, "a", category=name[-1]) for name in names]
+    state = pool.update(pool.init(), answered({"a": [1.0, 0, 0], "c7": [2.0, 0.0]}, made), {})
+    own = [Candidate(Problem(name).id) for name in ("c7", "x", "c30")]
+    left = others(pool.problems(state), {each.task for each in own})
+    assert left is not None and len(left) == 38 and torch.equal(left.recalled, pool.recall(state, left.task))
+    offer = beside(offered(own, torch.rand(3), 2, 4), left, torch.rand(38))
+    assert torch.equal(offer.category[3:], category_numbers(left.category)) and left.problem(30).prompt == "c32"
+    method = up.method("eva")
+    ordering = Ordering(method, {"memory.pool": state}, 0.5)
+    seen = torch.cat([pool.recall(state, offer.task[:3]), left.recalled])
+    assert torch.equal(ordering._recalled(offer, "pool").nan_to_num(-1), seen.nan_to_num(-1)) and not seen[0].isnan()
+
+
+def test_a_pool_of_an_earlier_version_has_only_the_names_of_its_categories():
+    pool = ProblemPool(keep=3)
+    state = pool.update(pool.init(), answered({"a": [1.0, 0, 0]}, [child(name, "a", category=name) for name in "pqr"]), {})
+    old = {name: column for name, column in state.items() if name != "category_number"}
+    assert torch.equal(pool.problems(old).category_number, state["category_number"])
+    more = answered({"b": [1.0, 0, 0, 0]}, [child("s", "b", category="p")])
+    assert torch.equal(pool.update(old, more, {})["category_number"], pool.update(state, more, {})["category_number"])
+    assert pool.update(old, more, {})["category_number"].tolist() == category_numbers(["q", "r", "p"]).tolist()
 
 
 # -- what a step takes ---------------------------------------------------------------------------------------------------------

@@ -136,3 +136,32 @@ def test_importing_changes_no_variable_and_torch_finds_what_it_needs_as_it_is_lo
     environment |= {"MIMALLOC_PURGE_DELAY": given} if given else {}
     done = subprocess.run([sys.executable, "-c", LOADING], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, done.stdout.splitlines()[:1]) == (0, "", [f"torch finds {given or -1}"])
+
+
+FAULTS = """
+import resource, sys
+import numpy as np
+from upslope.runtime.environment import keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    held = [np.ones(2**20) for _ in range(20)]  # 8 MB each
+    del held
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+kept = keep_freed_memory()
+faults()
+print(kept, faults() < 1000)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not os.confstr("CS_GNU_LIBC_VERSION"), reason="glibc's malloc")
+@pytest.mark.parametrize("theirs", [None, "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_freed_memory_is_kept_for_the_next_step_unless_somebody_said_otherwise(theirs):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    environment |= (
+        {} if theirs is None else {theirs: "131072" if theirs.startswith("MALLOC") else "glibc.malloc.trim_threshold=131072"}
+    )
+    done = subprocess.run([sys.executable, "-c", FAULTS], env=environment, capture_output=True, text=True, check=False)
+    expected = "True True" if theirs is None else "False False"
+    assert (done.returncode, done.stdout.strip()) == (0, expected), done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +13,13 @@ from torch import Tensor
 
 from upslope.errors import Remark
 from upslope.objective.base import Curriculum, Memory, State
+from upslope.rollout.choosing import category_numbers
 from upslope.rollout.text import candidate
 from upslope.runtime.seeding import stable_hash
 from upslope.tasks.problem_text import problem_of, text_of
 from upslope.tasks.text import Problem
 from upslope.types import Batch, KeptProblems, Metrics, Offer, Order
+from upslope.types.places import places, smallest
 
 Signal = Literal["max-mean", "max-min", "variance", "failure"]
 
@@ -53,7 +56,7 @@ class ProblemPool(Memory):
 
     Fields:
         keep: the most problems it holds. Beyond that those of the lowest priority go, of equal ones the oldest. Larger remembers
-            longer, makes checkpoints larger, and costs a step one or two milliseconds for every thousand.
+            longer, makes checkpoints larger, and costs a step half a millisecond for every thousand.
         signal: what the priority is; see `informativeness`.
     """
 
@@ -65,19 +68,23 @@ class ProblemPool(Memory):
 
     def init(self) -> State:
         none = torch.zeros(0, dtype=torch.float64)
-        return {"task": none.long(), "priority": none, "difficulty": none.clone(), "category": [], "text": []}
+        numbers = {"task": none.long(), "priority": none, "difficulty": none.clone(), "category_number": none.long()}
+        return {**numbers, "category": [], "text": []}
 
     def recall(self, state: State, tasks: Tensor) -> Tensor:
         """The priority of each task; NaN for one that is not in the pool."""
         found = torch.full(tasks.shape, torch.nan, dtype=torch.float64)
         if len(state["task"]):
-            place, known = _places(state["task"], tasks.cpu())
+            place, known = places(state["task"], tasks.cpu())
             found = torch.where(known, state["priority"][place], found)
         return found.to(tasks.device)
 
     def problems(self, state: State) -> KeptProblems | None:
         texts: Sequence[str] = state["text"]
-        return KeptProblems(state["task"], state["category"], state["difficulty"], lambda place: problem_of(texts[place]))
+        return KeptProblems(
+            state["task"], state["category"], state["difficulty"], lambda place: problem_of(texts[place]),
+            _category_number(state), state["priority"],
+        )  # fmt: skip
 
     def measured(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The tasks of a batch, each once and in ascending order, and how much there is to learn from each."""
@@ -88,11 +95,12 @@ class ProblemPool(Memory):
         seen, info = self.measured(batch)
         priority = state["priority"].clone()
         if len(state["task"]):
-            place, known = _places(state["task"], seen)
+            place, known = places(state["task"], seen)
             priority[place[known]] = info[known]
         begins = dict(zip(seen.tolist(), info.tolist(), strict=True))
-        there = set(state["task"].tolist())
-        new = list({each.id: each for each in batch.made if each.id not in there}.values())
+        made = list({each.id: each for each in batch.made}.values())
+        _, there = places(state["task"], torch.tensor([each.id for each in made], dtype=torch.int64))
+        new = [each for each, known in zip(made, there.tolist(), strict=True) if not known]
         first = [begins.get(each.id, begins.get(_parent(each), 0.0)) for each in new]
         told = [candidate(problem) for problem in new]
         column = torch.tensor
@@ -100,6 +108,7 @@ class ProblemPool(Memory):
             "task": torch.cat([state["task"], column([each.task for each in told], dtype=torch.int64)]),
             "priority": torch.cat([priority, column(first, dtype=torch.float64)]),
             "difficulty": torch.cat([state["difficulty"], column([each.difficulty for each in told], dtype=torch.float64)]),
+            "category_number": torch.cat([_category_number(state), category_numbers([each.category for each in told])]),
             "category": [*state["category"], *(each.category for each in told)],
             "text": [*state["text"], *map(text_of, new)],
         }
@@ -108,13 +117,11 @@ class ProblemPool(Memory):
     def _bounded(self, state: State) -> State:
         if len(state["task"]) <= self.keep:
             return state
-        # The youngest first, so that among equals a stable sort lets the oldest go.
-        age = torch.arange(len(state["task"])).flip(0)
-        order = age[torch.argsort(state["priority"][age], descending=True, stable=True)]
-        kept = order[: self.keep].sort().values
-        places = kept.tolist()
-        texts = {name: [state[name][place] for place in places] for name in ("category", "text")}
-        return {name: state[name][kept] for name in ("task", "priority", "difficulty")} | texts
+        gone = smallest(state["priority"], len(state["task"]) - self.keep)  # of equal ones the first, which are the oldest
+        stays = torch.ones(len(state["task"]), dtype=torch.bool)
+        stays[gone] = False
+        texts = {name: [*itertools.compress(state[name], stays.tolist())] for name in ("category", "text")}
+        return {name: state[name][stays] for name in ("task", "priority", "difficulty", "category_number")} | texts
 
 
 @dataclass(frozen=True)
@@ -163,7 +170,7 @@ def race(weight: Tensor, uniform: Tensor, count: int | None = None) -> Tensor:
     luck = -(1 - uniform).log()
     time, places = (luck / weight.double()).nan_to_num(nan=torch.inf, posinf=torch.inf), torch.arange(len(luck))
     if count is not None and 0 < count < len(luck):
-        places = (time <= time.kthvalue(count).values).nonzero().squeeze(1)
+        places = (time <= time.topk(count, largest=False, sorted=False).values.max()).nonzero().squeeze(1)
     lucky = places[torch.argsort(luck[places], stable=True)]
     return lucky[torch.argsort(time[lucky], stable=True)][:count]
 
@@ -188,8 +195,7 @@ def _parent(problem: Problem) -> int:
     return stable_hash(next(iter(problem.info.get("made_from", ())), ""))
 
 
-def _places(names: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each task stands among names, and whether it does."""
-    ordered, order = names.sort()
-    place = torch.searchsorted(ordered, tasks).clamp(max=len(ordered) - 1)
-    return order[place], ordered[place] == tasks
+def _category_number(state: State) -> Tensor:
+    """The number of each problem's category. Checkpoints of earlier versions have only the names."""
+    found: Tensor | None = state.get("category_number")
+    return category_numbers(state["category"]) if found is None else found

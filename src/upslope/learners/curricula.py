@@ -46,7 +46,11 @@ class Ordering:
             )
         memory = memories[name]
         known_by = offer.category if memory.by == "category" else offer.task
-        return call(self.method, memory, memory.recall, self.states[f"memory.{name}"], known_by)
+        recalled = offer.kept_recalled if type(memory).problems is not Memory.problems else None
+        if recalled is not None:
+            known_by = known_by[: len(offer) - offer.kept]
+        found = call(self.method, memory, memory.recall, self.states[f"memory.{name}"], known_by)
+        return found if recalled is None else torch.cat([found, recalled])
 
 
 def kept_problems(method: Method, states: dict[str, State]) -> KeptProblems | None:

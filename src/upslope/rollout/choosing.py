@@ -16,6 +16,7 @@ from torch import Tensor
 from upslope.plain_data import JsonDict
 from upslope.runtime.seeding import stable_hash
 from upslope.types import KeptProblems, Metrics, Offer, Order, Sampling
+from upslope.types.places import found_in
 
 FEW = 8
 """Categories of which each has a metric of its own; where there are more, nobody would look at them."""
@@ -65,6 +66,12 @@ def category_id(name: str) -> int:
     return stable_hash(name)
 
 
+def category_numbers(names: Sequence[str]) -> Tensor:
+    """The number of each of these categories."""
+    number = {name: category_id(name) for name in set(names)}
+    return torch.from_numpy(np.fromiter(map(number.__getitem__, names), np.int64, len(names)))
+
+
 def offered(candidates: Sequence[Candidate], uniform: Tensor, wanted: int, samples: int) -> Offer:
     """These tasks, as they are offered to a curriculum."""
     number = {name: category_id(name) for name in {each.category for each in candidates}}
@@ -82,14 +89,18 @@ def offered(candidates: Sequence[Candidate], uniform: Tensor, wanted: int, sampl
 def beside(offer: Offer, kept: KeptProblems, uniform: Tensor) -> Offer:
     """An offer with kept problems behind the task's own; ``uniform`` has a number for each."""
     number = {name: category_id(name) for name in set(kept.category)}
+    category = kept.category_number
+    if category is None:
+        category = category_numbers(kept.category)
     return replace(
         offer,
         task=torch.cat([offer.task, kept.task]),
-        category=torch.cat([offer.category, torch.from_numpy(np.fromiter(map(number.__getitem__, kept.category), np.int64))]),
+        category=torch.cat([offer.category, category]),
         difficulty=torch.cat([offer.difficulty, kept.difficulty.float()]),
         uniform=torch.cat([offer.uniform, uniform]),
         names={**offer.names, **{found: name for name, found in number.items()}},
         kept=len(kept),
+        kept_recalled=kept.recalled,
     )
 
 
@@ -97,16 +108,27 @@ def others(kept: KeptProblems | None, than: Collection[int]) -> KeptProblems | N
     """The kept problems whose tasks are none of these; nothing where none is left."""
     if kept is None or not len(kept):
         return None
-    keep = torch.from_numpy(~np.isin(kept.task.numpy(), np.array(list(than), dtype=np.int64)))
-    places = keep.nonzero().squeeze(1)
-    if len(places) == len(kept):
+    gone = found_in(kept.task.numpy(), np.fromiter(than, np.int64, len(than)))
+    if not len(gone):
         return kept
+    if len(gone) == len(kept):
+        return None
+    places, ends = torch.from_numpy(np.delete(np.arange(len(kept)), gone)), [-1, *gone.tolist(), len(kept)]
+    category: list[str] = []
+    for last, end in itertools.pairwise(ends):
+        category += kept.category[last + 1 : end]
+
+    def of_those(column: Tensor | None) -> Tensor | None:
+        return None if column is None else column.index_select(0, places)
+
     return KeptProblems(
-        kept.task[places],
-        list(itertools.compress(kept.category, keep.tolist())),
-        kept.difficulty[places],
+        kept.task.index_select(0, places),
+        category,
+        kept.difficulty.index_select(0, places),
         lambda place: kept.problem(int(places[place])),
-    ) if len(places) else None  # fmt: skip
+        of_those(kept.category_number),
+        of_those(kept.recalled),
+    )
 
 
 class Choices:
@@ -163,12 +185,11 @@ def _each(offer: Offer, order: Order) -> list[int]:
 def _notes(offer: Offer, order: Order) -> list[JsonDict]:
     """Why each was chosen, in a few numbers."""
     notes: list[JsonDict] = []
-    for number, (place, answers) in enumerate(zip(order.chosen.tolist(), _each(offer, order), strict=True)):
+    columns = {"difficulty": offer.difficulty[order.chosen].tolist()} | {name: each.tolist() for name, each in order.why.items()}
+    for number, (kind, answers) in enumerate(zip(offer.category[order.chosen].tolist(), _each(offer, order), strict=True)):
         note: JsonDict = {"answers": answers}
-        if category := offer.names.get(int(offer.category[place]), ""):
+        if category := offer.names.get(kind, ""):
             note["category"] = category
-        numbers = {"difficulty": float(offer.difficulty[place])} | {
-            name: float(values[number]) for name, values in order.why.items()
-        }
+        numbers = {name: float(values[number]) for name, values in columns.items()}
         notes.append(note | {name: float(f"{value:.4g}") for name, value in numbers.items() if math.isfinite(value)})
     return notes

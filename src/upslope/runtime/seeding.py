@@ -5,24 +5,18 @@ A resumed run, a run that dropped a row or one that sampled in another order the
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 import torch
 from torch import Tensor
+
+from upslope.runtime.hashing import stable_hash as stable_hash
 
 Counter = int | str
 
 
 def mix(seed: int, *counters: Counter) -> int:
     """A 63-bit seed for this use: ``mix(seed, "tasks", step)``."""
-    text = "/".join(str(part) for part in (seed, *counters))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
-
-
-def stable_hash(text: str) -> int:
-    """A 63-bit hash that is the same in every process and on every machine (Python's own is not)."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+    return stable_hash("/".join(str(part) for part in (seed, *counters)))
 
 
 def generator(seed: int, *counters: Counter) -> torch.Generator:

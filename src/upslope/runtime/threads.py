@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 import torch
 
+from upslope.runtime.environment import keep_freed_memory
+
 
 def use_threads(count: int) -> None:
     """Computes with this many threads from here on, for whoever owns the process; `torch_threads` is for all others.
@@ -18,7 +20,10 @@ def use_threads(count: int) -> None:
     On ARM, oneDNN's matrix products wake helper threads whatever torch was told: with one thread a product of two 64 x 64
     matrices takes 0.7 ms instead of 0.05 ms (measured on a Neoverse-N1 with torch 2.13). The BLAS behind torch is as fast for
     large products and follows the setting, so oneDNN is left out there.
+
+    The C library keeps freed memory from then on (`keep_freed_memory`): that cannot be taken back, and changes no number.
     """
+    keep_freed_memory()
     torch.set_num_threads(count)
     if platform.machine() in ("aarch64", "arm64"):
         torch.backends.mkldnn.enabled = False  # type: ignore[assignment]

@@ -128,7 +128,10 @@ def _names(table: Table) -> list[str]:
 
 
 def _has(table: Table, name: str, names: Iterable[str]) -> bool:
-    return name in names or ("." in name and any(value_at(row.values, name) is not ABSENT for row in table.rows))
+    if name in names:
+        return True
+    table_in, dot, _ = name.partition(".")
+    return bool(dot) and table_in in names and any(value_at(row.values, name) is not ABSENT for row in table.rows)
 
 
 def _either(names: list[str]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import gc
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -72,6 +74,10 @@ class DataTask(TextTask):
     """Every row with its file."""
 
     def __post_init__(self) -> None:
+        with nothing_collected():
+            self._read()
+
+    def _read(self) -> None:
         table = as_table(self.data)
         tested = None if self.test_data is None else as_table(self.test_data)
         columns, remark = choose_columns(table, self.columns)
@@ -174,6 +180,18 @@ class DataTask(TextTask):
         return " ".join([f"{self.name}: {self._counts} problems, rewarded by {reward_name(self.reward)}.", *self.division.remarks])
 
 
+@contextlib.contextmanager
+def nothing_collected() -> Iterator[None]:
+    """No search for garbage as long as the block lasts: the objects of a table all stay, and to look at them again takes long."""
+    searching = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if searching:
+            gc.enable()
+
+
 def as_table(data: str | Table) -> Table:
     """A table, or the one in a file."""
     return read_table(data) if isinstance(data, str) else data
@@ -233,7 +251,8 @@ def _deal_by_hash(loose: list[Problem], problems: dict[Split, list[Problem]], re
     wanted = [split for split in _HELD_OUT if not problems[split]]
     # By rank rather than by the hash's value: a small file gets its fifth and its tenth exactly, and never an empty split.
     # Equal prompts have one rank, so they stay together.
-    ranked = sorted({problem.prompt: problem.id for problem in loose}.items(), key=lambda item: (item[1], item[0]))
+    prompts = {problem.prompt: problem for problem in loose}
+    ranked = sorted((problem.id, prompt) for prompt, problem in prompts.items())
     if loose and len(ranked) < FEWEST_TO_SPLIT and wanted:
         sharing: list[Split] = ["train", *wanted]
         for split in sharing:
@@ -242,7 +261,7 @@ def _deal_by_hash(loose: list[Problem], problems: dict[Split, list[Problem]], re
         return
     fifth, tenth = len(ranked) // 5, len(ranked) // 10
     place: dict[str, Split] = {}
-    for rank, (prompt, _) in enumerate(ranked):
+    for rank, (_, prompt) in enumerate(ranked):
         share: Split = "test" if rank < fifth else "tune" if rank < fifth + tenth else "train"
         place[prompt] = share if share in wanted else "train"
     for problem in loose:

@@ -18,6 +18,7 @@ import numpy as np
 from upslope.errors import TaskError
 from upslope.fields import shown
 from upslope.plain_data import JsonDict
+from upslope.runtime.hashing import stable_hash
 from upslope.tasks.physics import PARAMS, Change, apply_change, found_parameter
 
 LEVELS = "levels."
@@ -43,8 +44,6 @@ class Level:
 
     def task_id(self, task: str) -> int:
         """A hash of the level, the same in every step, run and process."""
-        from upslope.runtime.seeding import stable_hash  # late: it comes with torch
-
         exact = [f"{change.name}={change.value!r}{'x' if change.relative else ''}" for change in self.changes]
         return stable_hash("/".join([task, *exact, *([] if self.seed is None else [f"{SEED}={self.seed}"])]))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections.abc import Mapping
@@ -36,10 +35,11 @@ class ProblemRow:
 
 def problem_rows(table: Table, columns: Columns) -> list[ProblemRow]:
     """Every row of a table, or a `TaskError` that names the first one that cannot be used."""
-    return [_problem_row(f"{table.name}, {row.place}", row, columns) for row in table.rows]
+    roles = _roles(columns)
+    return [_problem_row(f"{table.name}, {row.place}", row, columns, roles) for row in table.rows]
 
 
-def _problem_row(where: str, row: TableRow, columns: Columns) -> ProblemRow:
+def _problem_row(where: str, row: TableRow, columns: Columns, roles: _Roles) -> ProblemRow:
     given = value_at(row.values, columns.prompt)
     if given is ABSENT:
         sides = (value_at(row.values, name) for name in (columns.chosen, columns.rejected))
@@ -54,13 +54,14 @@ def _problem_row(where: str, row: TableRow, columns: Columns) -> ProblemRow:
     else:
         raise TaskError(f'{where}: "{columns.prompt}" must be text and not empty, but is {str(given)[:40]!r}. {_begins(row)}')
     answer = "" if answer is ABSENT or not columns.answer else _checked_answer(where, answer, columns, row)
-    messages = _with_system(where, row, columns, messages, given)
+    if columns.system:
+        messages = _with_system(where, row, columns, messages, given)
     prompt = readable(messages) if messages else given
-    _check_characters(where, {columns.prompt: prompt, columns.answer: answer})
-    roles = _roles(columns)
+    if not (prompt.isascii() and answer.isascii()):
+        _check_characters(where, {columns.prompt: prompt, columns.answer: answer})
     info = {name: value for name, value in row.values.items() if name not in roles.used} | _further(where, row, roles)
     problem = Problem(prompt, answer, info, messages, roles.unread)
-    if (revision := problem.revision) is not None and (wrong := problem_with_revision(revision, prompt)):
+    if "revisions" in info and (revision := problem.revision) is not None and (wrong := problem_with_revision(revision, prompt)):
         raise TaskError(f"{where} {wrong}. {_begins(row)}")
     return ProblemRow(problem, _split(where, row, columns), row.place)
 
@@ -76,8 +77,8 @@ def _conversation(where: str, messages: tuple[Message, ...], answer: Any, name: 
 
 
 def _with_system(where: str, row: TableRow, columns: Columns, messages: tuple[Message, ...], given: Any) -> tuple[Message, ...]:
-    """The messages behind the row's own system message, where a column has one."""
-    system = value_at(row.values, columns.system) if columns.system else ABSENT
+    """The messages behind the row's own system message, where it has one."""
+    system = value_at(row.values, columns.system)
     if system is ABSENT or system is None or system == "":
         return messages
     if not isinstance(system, str):
@@ -113,27 +114,30 @@ class _Roles(NamedTuple):
     further: tuple[tuple[str, str], ...]
     """Roles beyond prompt and answer with their columns, preferences only where those have other names."""
     preferences: tuple[tuple[str, str], ...]
+    plain: frozenset[str]
+    """The columns of `further`; empty where one of them leads into a table."""
 
 
-@functools.cache
 def _roles(columns: Columns) -> _Roles:
     """Found out once for all rows of a table."""
     named = [(role, getattr(columns, role)) for role in FURTHER]
+    further = tuple((role, name) for role, name in named if name and (role not in PREFERENCES or name != role))
     return _Roles(
         frozenset(role for role in ("prompt", "answer", "split") if getattr(columns, role) == role),
         frozenset(role for role, name in named if not name),
-        tuple((role, name) for role, name in named if name and (role not in PREFERENCES or name != role)),
+        further,
         tuple((role, name) for role, name in named if name and role in PREFERENCES),
+        frozenset(name for _, name in further) if not any("." in name for _, name in further) else frozenset(),
     )
 
 
 def _further(where: str, row: TableRow, roles: _Roles) -> JsonDict:
     """What the row says of its problem beyond prompt and answer, by role, where a column of another name says it."""
     found: JsonDict = {}
-    for role, name in roles.further:
-        if name not in row.values and "." not in name:  # most rows have few of them, and a file may have many rows
-            continue
-        value = value_at(row.values, name)
+    values = row.values
+    # Most rows have few of them, and a file may have many rows.
+    for role, name in () if roles.plain and roles.plain.isdisjoint(values) else roles.further:
+        value = value_at(values, name)
         if value is ABSENT:
             continue
         if wrong := problem_with(role, value):
@@ -141,9 +145,12 @@ def _further(where: str, row: TableRow, roles: _Roles) -> JsonDict:
             raise TaskError(f'{where}: "{name}" {wrong}. Mend it, or {cure}. {_begins(row)}')
         if name != role:
             found[role] = value
-    preferences = {role: value_at(row.values, name) for role, name in roles.preferences}
-    preferences = {role: value for role, value in preferences.items() if value is not ABSENT and value is not None}
-    if preferences.keys() != {"label"} and (wrong := problem_with_pair(preferences)):
+    preferences: JsonDict = {}
+    for role, name in roles.preferences:
+        value = value_at(values, name) if "." in name else values.get(name)
+        if value is not ABSENT and value is not None:
+            preferences[role] = value
+    if preferences and preferences.keys() != {"label"} and (wrong := problem_with_pair(preferences)):
         raise TaskError(f"{where} {wrong}. {_begins(row)}")
     return found
 

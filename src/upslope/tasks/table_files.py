@@ -105,9 +105,14 @@ def _decoded(where: str, raw: bytes, what: str) -> str:
 def _read_lines(path: str, data: bytes) -> Iterator[TableRow]:
     for number, raw in enumerate(data.split(b"\n"), start=1):
         if raw.strip():
-            where = f"{path}, line {number}"
-            text = _decoded(where, raw, "line")
-            yield TableRow(_object(where, _parsed(where, text), text), f"line {number}")
+            place = f"line {number}"
+            try:
+                found = json.loads(raw.decode())
+            except (ValueError, RecursionError):
+                found = _parsed(f"{path}, {place}", _decoded(f"{path}, {place}", raw, "line"))  # which says what is wrong
+            if not isinstance(found, dict):
+                found = _object(f"{path}, {place}", found, raw.decode())
+            yield TableRow(found, place)
 
 
 def _read_array(path: str, data: bytes) -> Iterator[TableRow]:

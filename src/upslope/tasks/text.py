@@ -9,11 +9,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from upslope.plain_data import Message, Prompt
+from upslope.runtime.hashing import stable_hash
 from upslope.tasks.choices import Choices
 from upslope.tasks.giving import LOOKED_AT, READERS, given_by
 from upslope.tasks.messages import with_text_behind
@@ -60,7 +62,7 @@ class Problem:
     @property
     def id(self) -> int:
         """63 bits, the same for this prompt in every process."""
-        return _stable_hash(self.prompt)
+        return stable_hash(self.prompt)
 
     @property
     def solution(self) -> str:
@@ -92,7 +94,7 @@ class Problem:
         known = self._said("difficulty")
         return math.nan if known is None else known
 
-    @property
+    @cached_property
     def pair(self) -> Pair | None:
         """Its chosen answers and its rejected ones, where it has both; of an answer that was revised, the true one and that."""
         chosen, rejected = self._said("chosen"), self._said("rejected")
@@ -349,11 +351,5 @@ def split_of(prompt: str) -> Split:
 
     No draw enters, so the splits cannot overlap whatever the seeds of a run are.
     """
-    share = _stable_hash(prompt) % 10
+    share = stable_hash(prompt) % 10
     return "test" if share < 2 else "tune" if share < 3 else "train"
-
-
-def _stable_hash(text: str) -> int:
-    from upslope.runtime.seeding import stable_hash  # late: it comes with torch
-
-    return stable_hash(text)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from upslope.errors import MethodError
 from upslope.types.part import Part
+from upslope.types.places import smallest
 
 
 def _no_memory(name: str) -> Tensor:
@@ -40,6 +40,7 @@ class Offer:
         seed: What `generator` draws from.
         names: The categories' names, by hash.
         kept: How many of them, the last, are problems that a memory has kept; those before are the task's own.
+        kept_recalled: ``[kept, ...]``, what the memory that keeps them recalls of each of those; none: it is asked like the others.
         recall: ``recall(name)`` is what the method's memory of that name knows of the tasks, ``[M]`` or ``[M, ...]``.
         value: ``value(head)`` is what a head of the policy says at the end of each task's prompt ``[M]``, without gradient.
     """
@@ -56,6 +57,7 @@ class Offer:
     seed: int = 0
     names: Mapping[int, str] = field(default_factory=dict)
     kept: int = 0
+    kept_recalled: Tensor | None = None
     recall: Callable[[str], Tensor] = _no_memory
     value: Callable[[str], Tensor] = _no_head
 
@@ -80,12 +82,16 @@ class KeptProblems:
         category: The name of each one's category, empty where it has none.
         difficulty: ``[K]``, NaN where nobody knows it.
         problem: ``problem(place)`` is the one at a place (`upslope.tasks.text.Problem`).
+        category_number: ``[K]``, the hash of each one's category, where the memory keeps it.
+        recalled: ``[K, ...]``, what the memory itself recalls of each, where it tells.
     """
 
     task: Tensor
     category: Sequence[str]
     difficulty: Tensor
     problem: Callable[[int], Any]
+    category_number: Tensor | None = None
+    recalled: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.task)
@@ -143,7 +149,7 @@ def draw_by_weight(offer: Offer, weight: Tensor) -> Order:
     """As many tasks as are wanted, drawn by weight ``[M]`` without replacement (Gumbel's race); weights need not sum to one."""
     weight = weight.double()
     luck = -(-(1 - offer.uniform).log()).log()
-    order = torch.argsort(-(weight.clamp_min(1e-300).log() + luck), stable=True)[: offer.wanted]
+    order = smallest(-(weight.clamp_min(1e-300).log() + luck), offer.wanted)
     return Order(order, why={"weight": weight[order]})
 
 
@@ -153,5 +159,5 @@ def take_nearest(offer: Offer, distance: Tensor, why: Mapping[str, Tensor]) -> O
     Args:
         why: What to record of the candidates ``[M]``, by name.
     """
-    chosen = torch.argsort(distance, stable=True)[: offer.wanted].sort().values
+    chosen = smallest(distance, offer.wanted).sort().values
     return Order(chosen, why={name: values[chosen] for name, values in why.items()})

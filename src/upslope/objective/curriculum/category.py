@@ -38,7 +38,8 @@ class ByCategory(Curriculum):
         _, index = torch.unique(offer.category, return_inverse=True)
         first = torch.zeros(int(index.max()) + 1, dtype=torch.int64).scatter_(0, index, torch.arange(len(offer)))
         chance = (gain[first] / self.temperature).softmax(0)
-        waiting = [(index == category).nonzero().squeeze(1).tolist()[::-1] for category in range(len(first))]
+        # No category can give more than the step asks for.
+        waiting = [(index == category).nonzero()[: offer.wanted, 0].tolist()[::-1] for category in range(len(first))]
         likely, chosen = chance.tolist(), list[int]()
         for number in offer.generator(self).random(min(offer.wanted, len(offer))):
             left = [(category, share) for category, share in enumerate(likely) if waiting[category]]

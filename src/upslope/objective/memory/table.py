@@ -13,6 +13,7 @@ from torch import Tensor
 
 from upslope.objective.base import State
 from upslope.types import Batch
+from upslope.types.places import FEW, places
 
 
 def empty(*names: str) -> State:
@@ -27,8 +28,11 @@ def looked_up(state: State, tasks: Tensor, start: Mapping[str, float]) -> tuple[
     blank = {name: torch.full(tasks.shape, value, dtype=torch.float64, device=tasks.device) for name, value in start.items()}
     if not len(names):
         return blank, torch.zeros_like(tasks, dtype=torch.bool)
-    place = torch.searchsorted(names, tasks).clamp(max=len(names) - 1)
-    known = names[place] == tasks
+    if tasks.is_cuda or FEW * len(tasks) < len(names):
+        place = torch.searchsorted(names, tasks).clamp(max=len(names) - 1)
+        known = names[place] == tasks
+    else:
+        place, known = places(names, tasks)
     return {name: torch.where(known, state[name].to(tasks.device)[place], blank[name]) for name in start}, known
 
 
