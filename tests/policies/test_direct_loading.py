@@ -55,7 +55,7 @@ def check_same(ours: Any, theirs: Any) -> None:
     assert ours.generation_config.to_dict() == theirs.generation_config.to_dict()
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma", "gemma2", "gpt2", "opt"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma", "gemma2", "gpt2", "opt", "apertus"])
 def test_what_is_read_is_what_transformers_loads(kind, tmp_path):
     folder = written(tmp_path, kind, torch.float16 if kind == "qwen3" else HALF)
     check_same(directly(folder), by_transformers(folder))

@@ -79,7 +79,7 @@ def _files(folder: Path) -> list[str]:
 
 def _stand_in(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     """A tensor of this shape that takes the memory of one number: a float of any kind in float32, which nobody then converts."""
-    return torch.zeros(1, dtype=torch.float32 if dtype in HALVES else dtype).expand(shape)
+    return torch.zeros((), dtype=torch.float32 if dtype in HALVES else dtype).expand(shape)
 
 
 def _model_of(kind: Any, config: Any, stand_ins: Mapping[str, Tensor]) -> Any | None:
