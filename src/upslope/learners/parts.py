@@ -49,7 +49,7 @@ def gathered_moments(state: State, parameters: Sequence[Tensor], team: Team) -> 
     return {**state, "state": found}
 
 
-def divided_moments(moments: State, parameters: Sequence[Tensor]) -> State:
+def divided_moments(moments: dict[int, Any], parameters: Sequence[Tensor]) -> dict[int, Any]:
     """Whole moments by the number of their parameter, in parts as those are."""
     return {
         number: {**own, **{name: divided(own[name], parameters[number]) for name in MOMENTS}} for number, own in moments.items()

@@ -18,7 +18,7 @@ def held_here(tensor: Tensor) -> Tensor:
     if not is_part(tensor):
         return tensor
     with torch.no_grad():
-        return tensor.to_local()
+        return tensor.to_local()  # type: ignore[attr-defined]
 
 
 def part_of(whole: Tensor, like: Tensor) -> Tensor:
