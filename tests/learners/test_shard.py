@@ -85,7 +85,7 @@ def test_the_norm_that_clips_is_that_of_the_whole_gradient(team: LeadingTeam):
 @pytest.mark.torture
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not speakers(method)])
 def test_every_method_learns_in_parts_what_it_learns_alone(team: LeadingTeam, name: str):
-    """Alone by `transformers` too: what few divide by (spreads of entropies, an untrained scorer) is little more than rounding."""
+    """Alone by `transformers` too: what some divide by (spreads of entropy, an untrained scorer) is little more than rounding."""
     alone, together = made((name, {"plain": True})), begun(team, name, SHARD | {"plain": True})
     for step in range(1, steps_of(name) + 1):
         metrics, shared = alone.step(step), together.step(step)
