@@ -53,7 +53,7 @@ LEARNING: dict[str, Any] = {
     "control": {"envs": 8, "horizon": 128, "eval_every": 5, "eval_problems": 10, "steps": 40},
     "stored": {"updates_per_step": 100, "minibatch": 128, "eval_problems": 5, "eval_every": 5, "steps": 40},
 }  # fmt: skip
-"""Sizes with which they learn, half a minute each."""
+"""Sizes with which those learn of which there are pictures."""
 
 
 def gallery(root: Path, sizes: Mapping[str, Any] = QUICK) -> Path:
@@ -63,9 +63,9 @@ def gallery(root: Path, sizes: Mapping[str, Any] = QUICK) -> Path:
     (code / "reward.py").write_text(board_runs.REWARD)
     (code / "breaking.py").write_text(BREAKING)
     (code / "mine.py").write_text(OWN_METHOD)
-    plain = sizes["text"]
     # What knows nothing yet is paid for every answer, else it would have nothing to learn from.
-    text = plain if plain["warm_start"] else plain | {"reward": f"{code / 'reward.py'}:score"}
+    plain, paid = QUICK["text"], {"reward": f"{code / 'reward.py'}:score"}
+    text = sizes["text"] if sizes["text"]["warm_start"] else sizes["text"] | paid
     for lr in sizes["rates"]:
         for high in (0.1, 0.2, 0.3):
             knobs = {"surrogate.high": high}
@@ -73,6 +73,7 @@ def gallery(root: Path, sizes: Mapping[str, Any] = QUICK) -> Path:
             up.train(f"{code / 'mine.py'}:gated", "reverse:length=2", out=root / "sweep" / name, knobs=knobs, **(text | {"lr": lr}))
     for seed in (0, 1):
         up.train("dhpo", "reverse:length=2", out=root / f"dhpo-{seed}", seed=seed, **text)
+    text = plain | paid
     up.train("dpo", "reverse:length=3", out=root / "preferences" / "dpo", **(plain | {"updates_per_step": 1}))
     up.train("inpo", "rps", out=root / "preferences" / "inpo", **(plain | {"updates_per_step": 1, "eval_every": 1}))
     up.train("sec", "reverse:length=2+copy", out=root / "curricula" / "sec", **text)
@@ -100,7 +101,7 @@ def _with_workers(folder: Path, text: dict[str, Any]) -> None:
 
 
 def _from_a_dataset(folder: Path, code: Path, sizes: Mapping[str, Any]) -> None:
-    data = up.make_data("swung", "gym:Pendulum-v1", "medium", steps=40 * sizes["minibatch"], out=code / "data")
+    data = up.make_data("swung", "gym:Pendulum-v1", "noisy:eps=0.3", steps=40 * sizes["minibatch"], out=code / "data")
     narrow = {"policy.hidden": (64, 64), "models.q.network.hidden": (64, 64)}
     up.train("td3-bc", "gym:Pendulum-v1", data=data, out=folder, knobs=narrow, **sizes)
 
