@@ -197,7 +197,7 @@ def test_a_recording_that_fails_leaves_everything_as_it_was(monkeypatch):
     streams = ["own"]
     for name, fake in {
         "synchronize": lambda: None, "CUDAGraph": object, "current_stream": lambda: None,
-        "stream": lambda _: Stream(streams), "graph": lambda _: BrokenRecording(streams),
+        "stream": lambda _: Stream(streams), "graph": lambda _, **how: BrokenRecording(streams),
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, fake)
     plain, blocks = learner("td3", False), learner("td3", True)

@@ -89,7 +89,7 @@ def test_what_is_not_finite_is_named_by_column_row_and_parameter(tmp_path: Path)
 def test_one_skipped_update_is_told_and_the_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     from upslope.run import Plan, start
 
-    method = up.api._method(poisoned(tmp_path, "grpo", after=0.5, until=0.55), {})
+    method = up.method(poisoned(tmp_path, "grpo", after=0.5, until=0.55))
     sizes = {name: value for name, value in TEXT.items() if name not in ("task", "model")}
     with LiveTable(terminal=False) as watcher:
         run = start(Plan(method, TEXT["task"], TEXT["model"], Settings(**sizes)), out=tmp_path / "run", watcher=watcher)
