@@ -9,12 +9,16 @@ from dataclasses import replace
 
 from grpo_short import ROW as SHORT
 from side_by_side import main
-from sides import Row
+from sides import Row, Setting
 from text_work import TextWork
 
+TWO = Setting("2 threads", 2)
 ROW: Row = replace(
     SHORT,
     name="grpo_smollm2",
+    # Two threads only, which is the better for both: TRL takes 4 GiB and more in each process.
+    ours=replace(SHORT.ours, settings=(TWO,)),
+    peer=replace(SHORT.peer, settings=(TWO, replace(TWO, label="2 threads, our switches", borrowed=True))),
     work="one GRPO step: SmolLM2-135M's shape, all weights, 4 prompts of 64 tokens x 4 samples, 64 new tokens; random weights",
     given=TextWork(model="random", prompts=4, samples=4, prompt_tokens=64, max_tokens=64),
     window=1,

@@ -53,6 +53,8 @@ def make_learner(given: TextWork, method: Any = None) -> tuple[Any, AskedInOrder
     }  # fmt: skip
     resolved = Settings(**chosen | dict(given.settings)).resolved("text", given.model, max_tokens=given.max_tokens)
     task, policy = AskedInOrder(given), given.policy()
+    if given.device == "cuda":
+        resolved = cut_as_planned(policy, method or find("grpo"), resolved, [given.prompt_tokens] * given.prompts)
     rollout = TextRollout(
         task,
         policy,
@@ -62,6 +64,21 @@ def make_learner(given: TextWork, method: Any = None) -> tuple[Any, AskedInOrder
         seed=given.seed,
     )
     return PolicyGradient(method or find("grpo").derive(regularize=None), policy, rollout, resolved), task
+
+
+def cut_as_planned(policy: Any, method: Any, settings: Any, prompts: Sequence[int]) -> Any:
+    """The settings with slices and recomputed layers as a run's plan has them on this GPU; the policy is told."""
+    from dataclasses import replace
+
+    from upslope.policies.model_shape import ModelShape
+    from upslope.sizes.card import Card
+    from upslope.sizes.settle import settled
+    from upslope.sizes.work import Work
+
+    layout = ModelShape.of(policy.model, ours=True)
+    planned = settled(layout, Work.of(settings, method, settings.max_tokens, list(prompts)), Card.here("cuda"))
+    policy.recompute, policy.slices.tokens = planned.layers_again(layout.layers), planned.slice_tokens or 0  # type: ignore[union-attr]
+    return replace(settings, recompute=planned.recompute, slice_tokens=planned.slice_tokens)
 
 
 class InOrder(TextTask):
@@ -116,11 +133,16 @@ def run_trl(clock: Clock, given: TextWork, setting: Setting) -> None:
     """Steps of TRL's trainer, from the end of one to the end of the next: sampling, reward, loss, backward, optimiser."""
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # it would ask the network
     set_threads(setting)
-    make_trl(clock, given).train()
+    make_trl(clock, given, **setting.options).train()
 
 
-def make_trl(clock: Clock, given: TextWork) -> Any:
-    """A trainer that goes on until the clock ends it."""
+def make_trl(clock: Clock, given: TextWork, micro_batches: int = 1, checkpointing: bool = False) -> Any:
+    """A trainer that goes on until the clock ends it.
+
+    Args:
+        micro_batches: in how many pieces it goes through the rows of an update.
+        checkpointing: whether it computes activations again in the backward pass.
+    """
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOTrainer
@@ -139,10 +161,12 @@ def make_trl(clock: Clock, given: TextWork) -> Any:
         return rewards
 
     class Counting(GRPOTrainer):
-        """Knows for how many tokens the loss it just computed has a gradient."""
+        """Knows for how many tokens the losses since it was last asked have a gradient."""
+
+        learned: Any = 0
 
         def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
-            self.learned = (inputs["completion_mask"] * (inputs["advantages"] != 0).unsqueeze(1)).sum()
+            self.learned += (inputs["completion_mask"] * (inputs["advantages"] != 0).unsqueeze(1)).sum()
             return super()._compute_loss(model, inputs)
 
     class Ticking(TrainerCallback):
@@ -152,28 +176,29 @@ def make_trl(clock: Clock, given: TextWork) -> Any:
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             done, self.updates = state.global_step - self.updates, state.global_step
-            clock.tick(**scored, updates=done, tokens_with_gradient=int(trainer.learned))
+            learned, trainer.learned = int(trainer.learned), 0
+            clock.tick(**scored, updates=done, tokens_with_gradient=learned)
 
     trainer = Counting(
         model=policy.model,
         processing_class=policy.tokenizer,
         reward_funcs=reward,
-        args=_trl_config(given),
+        args=_trl_config(given, micro_batches, checkpointing),
         train_dataset=Dataset.from_dict({"prompt": prompts}),
         callbacks=[Ticking()],
     )
     return trainer
 
 
-def _trl_config(given: TextWork) -> Any:
+def _trl_config(given: TextWork, micro_batches: int, checkpointing: bool) -> Any:
     """TRL's own defaults but for what makes it do the same work, and nothing that only costs time (logs, checkpoints)."""
     from trl import GRPOConfig
 
     return GRPOConfig(
         output_dir="unused",
         max_steps=10**6,
-        per_device_train_batch_size=given.prompts * given.samples,
-        gradient_accumulation_steps=1,
+        per_device_train_batch_size=given.prompts * given.samples // micro_batches,
+        gradient_accumulation_steps=micro_batches,
         num_generations=given.samples,
         num_iterations=1,
         max_completion_length=given.max_tokens,
@@ -190,7 +215,7 @@ def _trl_config(given: TextWork) -> Any:
         shuffle_dataset=False,
         bf16=given.device == "cuda",
         use_cpu=given.device == "cpu",
-        gradient_checkpointing=False,
+        gradient_checkpointing=checkpointing,
         report_to="none",
         logging_strategy="no",
         save_strategy="no",

@@ -71,7 +71,7 @@ class TextWork:
 
             policy = load_smollm2()
         else:
-            policy = random_model(self.seed, self.sizes)
+            policy = random_model(self.seed, self.sizes, self.device)
         return (stopping_early if self.stops == "early" else never_stopping)(policy).to(self.device)
 
     def texts(self) -> list[str]:
@@ -151,7 +151,7 @@ def _log_odds(share: float) -> float:
     return math.log(share / (1 - share))
 
 
-def random_model(seed: int, sizes: Sizes) -> Any:
+def random_model(seed: int, sizes: Sizes, device: str = "cpu") -> Any:
     """A Llama of these sizes with random weights, and a tokenizer of as many made-up words."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -165,7 +165,8 @@ def random_model(seed: int, sizes: Sizes) -> Any:
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
+        with torch.device(device):
+            model = LlamaForCausalLM(config)
     return LanguageModel(model, word_tokenizer(sizes.vocabulary), "random")
 
 

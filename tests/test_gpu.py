@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import Any
 
@@ -19,6 +20,7 @@ from upslope.learners.actor_critic import ActorCritic
 from upslope.learners.graphed_updates import recordable
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.methods import catalogue, find
+from upslope.policies.forward.gradient_sums import one_update
 from upslope.policies.forward.triton import launch
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.tiny import character_tokenizer
@@ -254,6 +256,35 @@ def test_wide_heads_learn_what_single_precision_learns(longest, monkeypatch):
         found.append(torch.cat([p.grad.flatten() for p in policy.model.parameters()]))
     assert torch.nn.functional.cosine_similarity(*found, dim=0) > 0.995
     assert (found[0] - found[1]).norm() < 0.1 * found[0].norm()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_update_adds_up_on_the_weights_that_sampling_reads(tied):
+    """Products add to the gradients of slices before them; graphs and learning read one set of weights."""
+    policy = wide_policy(tied=tied)
+    engine, draw = TorchEngine(policy), Sampling(100, 1.0)
+    prompts = [[1, *range(20, 80)], [1, 9]]
+    uniforms = torch.rand(12, 100, generator=torch.Generator().manual_seed(0))
+    rows = sampled_rows(policy, prompts, 6, engine.generate(prompts, 6, draw, uniforms), draw).to("cuda")
+    found = []
+    for together in (contextlib.nullcontext(), one_update()):
+        policy.model.zero_grad()
+        with together:
+            for part in torch.arange(12, device="cuda").split(4):
+                (policy.evaluate(rows.take_rows(part)).logp * torch.linspace(-1, 1, 100, device="cuda")).sum().backward()
+        found.append([parameter.grad.clone() for parameter in policy.model.parameters()])
+    for theirs, ours in zip(*found, strict=True):
+        assert (ours - theirs).norm() < 1e-4 * theirs.norm()
+    body, shown = policy.body, engine._weights
+    assert body is not None and body.held is not None and shown is not None
+    held = {matrix.low.data_ptr() for matrix in body.held.matrices}
+    assert {shown.head.data_ptr(), *(block.gate_up.low.data_ptr() for block in shown.blocks)} <= held
+    assert (shown.embedding.data_ptr() == shown.head.data_ptr()) == tied
+    before = shown.head.clone()
+    torch.optim.AdamW(policy.model.parameters(), lr=0.05, fused=True).step()
+    after = engine.generate(prompts, 6, draw, uniforms)
+    assert engine._weights is shown and not torch.equal(shown.head, before)
+    assert torch.equal(after.tokens, TorchEngine(policy).generate(prompts, 6, draw, uniforms).tokens)
 
 
 # -- learning from stored experience ---------------------------------------------------------------------------------------

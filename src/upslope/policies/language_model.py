@@ -24,6 +24,7 @@ from upslope.policies.forward.architecture import Architecture, architecture
 from upslope.policies.forward.blocks import hold_once
 from upslope.policies.forward.decisions import Decisions
 from upslope.policies.forward.decoder import hidden_states
+from upslope.policies.forward.held_weights import held_head
 from upslope.policies.forward.logprobs import chosen_logp
 from upslope.policies.forward.packing import lay_out
 from upslope.policies.forward.plain import extent_of, padded_columns
@@ -206,7 +207,8 @@ class LanguageModel(PolicyFiles):
         known = None if kept is None or numbers is None else kept.products(numbers, layout)
         hidden, weight = hidden_states(body, layout, dtype, self.recompute, known), body.head.weight
         packed = decisions.map(layout.packed)
-        found = chosen_logp(hidden, weight, packed.action, packed.temperature, "entropy" in names, dtype)
+        held = held_head(body, dtype)
+        found = chosen_logp(hidden, weight, packed.action, packed.temperature, "entropy" in names, dtype, held)
         for name, head in ((name, self.heads[name]) for name in names if name in self.heads):
             found[name] = head(hidden.to(next(head.parameters()).dtype)).squeeze(-1)
         if probes:
@@ -315,7 +317,7 @@ class LanguageModel(PolicyFiles):
     def frozen_copy(self) -> LanguageModel:
         """The policy as it is now, without gradient: a reference. Beside adapters it shares the weights that never move."""
         frozen = copy.copy(self)
-        frozen.kept, frozen._files = None, ModelFiles()
+        frozen.kept, frozen._files, frozen._body = None, ModelFiles(), None
         shared = {id(own): own for name, own in self.model.named_parameters() if self.adapted and "lora_" not in name}
         frozen.model = copy.deepcopy(self.model, shared).requires_grad_(False).eval()
         frozen.heads = {name: copy.deepcopy(head).requires_grad_(False) for name, head in self.heads.items()}

@@ -88,9 +88,10 @@ def _weights(shape: ModelShape, work: Work, card: Card, size: int, adapters: int
     """Bytes of weights in float32 and in half precision.
 
     Beside adapters the weights, which never move, are held once on a GPU, in half precision, and both sampling and learning read
-    them. Otherwise they are held in float32; sampling has a set of its own in the precision of products, with embedding and head
-    apart even where they are tied, and learning puts together what it multiplies with. On a CPU only matrices that share an input
-    are put together, and beside adapters all are computed anew.
+    them. Otherwise they are held in float32, and on a GPU once more in half precision, for sampling and learning; sampling has an
+    embedding of its own there if it is not tied to the head. Where products are in float32 too, sampling has a set of its own, with
+    embedding and head apart even where they are tied, and learning puts together what it multiplies with. On a CPU only matrices
+    that share an input are put together, and beside adapters all are computed anew.
     """
     all_of = FLOAT32 * (shape.parameters + adapters)
     matrices = shape.joined + shape.single
@@ -104,9 +105,11 @@ def _weights(shape: ModelShape, work: Work, card: Card, size: int, adapters: int
         return all_of + size * (2 * shape.joined + (matrices if work.lora else 0)), 0
     if work.lora and size < FLOAT32:
         return FLOAT32 * adapters, size * (shape.parameters + adapters)
+    if size < FLOAT32:
+        embedding = 0 if shape.tied or not work.sampled_here else shape.head
+        return all_of, size * (matrices + shape.head + embedding)
     sampling_set = size * (matrices + 2 * shape.head) if work.sampled_here else 0
-    learning_set = size * (matrices if size < FLOAT32 else shape.joined)
-    return (all_of, sampling_set + learning_set) if size < FLOAT32 else (all_of + sampling_set + learning_set, 0)
+    return all_of + sampling_set + size * shape.joined, 0
 
 
 def _gathered(shape: ModelShape, size: int) -> int:

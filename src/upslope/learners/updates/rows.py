@@ -30,6 +30,7 @@ from upslope.learners.updates.slicing import (
     share_groups,
 )
 from upslope.objective import estimator
+from upslope.policies.forward.gradient_sums import one_update
 from upslope.runtime.settings import Settings
 from upslope.types import Method, Scope, Trajectories
 
@@ -125,6 +126,7 @@ class RowUpdater:
             if not moved:
                 failed = learning[0]
                 optimizer.report_skipped(failed.loss.method, failed.rows, failed.loss.needs)
+            optimizer.optimizer.zero_grad(set_to_none=True)  # sampling has the room
         else:  # Adam would move even on zeros
             sums.add("empty_updates", 1.0, 1.0)
         for one in begun:
@@ -150,11 +152,12 @@ class RowUpdater:
         while True:
             self.optimizer.optimizer.zero_grad(set_to_none=True)
             shown, failed = [MetricSums() for _ in learning], None
-            for one, sums in zip(learning, shown, strict=True):
-                failed = self._backward(one, sums, trace if one.loss is self.own else None)
-                if failed is not None:
-                    break
-            else:
+            with one_update():
+                for one, sums in zip(learning, shown, strict=True):
+                    failed = self._backward(one, sums, trace if one.loss is self.own else None)
+                    if failed is not None:
+                        break
+            if failed is None:
                 break
             self.optimizer.optimizer.zero_grad(set_to_none=True)
             if trace is not None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from upslope.policies.forward.known_models import unknown_setting, unknown_tensor
+
+if TYPE_CHECKING:
+    from upslope.policies.forward.held_weights import HeldWeights
 
 FAMILIES = {
     "LlamaForCausalLM": 0.0,
@@ -30,7 +33,7 @@ ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_ta
 _said: set[str] = set()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Architecture:
     """A model's parts and sizes."""
 
@@ -48,6 +51,8 @@ class Architecture:
     """One of `upslope.policies.forward.layer_ops.ACTIVATIONS`."""
     apart: bool = False
     """Adapters are computed beside the weights, which never change, and not merged into them."""
+    held: HeldWeights | None = None
+    """All matrices in the precision of products, for learning and sampling alike, where they are held so."""
 
     @property
     def stack(self) -> Any:

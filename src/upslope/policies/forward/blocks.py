@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.attention_cpu import Attended
+from upslope.policies.forward.held_weights import held_matrices, reads_held
 from upslope.policies.forward.layer_ops import Matrix, apply_rope, gate_activation, gated_linear, gathered, linear, normed_linear
 from upslope.policies.forward.low_rank import joined, lay_together, low_rank_parts, low_ranks
 
@@ -33,22 +35,53 @@ class Block(NamedTuple):
 def blocks_of(body: Architecture, dtype: torch.dtype) -> list[Block]:
     """The layers from the model's parameters, with gradient where it is enabled."""
     layers = [(layer, layer.self_attn, layer.mlp) for layer in body.layers]
-    asks = [(inner.q_proj, inner.k_proj, inner.v_proj) for _, inner, _ in layers]
-    outs = [(inner.o_proj,) for _, inner, _ in layers]
-    matrices, biases = (_apart, _apart_biases) if body.apart else (_matrices, _biases)
+    linear = _Linear(
+        [(inner.q_proj, inner.k_proj, inner.v_proj) for _, inner, _ in layers],
+        [(inner.o_proj,) for _, inner, _ in layers],
+        [(mlp.gate_proj, mlp.up_proj) for _, _, mlp in layers],
+        [(mlp.down_proj,) for _, _, mlp in layers],
+    )
+    qkv, out, gate_up, down, qkv_bias, out_bias = _held(body, linear, dtype) or _made(body, linear, dtype)
     columns = (
         [norm_weight(body, layer.input_layernorm) for layer, _, _ in layers],
-        matrices(asks, dtype),
-        biases(asks, dtype),
+        qkv,
+        qkv_bias,
         _head_norms(body, [inner for _, inner, _ in layers], "q_norm"),
         _head_norms(body, [inner for _, inner, _ in layers], "k_norm"),
-        matrices(outs, dtype),
-        biases(outs, dtype),
+        out,
+        out_bias,
         [norm_weight(body, layer.post_attention_layernorm) for layer, _, _ in layers],
-        matrices([(mlp.gate_proj, mlp.up_proj) for _, _, mlp in layers], dtype),
-        matrices([(mlp.down_proj,) for _, _, mlp in layers], dtype),
+        gate_up,
+        down,
     )
     return [Block(*fields) for fields in zip(*columns, strict=True)]
+
+
+class _Linear(NamedTuple):
+    """Linear modules that share an input, of each layer. The first two kinds may have biases."""
+
+    asks: list[tuple[Any, ...]]
+    outs: list[tuple[Any, ...]]
+    opens: list[tuple[Any, ...]]
+    downs: list[tuple[Any, ...]]
+
+
+def _made(body: Architecture, linear: _Linear, dtype: torch.dtype) -> tuple[list[Any], ...]:
+    """Matrices of all four kinds, and the biases of the first two, from the modules as they are now."""
+    matrices, biases = (_apart, _apart_biases) if body.apart else (_matrices, _biases)
+    return *(matrices(kind, dtype) for kind in linear), *(biases(kind, dtype) for kind in linear[:2])
+
+
+def _held(body: Architecture, linear: _Linear, dtype: torch.dtype) -> tuple[list[Any], ...] | None:
+    """The same of a model that holds them, with its head behind them; None of any other."""
+    if not reads_held(body, dtype):
+        return None
+    kinds = [[tuple(module.weight for module in together) for together in kind] for kind in linear]
+    for kind in linear[:2]:
+        has_bias = kind and kind[0][0].bias is not None
+        kinds.append([tuple(module.bias for module in together) for together in kind] if has_bias else [])
+    matrices = iter(held_matrices(body, [*itertools.chain(*kinds), (body.head.weight,)], dtype))
+    return tuple([*itertools.islice(matrices, len(kind))] if kind else [None] * len(linear.asks) for kind in kinds)
 
 
 def _matrices(modules: list[tuple[Any, ...]], dtype: torch.dtype) -> list[Matrix]:

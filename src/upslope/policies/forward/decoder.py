@@ -18,6 +18,7 @@ from upslope.policies.forward.activation_cache import ActivationCache
 from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.attention import attend
 from upslope.policies.forward.blocks import Block, Products, after, blocks_of, norm_weight, projected
+from upslope.policies.forward.embedding import embedded
 from upslope.policies.forward.packing import Layout
 
 
@@ -32,7 +33,7 @@ def hidden_states(
             comes the others' have been freed.
         known: what each layer computed of these tokens with these weights before; it is not computed again.
     """
-    x = body.stack.embed_tokens(layout.ids)
+    x = embedded(body.stack.embed_tokens, layout.ids)
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     rope, delta = rope_tables(body, layout), None
     last = len(body.layers) - 1

@@ -68,18 +68,21 @@ def kept_of_token(shape: ModelShape, size: int, on_gpu: bool, recompute: int = 0
 
 def one_layer_bytes(shape: ModelShape, size: int, on_gpu: bool, tokens: int, recompute: int = 0) -> int:
     """What the backward pass of one layer takes beside all that is kept: gradients of gate and up, of their product and of the
-    stream, the gradient of its largest matrix; and the layer itself where it is computed again."""
+    stream, the gradient of its largest matrix unless it is added in place; and the layer itself where it is computed again."""
     grads = tokens * (size * 4 * shape.inner + 3 * STREAM * shape.width)
-    largest = STREAM * 2 * shape.inner * shape.width
+    largest = 0 if on_gpu and size < STREAM else STREAM * 2 * shape.inner * shape.width
     again = tokens * (kept_before(shape, size, on_gpu) + kept_behind(shape, size, on_gpu)) if recompute else 0
     return grads + largest + again
 
 
 def head_bytes(shape: ModelShape, size: int, on_gpu: bool, tokens: int, learns: bool) -> int:
     """What log-probabilities take while they are computed and on the way back: a chunk of logits a few times, the head in the
-    precision of products and, where it ``learns``, its gradient twice."""
+    precision of products and, where it ``learns``, its gradient twice. In half precision on a GPU the head is held in it, and its
+    gradient is added in place."""
     most = GPU_CHUNK_FLOATS if on_gpu else CHUNK_FLOATS
     chunk = min(tokens * shape.vocabulary, max(most, shape.vocabulary))
+    if on_gpu and size < STREAM:
+        return (STREAM + size) * chunk
     return 3 * STREAM * chunk + shape.head * ((size if size != STREAM else 0) + (2 * STREAM if learns else 0))
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from upslope.policies.forward.gradient_sums import add_product, add_whole, precise_product, summed
 from upslope.policies.forward.low_rank import LowRank
 from upslope.policies.forward.triton import launch
 from upslope.runtime import torch_private
@@ -208,18 +209,10 @@ def _adapter_grads(ctx: Any, grad: Tensor, seen: Tensor, a: Tensor, beside: Tens
     return [part if own else None for part, own in zip(found, wanted, strict=True)]
 
 
-def precise_product(a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b`` in float32 or better."""
-    if a.is_cuda and a.dtype.itemsize == 2:
-        return torch.mm(a, b, out_dtype=torch.float32)
-    product = a @ b
-    return product.to(torch.promote_types(product.dtype, torch.float32))
-
-
 def _weight_grads(
     ctx: Any, grad: Tensor, seen: Tensor | None, rows: list[int], first: int, matrix_grad: Tensor | None = None
 ) -> list[Tensor | None]:
-    """Gradients of the parts of a matrix and of a bias, as far as anybody wants them.
+    """Gradients of the parts of a matrix and of a bias, as far as anybody wants them; none of those that are added up in place.
 
     Args:
         seen: what the matrix multiplied; not needed if the gradient of the whole matrix is given.
@@ -228,7 +221,12 @@ def _weight_grads(
     count = len(rows)
     wanted = ctx.needs_input_grad[first:]
     found: list[Tensor | None] = [None] * len(wanted)
-    if any(wanted[:count]):
+    if ctx.summed and matrix_grad is not None:
+        add_whole(ctx.summed, matrix_grad)
+    elif ctx.summed:
+        assert seen is not None
+        add_product(ctx.summed, grad.t(), seen)
+    elif any(wanted[:count]):
         if matrix_grad is None:
             assert seen is not None
             matrix_grad = precise_product(grad.t(), seen)
@@ -242,6 +240,7 @@ def _weight_grads(
 
 def _remember(ctx: Any, shape: tuple[int, tuple[float, ...]], parts: tuple[Tensor, ...]) -> None:
     count, ctx.scales = shape
+    ctx.summed = () if ctx.scales else summed(parts[:count])
     ctx.rows, ctx.dtypes = [len(part) for part in (parts if ctx.scales else parts[:count])], [part.dtype for part in parts]
 
 

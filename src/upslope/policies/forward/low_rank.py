@@ -73,13 +73,14 @@ def low_rank_parts(modules: Sequence[Any]) -> list[tuple[Tensor, Tensor, float]]
 
 def joined(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """Matrices or vectors as one, each below the one before; where they lie so in memory it is that memory itself."""
-    if not _lie_together(parts, dtype):
+    if not lie_together(parts, dtype):
         return torch.cat([each.detach().to(dtype) for each in parts])
     first = parts[0].detach()
     return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
 
 
-def _lie_together(parts: Sequence[Tensor], dtype: torch.dtype) -> bool:
+def lie_together(parts: Sequence[Tensor], dtype: torch.dtype) -> bool:
+    """Whether parts of this precision lie one behind the other in one stretch of memory."""
     place, home = parts[0].data_ptr(), parts[0].untyped_storage().data_ptr()
     for part in parts:
         if part.dtype != dtype or part.data_ptr() != place or not part.is_contiguous() or part.untyped_storage().data_ptr() != home:
@@ -91,7 +92,7 @@ def _lie_together(parts: Sequence[Tensor], dtype: torch.dtype) -> bool:
 def lay_together(parts: Sequence[Tensor], device: torch.device, dtype: torch.dtype) -> None:
     """Moves what the parts hold to one stretch of memory, each part behind the one before; the parts stay the same objects."""
     there = parts[0].device
-    if there.type == device.type and device.index in (None, there.index) and _lie_together(parts, dtype):
+    if there.type == device.type and device.index in (None, there.index) and lie_together(parts, dtype):
         return
     room = torch.empty(sum(map(len, parts)), *parts[0].shape[1:], dtype=dtype, device=device)
     for part, place in zip(parts, room.split([len(part) for part in parts]), strict=True):

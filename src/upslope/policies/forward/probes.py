@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from upslope.objective.base import Probe, ProbeInputs
 from upslope.policies.forward.decisions import Decisions
-from upslope.policies.forward.layer_ops import precise_product
+from upslope.policies.forward.gradient_sums import precise_product
 from upslope.policies.forward.logprobs import head_logits, vocabulary_pieces
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.blocks import Block, blocks_of, norm_weight
+from upslope.policies.forward.held_weights import held_head, holds_weights
 from upslope.policies.forward.layer_ops import Matrix
 from upslope.policies.forward.low_rank import LowRank
 from upslope.runtime import torch_private
@@ -19,16 +20,19 @@ from upslope.runtime import torch_private
 class Weights:
     """A model's weights. On a GPU `refresh` keeps their addresses: recorded graphs go on reading them.
 
-    Of a model whose adapters are computed apart, the matrices are the model's own, which never change, and stay where they are;
-    adapters have addresses of their own here and are copied to them.
+    A model that learns on a GPU holds its matrices in the precision of products (`held_weights`): they are read where learning
+    reads them. Of a model whose adapters are computed apart, the matrices are the model's own, which never change, and stay where
+    they are; adapters have addresses of their own here and are copied to them.
 
     Args:
         positions: how many places of a text there may be.
         fixed: whether addresses stay; left out, on a GPU.
+        shared: whether matrices that the model holds are read there. If not, other models' can be put in their place.
     """
 
-    def __init__(self, body: Architecture, positions: int, dtype: torch.dtype, fixed: bool | None = None):
+    def __init__(self, body: Architecture, positions: int, dtype: torch.dtype, fixed: bool | None = None, shared: bool = True):
         self.body, self.dtype, self.positions = body, dtype, positions
+        self.shared = shared and holds_weights(body, dtype)
         self.device = body.head.weight.device
         self.fixed = self.device.type == "cuda" if fixed is None else fixed
         self.cos, self.sin = body.rotations(positions, self.device, torch.promote_types(dtype, torch.float32))
@@ -40,6 +44,8 @@ class Weights:
         """Whether these can be the weights of another model in its place: one of the same sizes, on the same device."""
         if body is self.body:
             return True
+        if self.shared:
+            return False
         if body.apart or self.body.apart:  # another's matrices cannot be put in the place of those that the model itself has
             return body.apart and self.body.apart and _addresses(body) == _addresses(self.body)
         same = body.head.weight.device == self.device and body.head.weight.shape == self.body.head.weight.shape
@@ -52,21 +58,40 @@ class Weights:
         with torch.no_grad():
             blocks = blocks_of(body, self.dtype)
             if not self.fixed or not self.blocks:
-                own = self.fixed
-                self.blocks = [_copied(block) for block in blocks] if own else blocks
-                self._ends = tuple(map(_copied, self._model_ends())) if own and not body.apart else self._model_ends()
+                self.blocks = [self._copied(block) for block in blocks] if self.fixed else blocks
+                ends = self._model_ends()
+                self._ends = tuple(map(self._copied, ends)) if self.fixed and not body.apart else ends
             elif body.apart:  # what stands before and behind the layers never changes
-                torch_private.foreach_copy_([*_tensors(self.blocks)], [*_tensors(blocks)])
+                _copy([*_tensors(self.blocks)], [*_tensors(blocks)])
             else:
-                torch_private.foreach_copy_([*_tensors([*self.blocks, self._ends])], [*_tensors([*blocks, self._model_ends()])])
+                _copy([*_tensors([*self.blocks, self._ends])], [*_tensors([*blocks, self._model_ends()])])
         self.embedding, self.last_norm, self.head = self._ends
 
     def _model_ends(self) -> tuple[Tensor, Tensor, Tensor]:
         """Embeddings, the last norm and the head."""
         body, table = self.body, self.body.stack.embed_tokens
         scale = float(getattr(table, "embed_scale", 1.0))
-        embedding = table.weight.to(self.dtype)
-        return embedding * scale if scale != 1 else embedding, norm_weight(body, body.stack.norm), body.head.weight.to(self.dtype)
+        held = held_head(body, self.dtype) if self.shared else None
+        head = body.head.weight.to(self.dtype) if held is None else held
+        embedding = head if held is not None and table.weight is body.head.weight else table.weight.to(self.dtype)
+        return embedding * scale if scale != 1 else embedding, norm_weight(body, body.stack.norm), head
+
+    def _copied(self, found: Any) -> Any:
+        """A block or a tensor at an address of its own, but for matrices that the model holds."""
+        if isinstance(found, Block):
+            return Block(*map(self._copied, found))
+        if isinstance(found, Matrix) and found.adapter is not None:
+            adapter = found.adapter
+            return Matrix(found.low, (), LowRank(adapter.a.clone(), adapter.b.clone(), (), adapter.scales))
+        if isinstance(found, Matrix):
+            return Matrix(found.low if self.shared else found.low.clone(), ())
+        if found is None or (self.shared and self._is_held(found)):
+            return found
+        return found.detach().clone()
+
+    def _is_held(self, found: Tensor) -> bool:
+        head = held_head(self.body, self.dtype)
+        return head is not None and found.data_ptr() == head.data_ptr()
 
 
 def _tensors(several: Iterable[Any]) -> Iterator[Tensor]:
@@ -84,13 +109,8 @@ def _addresses(body: Architecture) -> list[int]:
     return [weight.data_ptr() for weight in (body.head.weight, body.stack.embed_tokens.weight, *matrices)]
 
 
-def _copied(found: Any) -> Any:
-    """A block or a tensor at an address of its own."""
-    if isinstance(found, Block):
-        return Block(*map(_copied, found))
-    if isinstance(found, Matrix) and found.adapter is not None:
-        adapter = found.adapter
-        return Matrix(found.low, (), LowRank(adapter.a.clone(), adapter.b.clone(), (), adapter.scales))
-    if isinstance(found, Matrix):
-        return Matrix(found.low.clone(), ())
-    return None if found is None else found.detach().clone()
+def _copy(places: list[Tensor], sources: list[Tensor]) -> None:
+    """Puts tensors to places, but for those that are there already."""
+    apart = [both for both in zip(places, sources, strict=True) if both[0].data_ptr() != both[1].data_ptr()]
+    if apart:
+        torch_private.foreach_copy_(*map(list, zip(*apart, strict=True)))

@@ -49,6 +49,7 @@ class TorchEngine:
     def __init__(self, policy: LanguageModel):
         self.policy = policy
         self._weights: Weights | None = None
+        self._several = False
         self._steppers: dict[int, Stepper] = {}
         self._former: ActivationCache | None = None
 
@@ -179,7 +180,9 @@ class TorchEngine:
         positions, dtype = max(map(len, prompts)) + room, self.policy.compute_dtype
         known = self._weights
         if known is None or not known.serves(body) or known.dtype != dtype or known.positions < positions:
-            self._weights = known = Weights(body, positions, dtype)
+            # Where several models speak in turns, one set of weights takes those of each: it cannot be the one that learns.
+            self._several |= known is not None and known.body is not body
+            self._weights = known = Weights(body, positions, dtype, shared=not self._several)
             self._steppers.clear()
         else:
             known.refresh(body)
