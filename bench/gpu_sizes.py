@@ -28,7 +28,7 @@ CHOSEN = ("recompute", "slice_tokens", "adam_states")
 BANDWIDTH, FLOPS = 4.8e12, 989e12
 """Of an H200."""
 ROWS = (
-    "1.5B:16x8x512", "1.5B:16x8x512+slices4096", "1.5B:8x8x2048", "0.5B:8x8x4096", "3.1B:16x8x256+recompute",
+    "1.5B:16x8x512", "1.5B:16x8x512+slices2816", "1.5B:8x8x2048", "0.5B:8x8x4096", "3.1B:16x8x256+recompute", "3.1B:16x8x512",
     "7.6B:16x8x256+lora32", "7.6B:4x4x64+bf16",
 )  # fmt: skip
 

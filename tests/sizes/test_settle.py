@@ -51,7 +51,7 @@ def test_it_follows_from_the_card_s_total_and_not_from_what_is_free(monkeypatch)
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *device: pytest.fail("nobody may ask"))
     assert settled(shape("1.5B"), WORK, gpu(80)) == settled(shape("1.5B"), WORK, gpu(80))
-    assert settled(shape("3B"), WORK, gpu(80)) != settled(shape("3B"), WORK, gpu(141))
+    assert settled(shape("3B"), WORK, gpu(63)) != settled(shape("3B"), WORK, gpu(141))
 
 
 def test_what_was_settled_before_stays_on_another_card():

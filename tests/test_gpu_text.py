@@ -1,0 +1,267 @@
+"""On a GPU: graphs and kernels sample and learn what plain torch does, and weights are held once."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+from upslope.policies.forward.gradient_sums import one_update
+from upslope.policies.forward.triton import launch
+from upslope.policies.language_model import LanguageModel
+from upslope.policies.tiny import character_tokenizer
+from upslope.rollout.engines import torch_engine as engine_module
+from upslope.rollout.engines.torch_engine import TorchEngine
+from upslope.rollout.text_rows import sampled_rows
+from upslope.types import Sampling
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+PROMPTS = [[1, 5, 9], [1, 4, 4, 8, 12, 20, 7], [1], [1, 5, 9], [1, 18, 17, 16, 15]]
+DRAWS = (Sampling(20), Sampling(20, 0.8, top_k=20, top_p=0.9, min_p=0.01), Sampling(20, 0.0))
+
+
+def policy_of(kind: str, precise: bool) -> LanguageModel:
+    import transformers as hf
+
+    sizes = {"vocab_size": 301, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.2}  # fmt: skip
+    family = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma": "Gemma"}[kind]
+    if kind != "qwen2":
+        sizes["head_dim"] = 16
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = getattr(hf, f"{family}ForCausalLM")(getattr(hf, f"{family}Config")(**sizes))
+    policy = LanguageModel(model.float(), character_tokenizer("abc"), kind).to("cuda")
+    policy.stop_ids = frozenset(range(5, 12))
+    policy.precise = precise
+    return policy
+
+
+@pytest.mark.parametrize("draw", DRAWS, ids=["plain", "truncated", "greedy"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma"])
+def test_graphs_and_kernels_draw_what_plain_torch_draws(kind, draw, monkeypatch):
+    policy = policy_of(kind, precise=True)
+    uniforms = torch.rand(60, 20, generator=torch.Generator().manual_seed(0))
+    engine = TorchEngine(policy)
+    engine.max_rows = 24  # fewer places than rows: the others wait
+    fast, again = (engine.generate(PROMPTS, 12, draw, uniforms) for _ in range(2))
+    assert torch.equal(fast.tokens, again.tokens) and torch.equal(fast.logp, again.logp)
+    monkeypatch.setattr(engine_module, "graphs_help", lambda device: False)
+    plain = TorchEngine(policy).generate(PROMPTS, 12, draw, uniforms)
+    assert torch.equal(fast.tokens, plain.tokens) and fast.finish == plain.finish
+    torch.testing.assert_close(fast.logp, plain.logp, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(fast.entropy, plain.entropy, atol=1e-4, rtol=1e-4)
+
+
+def wide_policy(heads: int = 4, key_heads: int = 2, width: int = 128, tied: bool = True, vocabulary: int = 5000) -> LanguageModel:
+    """Heads as wide as real models have them, and a vocabulary of several stretches, in half precision."""
+    import transformers as hf
+
+    config = hf.LlamaConfig(
+        vocab_size=vocabulary, hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=heads,
+        num_key_value_heads=key_heads, head_dim=width, max_position_embeddings=16384, initializer_range=0.1,
+        tie_word_embeddings=tied,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = hf.LlamaForCausalLM(config)
+    policy = LanguageModel(model.float(), character_tokenizer("abc"), "wide").to("cuda")
+    policy.stop_ids = frozenset({7})
+    return policy
+
+
+@pytest.mark.parametrize("rows, tokens", [(3, 40), (16, 700), (64, 300), (100, 90), (2, 8192)])
+@pytest.mark.parametrize("heads, key_heads, width", [(4, 2, 128), (4, 4, 64), (4, 1, 80), (4, 2, 96), (2, 1, 256)])
+def test_long_rows_and_few_rows_are_as_likely_as_the_policy_says(rows, tokens, heads, key_heads, width):
+    """Parts of keys, shares of products, stretches of the vocabulary: the sampler's probabilities against learning's."""
+    if tokens > 1000 and width != 128:
+        pytest.skip("the longest rows are tried with heads of 128 features alone: the others take the same way")
+    policy = wide_policy(heads, key_heads, width)
+    engine, draw = TorchEngine(policy), Sampling(tokens, 1.0)
+    prompts = [[1, *range(20, 20 + 9 * number)] for number in range(1, rows + 1)]
+    uniforms = torch.rand(rows, tokens, generator=torch.Generator().manual_seed(0))
+    limits = [1 + (tokens - 1) * number // max(1, rows - 1) for number in range(rows)] if rows > 3 else None
+    done = engine.generate(prompts, 1, draw, uniforms, limits)
+    batch = sampled_rows(policy, prompts, 1, done, draw).to("cuda")
+    with torch.no_grad():
+        apart = (policy.evaluate(batch).logp - done.logp.to("cuda")).abs() * batch.sampled
+    assert apart.sum() / batch.sampled.sum() < 0.04, "both round to half precision, each in its own order"
+    policy.precise = True
+    fast = TorchEngine(policy).generate(prompts, 1, draw, uniforms, limits)
+    with torch.no_grad():
+        exact = (policy.evaluate(sampled_rows(policy, prompts, 1, fast, draw).to("cuda")).logp - fast.logp.to("cuda")).abs()
+    assert exact.max() < 2e-3, "in float32 both sides are the same to rounding"
+
+
+def test_graphs_read_the_weights_of_now():
+    policy = policy_of("llama", precise=True)
+    engine, uniforms = TorchEngine(policy), torch.rand(60, 20)
+    before = engine.generate(PROMPTS, 12, Sampling(20), uniforms)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.mul_(1.1)
+    after = engine.generate(PROMPTS, 12, Sampling(20), uniforms)
+    fresh = TorchEngine(policy).generate(PROMPTS, 12, Sampling(20), uniforms)
+    assert not torch.equal(before.tokens, after.tokens)
+    assert torch.equal(after.tokens, fresh.tokens)
+
+
+def with_adapters(kind: str, dtype: torch.dtype | None) -> LanguageModel:
+    """A policy whose adapters have an effect: beside weights in this precision, or merged."""
+    policy = policy_of(kind, precise=dtype is not torch.bfloat16)
+    policy.add_lora(4, seed=0)
+    step_of_adapters(policy, 1)
+    if dtype is not None:
+        policy.hold_apart(dtype, "cuda")
+    return policy
+
+
+def step_of_adapters(policy: LanguageModel, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.trainable()["policy"]:
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=random).to("cuda"))
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma"])
+def test_graphs_with_adapters_apart_draw_what_merged_weights_draw(kind):
+    """Before and after an update, from graphs that were recorded once."""
+    merged, apart = with_adapters(kind, None), with_adapters(kind, torch.float32)
+    engines, uniforms = (TorchEngine(merged), TorchEngine(apart)), torch.rand(60, 20, generator=torch.Generator().manual_seed(0))
+    graphs = None
+    for seed in (2, 3):
+        theirs, ours = (engine.generate(PROMPTS, 12, Sampling(20), uniforms) for engine in engines)
+        assert torch.equal(ours.tokens, theirs.tokens)
+        torch.testing.assert_close(ours.logp, theirs.logp, atol=1e-4, rtol=1e-4)
+        graphs = graphs or dict(engines[1]._steppers[0]._graphs)
+        now = engines[1]._steppers[0]._graphs  # fewer rows may be left at once than the time before, which takes another graph
+        assert all(now[key] is graph for key, graph in graphs.items()), "they are replayed, not recorded again"
+        for policy in (merged, apart):
+            step_of_adapters(policy, seed)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_adapters_apart_learn_what_merged_ones_learn(dtype, kind):
+    merged, apart = with_adapters(kind, None), with_adapters(kind, dtype)
+    done = TorchEngine(apart).generate(PROMPTS, 12, Sampling(20), torch.rand(60, 20, generator=torch.Generator().manual_seed(1)))
+    rows = sampled_rows(apart, PROMPTS, 12, done, Sampling(20)).to("cuda")
+    slope = torch.randn(rows.sampled.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(2)) * rows.sampled
+    found = []
+    for policy in (merged, apart):
+        view = policy.evaluate(rows, frozenset({"entropy"}))
+        ((view.logp + 0.1 * view.entropy) * slope).sum().backward()
+        found.append(torch.cat([p.grad.flatten() for p in policy.trainable()["policy"]]))
+        assert all(p.grad is None for name, p in policy.model.named_parameters() if "lora_" not in name)
+    if dtype == torch.float32:
+        torch.testing.assert_close(found[1], found[0], atol=2e-4 * float(found[0].abs().max()), rtol=1e-3)
+    assert torch.nn.functional.cosine_similarity(*found, dim=0) > 0.995
+    assert ((view.logp - done.logp).abs() * rows.sampled).sum() / rows.sampled.sum() < 0.04
+
+
+def test_weights_beside_adapters_are_on_the_gpu_once():
+    apart = with_adapters("llama", torch.bfloat16)
+    held = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in apart.model.parameters()}
+    places = [value.data_ptr() for value in apart.model.parameters()]
+    engine = TorchEngine(apart)
+    engine.generate(PROMPTS, 1, Sampling(20), torch.rand(5, 20))
+    apart.to("cuda")
+    assert [value.data_ptr() for value in apart.model.parameters()] == places
+    assert sum(held.values()) == sum(value.numel() * value.element_size() for value in apart.model.parameters())
+    body = apart.body
+    assert body is not None and engine._weights is not None
+    assert engine._weights.blocks[0].qkv.low.data_ptr() == body.layers[0].self_attn.q_proj.base_layer.weight.data_ptr()
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma"])
+def test_half_precision_learns_in_the_direction_of_single_precision(kind):
+    policy = policy_of(kind, precise=False)
+    done = TorchEngine(policy).generate(PROMPTS, 12, Sampling(20), torch.rand(60, 20, generator=torch.Generator().manual_seed(1)))
+    rows = sampled_rows(policy, PROMPTS, 12, done, Sampling(20)).to("cuda")
+    slope = torch.randn(rows.sampled.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(2)) * rows.sampled
+    gradients = []
+    for precise in (True, False):
+        policy.precise = precise
+        policy.model.zero_grad()
+        view = policy.evaluate(rows, frozenset({"entropy"}))
+        ((view.logp + 0.1 * view.entropy) * slope).sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in policy.model.parameters()]))
+    # bfloat16 keeps eight bits: half a percent of rounding at each of some twenty products in a row.
+    assert torch.nn.functional.cosine_similarity(*gradients, dim=0) > 0.995
+    assert (gradients[0] - gradients[1]).norm() < 0.1 * gradients[0].norm()
+    # Of unlikely tokens single ones are off by much more, whichever path computes them; the mean is steady.
+    apart = ((view.logp - done.logp).abs() * rows.sampled).sum() / rows.sampled.sum()
+    assert apart < 0.04, "the sampler and the learner both round to half precision"
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma"])
+def test_kernels_learn_what_plain_torch_learns(kind, monkeypatch):
+    policy = policy_of(kind, precise=True)
+    prompts, draw = [*PROMPTS, [1, *range(100, 190)]], Sampling(20, 0.8)  # the last one is longer than a block
+    monkeypatch.setattr(launch, "BACK_QUERIES", 64)  # so that programs share the gradients of a prompt
+    done = TorchEngine(policy).generate(prompts, 12, draw, torch.rand(72, 20, generator=torch.Generator().manual_seed(3)))
+    rows = sampled_rows(policy, prompts, 12, done, draw).to("cuda")
+    slope = torch.randn(rows.sampled.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(2)) * rows.sampled
+    found = []
+    for kernels in (True, False):
+        if not kernels:
+            monkeypatch.setattr(launch, "helps", lambda x: False)
+        policy.model.zero_grad()
+        view = policy.evaluate(rows, frozenset({"entropy"}))
+        ((view.logp + 0.1 * view.entropy) * slope).sum().backward()
+        found.append([view.logp.detach(), view.entropy.detach(), *(p.grad.clone() for p in policy.model.parameters())])
+    for fast, plain in zip(*found, strict=True):
+        torch.testing.assert_close(fast, plain, atol=2e-4 * float(plain.abs().max()), rtol=1e-3)
+
+
+@pytest.mark.parametrize("longest", [40, 300, 1500])
+def test_wide_heads_learn_what_single_precision_learns(longest, monkeypatch):
+    """The tiles of half precision, and gradients of prompts in shares, in three slices."""
+    policy = wide_policy()
+    prompts, draw = [[1, *range(20, 80)], [1, 9]], Sampling(longest, 1.0)
+    limits = [longest, longest // 3]
+    done = TorchEngine(policy).generate(prompts, 6, draw, torch.rand(12, longest), limits)
+    rows = sampled_rows(policy, prompts, 6, done, draw).to("cuda")
+    slope = torch.randn(rows.sampled.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(2)) * rows.sampled
+    monkeypatch.setattr(launch, "BACK_QUERIES", 512)
+    found = []
+    for precise in (True, False):
+        policy.precise = precise
+        policy.model.zero_grad()
+        for part in torch.arange(12, device="cuda").split(4):
+            view = policy.evaluate(rows.take_rows(part))
+            (view.logp * slope[part]).sum().backward()
+        found.append(torch.cat([p.grad.flatten() for p in policy.model.parameters()]))
+    assert torch.nn.functional.cosine_similarity(*found, dim=0) > 0.995
+    assert (found[0] - found[1]).norm() < 0.1 * found[0].norm()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_update_adds_up_on_the_weights_that_sampling_reads(tied):
+    """Products add to the gradients of slices before them; graphs and learning read one set of weights."""
+    policy = wide_policy(tied=tied)
+    engine, draw = TorchEngine(policy), Sampling(100, 1.0)
+    prompts = [[1, *range(20, 80)], [1, 9]]
+    uniforms = torch.rand(12, 100, generator=torch.Generator().manual_seed(0))
+    rows = sampled_rows(policy, prompts, 6, engine.generate(prompts, 6, draw, uniforms), draw).to("cuda")
+    found = []
+    for together in (contextlib.nullcontext(), one_update()):
+        policy.model.zero_grad()
+        with together:
+            for part in torch.arange(12, device="cuda").split(4):
+                (policy.evaluate(rows.take_rows(part)).logp * torch.linspace(-1, 1, 100, device="cuda")).sum().backward()
+        found.append([parameter.grad.clone() for parameter in policy.model.parameters()])
+    for theirs, ours in zip(*found, strict=True):
+        assert (ours - theirs).norm() < 1e-4 * theirs.norm()
+    body, shown = policy.body, engine._weights
+    assert body is not None and body.held is not None and shown is not None
+    held = {matrix.low.data_ptr() for matrix in body.held.matrices}
+    assert {shown.head.data_ptr(), *(block.gate_up.low.data_ptr() for block in shown.blocks)} <= held
+    assert (shown.embedding.data_ptr() == shown.head.data_ptr()) == tied
+    before = shown.head.clone()
+    torch.optim.AdamW(policy.model.parameters(), lr=0.05, fused=True).step()
+    after = engine.generate(prompts, 6, draw, uniforms)
+    assert engine._weights is shown and not torch.equal(shown.head, before)
+    assert torch.equal(after.tokens, TorchEngine(policy).generate(prompts, 6, draw, uniforms).tokens)
