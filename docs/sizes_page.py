@@ -46,7 +46,11 @@ BYTES = (
         "8 for each parameter that learns, 4 with `--adam-states bfloat16`; with "
         "`--adam-states offload` 0.5 GiB in all, and 8 for each in the host's memory",
     ),
-    ("references and snapshots", "4 for each parameter that learns and each copy: a method with a KL to its start has one"),
+    (
+        "references and snapshots",
+        "of each copy (a method with a KL to its start has one) 4 a parameter that learns; on a GPU "
+        "2 for those of the layers' matrices, unless it is an average that moves",
+    ),
     ("layers put together", "with `--shard`: two layers, embedding and head, with their gradients until they are divided again"),
     ("activations", "what the backward pass keeps of a slice (`--slice-tokens`, `--recompute`), and its largest layer or the head"),
     ("keys and values", "of all rows that are sampled at once"),

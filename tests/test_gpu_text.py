@@ -265,3 +265,18 @@ def test_an_update_adds_up_on_the_weights_that_sampling_reads(tied):
     after = engine.generate(prompts, 6, draw, uniforms)
     assert engine._weights is shown and not torch.equal(shown.head, before)
     assert torch.equal(after.tokens, TorchEngine(policy).generate(prompts, 6, draw, uniforms).tokens)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_copy_that_never_moves_says_what_the_policy_says_in_half_the_memory(tied):
+    policy = wide_policy(tied=tied)
+    before = torch.cuda.memory_allocated()
+    copy = policy.frozen_copy()
+    whole = torch.cuda.memory_allocated() - before
+    copy.hold_still()
+    assert torch.cuda.memory_allocated() - before < 0.8 * whole
+    prompts, draw = [[1, *range(20, 80)], [1, 9]], Sampling(60, 1.0)
+    done = TorchEngine(policy).generate(prompts, 6, draw, torch.rand(12, 60, generator=torch.Generator().manual_seed(0)))
+    rows = sampled_rows(policy, prompts, 6, done, draw).to("cuda")
+    with torch.no_grad():
+        assert torch.equal(copy.evaluate(rows).logp, policy.evaluate(rows).logp)

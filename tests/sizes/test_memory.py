@@ -105,6 +105,19 @@ def test_kinds_on_a_gpu_written_out():
     assert OTHERS not in found and COPIES not in found and found[OWN] > 0
 
 
+@pytest.mark.parametrize(("name", "tied"), [("1.5B", True), ("7.6B", False)])
+def test_copies_that_never_move_are_held_in_half_precision(name: str, tied: bool):
+    """But for norms, biases and the embedding, which is the head of a model that ties both."""
+    tall = shape(name)
+    assert tall.tied == tied
+    low = tall.joined + tall.single + (0 if tied else tall.head)
+    plan = Work(16, 8, 512, PROMPTS, copies=3, moved_copies=1, slice_tokens=4096)
+    found = memory_of(tall, plan, GPU).kinds[COPIES]
+    assert found == 4 * tall.parameters + 2 * (4 * (tall.parameters - low) + 2 * low)
+    assert memory_of(tall, replace(plan, precise=True), GPU).kinds[COPIES] == 12 * tall.parameters
+    assert memory_of(tall, plan, CPU).kinds[COPIES] == 12 * tall.parameters
+
+
 def test_beside_adapters_the_weights_are_held_once_in_half_precision():
     found, tall = memory_of(shape("7.6B"), Work(16, 8, 256, PROMPTS, lora=32, slice_tokens=2048), GPU).kinds, shape("7.6B")
     adapters = 32 * 28 * (2 * (3584 + 512) + 2 * (3584 + 3584) + 2 * (3584 + 18944) + 18944 + 3584)

@@ -39,8 +39,10 @@ class References:
         wanted = start is not None or compares_with_start(method)
         parts = {name: part for name, part in reference_parts(method).items() if name != START or wanted}
         self.kept = {
-            name: _copies(method, part, "begin", call(method, part, part.begin, policy, start)) for name, part in parts.items()
+            name: _still(part, _copies(method, part, "begin", call(method, part, part.begin, policy, start)))
+            for name, part in parts.items()
         }
+        self._parts = parts
 
     @property
     def start(self) -> Policy | None:
@@ -65,7 +67,8 @@ class References:
                 due |= set(call(method, controller, controller.snapshots, states[path], progress))
         for name in due & self.kept.keys():  # a start that nobody looks at is not kept
             part = parts[name]
-            self.kept[name] = _copies(method, part, "renew", call(method, part, part.renew, self.kept[name], self.policy))
+            renewed = _copies(method, part, "renew", call(method, part, part.renew, self.kept[name], self.policy))
+            self.kept[name] = _still(part, renewed)
 
     def state(self) -> State:
         """The weights of all copies but the first policy itself, which the run keeps beside its checkpoints."""
@@ -81,7 +84,7 @@ class References:
                     if copies[number] is self.first:
                         copies[number] = self.policy.frozen_copy()
                     copies[number].load_weights(weights)
-            self.kept[name] = tuple(copies)
+            self.kept[name] = _still(self._parts[name], tuple(copies))
 
 
 def _copies(method: Method, part: Reference, hook: str, found: object) -> tuple[Policy, ...]:
@@ -89,6 +92,14 @@ def _copies(method: Method, part: Reference, hook: str, found: object) -> tuple[
     if not (isinstance(found, tuple) and all(hasattr(copy, "evaluate") for copy in found)):
         raise wrong(method, part, found, f"a tuple of policies from its {hook}()")
     return found
+
+
+def _still(part: Reference, copies: tuple[Policy, ...]) -> tuple[Policy, ...]:
+    """The copies; those that never move take as little memory as their policy can do with."""
+    for copy in () if part.moves_copies else copies:
+        if hold := getattr(copy, "hold_still", None):
+            hold()
+    return copies
 
 
 def of_older_checkpoint(state: State) -> State:

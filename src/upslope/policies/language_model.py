@@ -19,12 +19,12 @@ from upslope.errors import UserError
 from upslope.plain_data import Prompt
 from upslope.policies.adapter_files import Base
 from upslope.policies.adapters import add_adapters
+from upslope.policies.forward import held_weights
 from upslope.policies.forward.activation_cache import ActivationCache
 from upslope.policies.forward.architecture import Architecture, architecture
 from upslope.policies.forward.blocks import hold_once
 from upslope.policies.forward.decisions import Decisions
 from upslope.policies.forward.decoder import hidden_states
-from upslope.policies.forward.held_weights import held_head
 from upslope.policies.forward.logprobs import chosen_logp
 from upslope.policies.forward.packing import lay_out
 from upslope.policies.forward.plain import extent_of, padded_columns
@@ -207,7 +207,7 @@ class LanguageModel(PolicyFiles):
         known = None if kept is None or numbers is None else kept.products(numbers, layout)
         hidden, weight = hidden_states(body, layout, dtype, self.recompute, known), body.head.weight
         packed = decisions.map(layout.packed)
-        held = held_head(body, dtype)
+        held = held_weights.held_head(body, dtype)
         found = chosen_logp(hidden, weight, packed.action, packed.temperature, "entropy" in names, dtype, held)
         for name, head in ((name, self.heads[name]) for name in names if name in self.heads):
             found[name] = head(hidden.to(next(head.parameters()).dtype)).squeeze(-1)
@@ -304,6 +304,15 @@ class LanguageModel(PolicyFiles):
                 parameter.data = parameter.data.to(place, dtype)
         self.apart, self._body = True, None
         self.to(place)
+
+    def hold_still(self) -> None:
+        """Of a copy that never moves: holds the layers' weights once, in the precision of products, where that is another."""
+        body, dtype = self.body, self.compute_dtype
+        if body is None or self.adapted or dtype == body.head.weight.dtype or not held_weights.serves(body.head.weight):
+            return
+        hold_once(body, self.device, dtype)
+        if body.head.weight is not body.stack.embed_tokens.weight:
+            body.head.weight.data = body.head.weight.data.to(dtype)
 
     def trainable(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by what they belong to: ``policy`` and the names of heads (``value`` is empty without a value head)."""

@@ -72,7 +72,7 @@ def memory_of(shape: ModelShape, work: Work, card: Card) -> Memory:
         LOW: low,
         GRADS: FLOAT32 * part,
         MOMENTS: lane_bytes(part) if work.offloaded and card.on_gpu else int(work.moment_bytes * part),
-        COPIES: FLOAT32 * work.copies * part,
+        COPIES: FLOAT32 * work.moved_copies * part + _still_copy(shape, work, card, part) * (work.copies - work.moved_copies),
         GATHERED: _gathered(shape, size) if work.shard else 0,
         ACTIVATIONS: int(max(slice_bytes, passing + kept) * (SLACK if card.on_gpu else 1)),
         CACHE: sampled.staying() if sampled else 0,
@@ -110,6 +110,15 @@ def _weights(shape: ModelShape, work: Work, card: Card, size: int, adapters: int
         return all_of, size * (matrices + shape.head + embedding)
     sampling_set = size * (matrices + 2 * shape.head) if work.sampled_here else 0
     return all_of + sampling_set + size * shape.joined, 0
+
+
+def _still_copy(shape: ModelShape, work: Work, card: Card, part: int) -> int:
+    """Bytes of a copy that never moves: of all weights on a GPU its matrices in half precision; a head that is tied to the
+    embedding, and all else, as they are."""
+    size = itemsize(work, card)
+    if size == FLOAT32 or not shape.ours or work.lora or work.shard:
+        return FLOAT32 * part
+    return FLOAT32 * part - (FLOAT32 - size) * (shape.joined + shape.single + (0 if shape.tied else shape.head))
 
 
 def _gathered(shape: ModelShape, size: int) -> int:

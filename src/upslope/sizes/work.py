@@ -24,6 +24,7 @@ class Work:
     Fields:
         prompts: tokens of the prompts that may be asked.
         copies: of the policy that are kept to compare with.
+        moved_copies: those of them that move, and need the precision for it.
         head_outputs: of further heads on the trunk.
         offloaded: whether Adam's moments are in the host's memory.
         by_group: whether learning looks at whole groups, and not at rows.
@@ -39,6 +40,7 @@ class Work:
     max_tokens: int
     prompts: Sequence[int] = ()
     copies: int = 0
+    moved_copies: int = 0
     head_outputs: int = 0
     lora: int = 0
     precise: bool = False
@@ -62,6 +64,7 @@ class Work:
             max_tokens=max_tokens,
             prompts=tuple(prompts),
             copies=needs_start(method, settings) + sum(part.copies for _, part in method.references),
+            moved_copies=sum(part.copies for _, part in method.references if part.moves_copies),
             head_outputs=outputs,
             lora=settings.lora,
             precise=settings.precision == "float32",

@@ -152,6 +152,8 @@ class Reference(Part):
     """
 
     scope = "step"
+    moves_copies: ClassVar[bool] = True
+    """Whether `renew` may change the weights of a copy. One that never moves is held in the precision of products on a GPU."""
 
     @property
     def copies(self) -> int:

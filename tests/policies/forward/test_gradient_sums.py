@@ -10,8 +10,13 @@ import torch
 from small_models import PROMPTS, policy_of, rows_of
 from torch import Tensor
 
+from upslope.learners.references import START, References
+from upslope.methods import find
+from upslope.objective.base import Reference
+from upslope.objective.references import MovingAverage, Snapshot
 from upslope.policies import LanguageModel
 from upslope.policies.forward import gradient_sums, held_weights
+from upslope.policies.forward.blocks import blocks_of
 from upslope.policies.forward.gradient_sums import add_product, one_update
 from upslope.policies.forward.low_rank import lie_together
 from upslope.rollout.decode.weights import Weights
@@ -191,3 +196,60 @@ def test_addresses_stay_for_graphs_and_only_norms_are_copied(kind: str, half: No
     assert torch.equal(weights.blocks[0].gate_up.low[: len(expected)], expected)
     assert torch.equal(weights.blocks[0].before, body.layers[0].input_layernorm.weight + body.norm_offset)
     assert torch.equal(weights.head, body.head.weight.to(torch.bfloat16))
+
+
+# -- copies that never move ------------------------------------------------------------------------------------------------
+
+
+def referred(policy: LanguageModel, **parts: Reference) -> References:
+    return References(find("grpo").derive(references=tuple(parts.items())), policy, None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_that_never_moves_is_held_in_the_precision_of_products(kind: str, half: None) -> None:
+    """And says to the bit what the policy says, so that the distance to the start begins at zero."""
+    policy = policy_of(kind)
+    tied = policy.model.lm_head.weight is policy.model.model.embed_tokens.weight
+    assert tied == (kind == "gemma")
+    references = referred(policy, before=Snapshot(), average=MovingAverage())
+    (start,), (older, _), (average,) = (references.kept[name] for name in (START, "before", "average"))
+    rows = sampled(policy)
+    with torch.no_grad():
+        expected = policy.evaluate(rows, frozenset({"entropy"}))
+        for copy in (start, older, average):
+            found = copy.evaluate(rows, frozenset({"entropy"}))
+            assert torch.equal(found.logp, expected.logp) and torch.equal(found.entropy, expected.entropy)
+    assert all(parameter.dtype == torch.float32 for one in (policy, average) for parameter in one.model.parameters())
+    for copy in (start, older):
+        low = {name for name, parameter in copy.model.named_parameters() if parameter.dtype == torch.bfloat16}
+        assert "model.layers.1.mlp.down_proj.weight" in low and "model.layers.0.self_attn.q_proj.weight" in low
+        assert ("lm_head.weight" in low) == (not tied)
+        assert not any("norm" in name or "embed" in name for name in low)
+        assert (
+            blocks_of(copy.body, torch.bfloat16)[0].qkv.low.data_ptr()
+            == copy.model.model.layers[0].self_attn.q_proj.weight.data_ptr()
+        )
+
+
+def test_snapshots_are_saved_and_come_back_to_the_bit(half: None) -> None:
+    policy = policy_of("llama")
+    references = referred(policy, before=Snapshot())
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.mul_(1.3)
+    references.renew(find("grpo").derive(references=(("before", Snapshot()),)), {}, 2, 0.0)
+    again = referred(policy_of("llama"), before=Snapshot())
+    again.load_state(references.state())
+    rows = sampled(policy)
+    with torch.no_grad():
+        for theirs, ours in zip(references.kept["before"], again.kept["before"], strict=True):
+            assert torch.equal(theirs.evaluate(rows).logp, ours.evaluate(rows).logp)
+            assert ours.model.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16
+
+
+def test_a_copy_can_speak(half: None) -> None:
+    policy = policy_of("llama")
+    copy = policy.frozen_copy()
+    copy.hold_still()
+    assert torch.equal(sampled(policy, by=copy).action, sampled(policy).action)
+    assert torch.equal(sampled(copy).action, sampled(policy).action)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from upslope.errors import MethodError
 from upslope.objective.base import Reference
@@ -26,6 +26,8 @@ class Snapshot(Reference):
             of what is trained.
         choose: which of the pool a step compares with: the ``newest``, or one at ``random``, drawn anew for each step.
     """
+
+    moves_copies: ClassVar[bool] = False
 
     every: int = 1
     age: Literal["older", "newest"] = "older"

@@ -17,6 +17,7 @@ class Start(Reference):
     """
 
     copies: ClassVar[int] = 1
+    moves_copies: ClassVar[bool] = False
 
     def begin(self, policy: Policy, start: Policy | None) -> tuple[Policy, ...]:
         return (policy.frozen_copy() if start is None else start,)

@@ -108,7 +108,8 @@ def _apart_biases(modules: list[tuple[Any, ...]], dtype: torch.dtype) -> list[Ma
 
 
 def hold_once(body: Architecture, device: torch.device, dtype: torch.dtype) -> None:
-    """Moves the weights that adapters are beside to where both sampling and learning can read them, each once."""
+    """Moves the layers' weights, of a model with adapters those that they are beside, to where whoever computes reads them: each
+    once, in the precision of products, and those that share an input one behind the other."""
     for layer in body.layers:
         inner, mlp = layer.self_attn, layer.mlp
         for together in (
@@ -117,7 +118,7 @@ def hold_once(body: Architecture, device: torch.device, dtype: torch.dtype) -> N
             (mlp.gate_proj, mlp.up_proj),
             (mlp.down_proj,),
         ):
-            own = [module.base_layer for module in together]
+            own = [getattr(module, "base_layer", module) for module in together]
             lay_together([module.weight for module in own], device, dtype)
             if own[0].bias is not None:
                 lay_together([module.bias for module in own], device, dtype)

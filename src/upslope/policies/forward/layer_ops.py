@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from upslope.policies.forward.gradient_sums import add_product, add_whole, precise_product, summed
-from upslope.policies.forward.low_rank import LowRank
+from upslope.policies.forward.low_rank import LowRank, joined, lie_together
 from upslope.policies.forward.triton import launch
 from upslope.runtime import torch_private
 
@@ -41,9 +41,9 @@ class Matrix(NamedTuple):
 
 def gathered(several: list[tuple[Tensor, ...]], dtype: torch.dtype) -> list[Matrix]:
     """Matrices of these parts. Those of a whole model go to one stretch of memory in a few launches, with few calls for each."""
-    copied = [parts for parts in several if len(parts) > 1 or parts[0].dtype != dtype]
+    copied = [parts for parts in several if parts[0].dtype != dtype or (len(parts) > 1 and not _one(parts, dtype))]
     if not copied:
-        return [Matrix(parts[0].detach(), parts) for parts in several]
+        return [Matrix(joined(parts, dtype), parts) for parts in several]
     pieces = [part for parts in copied for part in parts]
     sizes = [part.numel() for part in pieces]
     flat = torch.empty(sum(sizes), dtype=dtype, device=pieces[0].device)
@@ -52,7 +52,12 @@ def gathered(several: list[tuple[Tensor, ...]], dtype: torch.dtype) -> list[Matr
         torch_private.foreach_copy_(targets, pieces)
         wholes = flat.split([sum(part.numel() for part in parts) for parts in copied])
         lows = {id(parts): whole.view(-1, *parts[0].shape[1:]) for whole, parts in zip(wholes, copied, strict=True)}
-    return [Matrix(lows[id(parts)] if id(parts) in lows else parts[0].detach(), parts) for parts in several]
+    return [Matrix(lows[id(parts)] if id(parts) in lows else joined(parts, dtype), parts) for parts in several]
+
+
+def _one(parts: tuple[Tensor, ...], dtype: torch.dtype) -> bool:
+    """Whether parts are one matrix in memory already. Nobody lays them so but in half precision."""
+    return dtype.itemsize == 2 and lie_together(parts, dtype)
 
 
 def linear(
