@@ -207,7 +207,7 @@ class LanguageModel(PolicyFiles):
         known = None if kept is None or numbers is None else kept.products(numbers, layout)
         hidden, weight = hidden_states(body, layout, dtype, self.recompute, known), body.head.weight
         packed = decisions.map(layout.packed)
-        held = held_weights.held_head(body, dtype)
+        held = body.held_head(dtype)
         found = chosen_logp(hidden, weight, packed.action, packed.temperature, "entropy" in names, dtype, held)
         for name, head in ((name, self.heads[name]) for name in names if name in self.heads):
             found[name] = head(hidden.to(next(head.parameters()).dtype)).squeeze(-1)

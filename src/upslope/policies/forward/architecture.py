@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from upslope.policies.forward import held_weights
+from upslope.policies.forward.gradient_sums import update_now
+from upslope.policies.forward.held_weights import HeldWeights
 from upslope.policies.forward.known_models import unknown_setting, unknown_tensor
-
-if TYPE_CHECKING:
-    from upslope.policies.forward.held_weights import HeldWeights
+from upslope.policies.forward.layer_ops import Matrix
 
 FAMILIES = {
     "LlamaForCausalLM": 0.0,
@@ -74,6 +75,31 @@ class Architecture:
         half = self.width // 2
         sin = torch.cat([-sin[0, :, :half], sin[0, :, half:]], 1)
         return cos[0].to(dtype), sin.to(dtype)
+
+    def holds_weights(self, dtype: torch.dtype) -> bool:
+        """Whether the model holds its weights in this precision too: on a GPU, if all of them learn in another."""
+        weight = self.head.weight
+        if not held_weights.serves(weight) or weight.dtype == dtype or self.apart:
+            return False
+        return self._all_learn() if self.held is None else self.held.learns
+
+    def reads_held(self, dtype: torch.dtype) -> bool:
+        """Whether the pass that begins here reads what the model holds: in an update, or without a gradient."""
+        return (update_now() is not None or not torch.is_grad_enabled()) and self.holds_weights(dtype)
+
+    def held_matrices(self, several: list[tuple[Tensor, ...]], dtype: torch.dtype) -> list[Matrix]:
+        """The matrices of these parts as the model holds them from now on; the head is the last."""
+        if self.held is None or not self.held.holds(several, dtype):
+            self.held = None  # its memory is free before the new one takes some
+            self.held = HeldWeights(several, dtype)
+        return self.held.of_now()
+
+    def held_head(self, dtype: torch.dtype) -> Tensor | None:
+        """The head in this precision, if it is read from what the model holds, as it was when the layers were last asked for."""
+        return self.held.matrices[-1].low if self.held is not None and self.reads_held(dtype) else None
+
+    def _all_learn(self) -> bool:
+        return all(isinstance(each, nn.Parameter) and each.requires_grad for each in self.model.parameters())
 
 
 def architecture(model: Any) -> Architecture | None:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.attention_cpu import Attended
-from upslope.policies.forward.held_weights import held_matrices, reads_held
 from upslope.policies.forward.layer_ops import Matrix, apply_rope, gate_activation, gated_linear, gathered, linear, normed_linear
 from upslope.policies.forward.low_rank import joined, lay_together, low_rank_parts, low_ranks
 
@@ -74,13 +73,13 @@ def _made(body: Architecture, linear: _Linear, dtype: torch.dtype) -> tuple[list
 
 def _held(body: Architecture, linear: _Linear, dtype: torch.dtype) -> tuple[list[Any], ...] | None:
     """The same of a model that holds them, with its head behind them; None of any other."""
-    if not reads_held(body, dtype):
+    if not body.reads_held(dtype):
         return None
     kinds = [[tuple(module.weight for module in together) for together in kind] for kind in linear]
     for kind in linear[:2]:
         has_bias = kind and kind[0][0].bias is not None
         kinds.append([tuple(module.bias for module in together) for together in kind] if has_bias else [])
-    matrices = iter(held_matrices(body, [*itertools.chain(*kinds), (body.head.weight,)], dtype))
+    matrices = iter(body.held_matrices([*itertools.chain(*kinds), (body.head.weight,)], dtype))
     return tuple([*itertools.islice(matrices, len(kind))] if kind else [None] * len(linear.asks) for kind in kinds)
 
 

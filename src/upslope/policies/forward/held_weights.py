@@ -8,17 +8,12 @@ what it reads itself: nobody may write over it before the way back.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from upslope.policies.forward.gradient_sums import update_now
 from upslope.policies.forward.layer_ops import Matrix
 from upslope.runtime import torch_private
-
-if TYPE_CHECKING:
-    from upslope.policies.forward.architecture import Architecture
 
 ALIGNED = 64
 """Matrices begin at multiples of so many numbers, as kernels read them fastest."""
@@ -60,38 +55,9 @@ class HeldWeights:
         return dtype == self.dtype and len(sources) == len(self._sources) and all(map(_same, sources, self._sources))
 
 
-def held_matrices(body: Architecture, several: list[tuple[Tensor, ...]], dtype: torch.dtype) -> list[Matrix]:
-    """The matrices of these parts as the model holds them from now on; the head is the last."""
-    if body.held is None or not body.held.holds(several, dtype):
-        body.held = None  # its memory is free before the new one takes some
-        body.held = HeldWeights(several, dtype)
-    return body.held.of_now()
-
-
-def held_head(body: Architecture, dtype: torch.dtype) -> Tensor | None:
-    """The head in this precision, if the model holds it, as it was when its layers were last asked for."""
-    return body.held.matrices[-1].low if body.held is not None and reads_held(body, dtype) else None
-
-
-def reads_held(body: Architecture, dtype: torch.dtype) -> bool:
-    """Whether the pass that begins here reads what the model holds."""
-    return (update_now() is not None or not torch.is_grad_enabled()) and holds_weights(body, dtype)
-
-
-def holds_weights(body: Architecture, dtype: torch.dtype) -> bool:
-    """Whether a model holds its weights in this precision: on a GPU, if all of them learn in another."""
-    weight = body.head.weight
-    if not serves(weight) or weight.dtype == dtype or body.apart:
-        return False
-    return _all_learn(body) if body.held is None else body.held.learns
-
-
 def serves(weight: Tensor) -> bool:
+    """Whether a model with such weights holds a set of them in the precision of products."""
     return weight.is_cuda
-
-
-def _all_learn(body: Architecture) -> bool:
-    return all(isinstance(each, nn.Parameter) and each.requires_grad for each in body.model.parameters())
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.blocks import Block, blocks_of, norm_weight
-from upslope.policies.forward.held_weights import held_head, holds_weights
 from upslope.policies.forward.layer_ops import Matrix
 from upslope.policies.forward.low_rank import LowRank
 from upslope.runtime import torch_private
@@ -32,7 +31,7 @@ class Weights:
 
     def __init__(self, body: Architecture, positions: int, dtype: torch.dtype, fixed: bool | None = None, shared: bool = True):
         self.body, self.dtype, self.positions = body, dtype, positions
-        self.shared = shared and holds_weights(body, dtype)
+        self.shared = shared and body.holds_weights(dtype)
         self.device = body.head.weight.device
         self.fixed = self.device.type == "cuda" if fixed is None else fixed
         self.cos, self.sin = body.rotations(positions, self.device, torch.promote_types(dtype, torch.float32))
@@ -71,7 +70,7 @@ class Weights:
         """Embeddings, the last norm and the head."""
         body, table = self.body, self.body.stack.embed_tokens
         scale = float(getattr(table, "embed_scale", 1.0))
-        held = held_head(body, self.dtype) if self.shared else None
+        held = body.held_head(self.dtype) if self.shared else None
         head = body.head.weight.to(self.dtype) if held is None else held
         embedding = head if held is not None and table.weight is body.head.weight else table.weight.to(self.dtype)
         return embedding * scale if scale != 1 else embedding, norm_weight(body, body.stack.norm), head
@@ -90,7 +89,7 @@ class Weights:
         return found.detach().clone()
 
     def _is_held(self, found: Tensor) -> bool:
-        head = held_head(self.body, self.dtype)
+        head = self.body.held_head(self.dtype)
         return head is not None and found.data_ptr() == head.data_ptr()
 
 
