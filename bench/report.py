@@ -33,6 +33,7 @@ ROWS = {
     "sandbox_programs": "sandboxed programs, warm pool",
     "gpu_sampling": "GPU: sampling, 135M",
     "gpu_grpo": "GPU: GRPO step, 135M",
+    "gpu_grpo_large": "GPU: GRPO step, 1.5B",
     "gpu_sft": "GPU: supervised fine-tuning, 135M",
     "gpu_dpo": "GPU: DPO update, 135M",
 }

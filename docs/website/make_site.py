@@ -78,7 +78,8 @@ def add_catalogue(out: Path) -> None:
     parts = [bundled((PAGE / name).read_text(encoding="utf-8")) for name in SCRIPTS]
     parts.append(bundled((HERE / "catalogue_site.js").read_text(encoding="utf-8")))
     (static / "catalogue.js").write_text('(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n", encoding="utf-8")
-    (static / "catalogue.css").write_text((PAGE / "css" / "catalogue.css").read_text(encoding="utf-8"), encoding="utf-8")
+    for name in ("colours.css", "catalogue.css"):
+        (static / name).write_text((PAGE / "css" / name).read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def bundled(module: str) -> str:
