@@ -103,6 +103,8 @@ class PolicyGradient:
         progress = self.phase.progress(step)
         method = self.method.with_knobs(self._knobs(progress))
         self.references.renew(method, self.states, step, progress)
+        if not self.policy.independent_decisions:  # whose gradients are small, and some lie in a place of their own
+            self.optimizer.zero_grad(set_to_none=True)  # sampling has the room
         began = time.perf_counter()
         sampled, rows = self._collect(method, step, progress)
         sampled_at = time.perf_counter()

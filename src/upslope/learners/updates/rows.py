@@ -126,7 +126,6 @@ class RowUpdater:
             if not moved:
                 failed = learning[0]
                 optimizer.report_skipped(failed.loss.method, failed.rows, failed.loss.needs)
-            optimizer.optimizer.zero_grad(set_to_none=True)  # sampling has the room
         else:  # Adam would move even on zeros
             sums.add("empty_updates", 1.0, 1.0)
         for one in begun:
