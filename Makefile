@@ -32,7 +32,7 @@ help:
 	@echo "make claims METHOD=dhpo   run a method's claim and write docs/claims/<method>.md"
 	@echo "make claims-fast   the claims that take seconds      make claims-all   every claim (hours; ARGS='--workers 16' for more processes)"
 	@echo "make bench      the CPU rows beside TRL and Stable-Baselines3, then docs/performance.md (ROW=grpo_short for one; ARGS='--windows 9')"
-	@echo "make pictures   take the pictures of the board and of a comparison in the docs anew (half an hour; needs chromium)"
+	@echo "make pictures   take the pictures of the board and of a comparison in the docs anew (minutes; needs chromium)"
 	@echo "make docs       write the generated pages (methods, command line) anew"
 	@echo "make site       the documents as a site in build/site: catalogue of methods, family tree, search, API (SITE=folder for another place)"
 

@@ -1,6 +1,6 @@
 """Takes the picture of a comparison in docs/images anew: ``python docs/comparison_picture.py``, or ``make pictures``.
 
-Makes the comparison that docs/comparing.md tells of (a quarter of an hour; what is there of it is kept) and looks at its page with
+Makes the comparison that docs/comparing.md tells of (some minutes; what is there of it is kept) and looks at its page with
 a real browser. What the page says is printed, for the document beside the picture.
 """
 
@@ -17,7 +17,7 @@ from board_pictures import IMAGES, WAIT_MS, save
 COMMAND = """compare grpo gspo dhpo --task reverse:length=3 --seeds 5 --steps 60 --lr 3e-4 --updates-per-step 2 --eval-problems 200
     --set gspo:surrogate.low=0.08 --set gspo:surrogate.high=0.11
     --set dhpo:surrogate.sequence.low=0.08 --set dhpo:surrogate.sequence.high=0.11"""
-WINDOW = {"width": 1120, "height": 1290}
+WINDOW = {"width": 1120, "height": 1500}
 
 
 def main() -> None:
