@@ -24,7 +24,8 @@ CLAIM = Claim(
         Statement(f"{name} K=2", "final reward at most 0.03 below that of", f"{name} K=0", END, margin=0.03) for name in METHODS
     ],
     seeds=5,
-    chosen="""The settings are those of `asyncflow`; no run of these methods was made before.""",
+    chosen="""The settings are those of `asyncflow`; no run of these methods was made before. At this learning rate
+    `t-ppo+asyncflow` unlearns what the warm start taught, on fresh rows too, so that its line says nothing of their age.""",
     curves={"reward": "training reward", "age": "mean age of a token"},
 )  # fmt: skip
 
