@@ -258,6 +258,7 @@ def _checks(method: Method) -> list[str]:
 def _claims(method: Method) -> list[str]:
     """What the claim pages say of a method: their lines that begin with its name, under their own headings."""
     said = []
+    variant = re.compile(rf"- {re.escape(method.name)} \S+=\S+: ")  # as it was with a setting
     for page in sorted((DOCS / "claims").glob("*.md")):
         title, heading, shown = page.stem, "", ""
         measured = method.learner == "measure" and page.stem == method.name  # it trains nothing, so all lines are about its data
@@ -267,8 +268,10 @@ def _claims(method: Method) -> list[str]:
                 title = line[2:]
             elif line.startswith("## "):
                 heading = line[3:]
-            elif line.startswith((f"- {method.name}: ", f"- {method.name}+")) or (
-                measured and line.startswith("- ") and "**" in line
+            elif (
+                line.startswith((f"- {method.name}: ", f"- {method.name}+"))
+                or variant.match(line)
+                or (measured and line.startswith("- ") and "**" in line)
             ):
                 if heading != shown:
                     lines += ["", f"{heading}:", ""] if lines else [f"{heading}:", ""]
