@@ -15,7 +15,7 @@ POINTS = 32
 LINES = 5
 """Curves that can be told apart in a small picture."""
 JUDGED = re.compile(
-    r"^- (?P<method>[\w.+-]+): (?P<words>.*?): "
+    r"^- (?P<method>[\w.+-]+)(?P<setting> \S+=\S+)?: (?P<words>.*?): "
     r"\*\*(?P<verdict>held|not shown at this scale|did not hold)\*\*(?: \((?P<numbers>.*)\))?$"
 )
 
@@ -42,7 +42,8 @@ def _read(page: Path) -> tuple[str, dict[str, list[dict[str, str]]]]:
         elif line.startswith("## "):
             heading = line[3:]
         elif said := JUDGED.match(line):
-            told = {"where": heading, "words": said["words"], "verdict": said["verdict"], "numbers": said["numbers"] or ""}
+            words = f"with{said['setting']}, {said['words']}" if said["setting"] else said["words"]
+            told = {"where": heading, "words": words, "verdict": said["verdict"], "numbers": said["numbers"] or ""}
             judged.setdefault(said["method"], []).append(told)
     return title, judged
 
