@@ -19,7 +19,7 @@ NEEDS_CHROMIUM = pytest.mark.skipif(
 PICTURES = ROOT / "build" / "board"
 SIZE = {"width": 1280, "height": 800}
 # A test machine may be busy; what is waited for comes in a fraction of this.
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=90_000)
 
 # Every text in sight: its colour over what lies behind it, layer by layer, as the contrast of WCAG 2.
 CONTRAST = """() => {

@@ -267,7 +267,7 @@ def test_an_episode_plays(page: Page, address: str, runs: Path) -> None:
     record = json.loads((runs / "cartpole-0" / "episodes" / "step-000004.json").read_text())
     page.goto(address + "#/rollouts?run=cartpole-0")
     expect(page.locator(".episode-facts")).to_contain_text(f"return {record['return']:.0f} in {record['length']} steps")
-    expect(page.locator(".screen")).to_be_visible(timeout=20_000)
+    expect(page.locator(".screen")).to_be_visible()
     # The canvas is there before its picture is.
     page.wait_for_function("""() => {
       const canvas = document.querySelector(".screen");

@@ -60,5 +60,5 @@ def test_the_dataset_of_a_run_is_shown(page: Page, offline: str) -> None:
 
 def test_an_episode_shows_value_beside_return_to_go(page: Page, offline: str) -> None:
     page.goto(offline + "#/rollouts?run=arm-0")
-    expect(page.get_by_role("heading", name="value beside return to go")).to_be_visible(timeout=20_000)
+    expect(page.get_by_role("heading", name="value beside return to go")).to_be_visible()
     expect(page.locator(".player output")).to_contain_text("value")
