@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from upslope.errors import Remark
 from upslope.learners import warm_start as module
 from upslope.learners.warm_start import BATCH, CHECK_PROBLEMS, LEARNING_RATE, MOST_STEPS, warm_start
 from upslope.types import View
@@ -28,7 +29,7 @@ class OneNumber:
         return View(-self.weight * torch.ones_like(rows.sampled))
 
 
-def run(monkeypatch: pytest.MonkeyPatch, accuracies: list[float], target: float = 0.8, most: int = 40):
+def run(monkeypatch: pytest.MonkeyPatch, accuracies: list[float], target: float = 0.8, most: int = 40, left: int = 200):
     """Result, weight, and at which steps it was looked at; the weight after each step is noted too."""
     policy, looks, weights, asked = OneNumber(), list[tuple[int, int, str]](), list[float](), list[tuple]()
 
@@ -44,6 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch, accuracies: list[float], target: float 
     sampled = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
     monkeypatch.setattr(module, "teacher_rows", lambda policy, problems: SimpleNamespace(sampled=sampled))
     monkeypatch.setattr(module, "evaluate_text", evaluate)
+    monkeypatch.setattr(module, "distinct_problems", lambda task, count, split, seed: [None] * min(count, left))
     task, told = SimpleNamespace(name="task", sample=sample, choices=None), []
     found = warm_start(policy, task, target, max_tokens=6, seed=3, most_steps=most, progress=lambda *seen: told.append(seen))
     return found, [*weights, policy.weight.item()], looks, told, asked
@@ -74,3 +76,10 @@ def test_the_gradient_is_clipped_to_one(monkeypatch):
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, limit: grads.append(limit) or real(parameters, limit))
     _, weights, *_ = run(monkeypatch, [1.0])
     assert grads == [1.0] * 5 and len(weights) == 6
+
+
+def test_where_hardly_a_problem_is_left_to_tell_its_end_it_ends_by_those_it_learns_from(monkeypatch):
+    """Of three problems the accuracy would stay at a third, and the warm start go on until its last step."""
+    with pytest.warns(Remark, match="task leaves 3 problems to tell when the warm start is over, too few"):
+        found, _, looks, _, _ = run(monkeypatch, [0.1, 0.9], left=3)
+    assert found == (10, 0.9) and {split for _, _, split, _ in looks} == {"train"}

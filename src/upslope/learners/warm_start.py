@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
 
-from upslope.errors import UserError
+from upslope.errors import Remark, UserError
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.evaluation import EVALUATION_SEED, answer_chances, distinct_problems, evaluate_text
 from upslope.rollout.text_rows import teacher_rows
 from upslope.runtime.seeding import numpy_generator
-from upslope.tasks.text import TextTask
+from upslope.tasks.text import Split, TextTask
 
 BATCH = 64
 LEARNING_RATE = 7e-4
@@ -21,6 +22,8 @@ CHECK_EVERY = 5
 RISING = 0.25
 """From this share of the target on, it learns at half the rate and is looked at every second step: accuracy comes suddenly."""
 CHECK_PROBLEMS = 200
+FEW_PROBLEMS = 8
+"""So few that the accuracy on them says little: of three problems it is never between a third and two thirds."""
 MOST_STEPS = 2000
 
 
@@ -40,6 +43,7 @@ def warm_start(
     look at the test problems would flatter them. Where a task has so few answers that the chance of each is known, it is reached
     when these are as the task wants them to begin with.
     """
+    split = _judged_on(task)
     optimizer = torch.optim.AdamW(policy.trainable()["policy"], lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     accuracy = 0.0
     for step in range(1, most_steps + 1):
@@ -58,7 +62,7 @@ def warm_start(
         optimizer.param_groups[0]["lr"] = LEARNING_RATE / 2 if rising else LEARNING_RATE
         optimizer.step()
         if step % (2 if rising else CHECK_EVERY) == 0:
-            accuracy = _reached(task, policy, max_tokens)
+            accuracy = _reached(task, policy, max_tokens, split)
             if progress is not None:
                 progress(step, accuracy)
             if accuracy >= target:
@@ -66,10 +70,22 @@ def warm_start(
     return most_steps, accuracy
 
 
-def _reached(task: TextTask, policy: LanguageModel, max_tokens: int) -> float:
+def _judged_on(task: TextTask) -> Split:
+    """The split by which the end is decided: that of tuning, unless it has so few problems that a run would go on for ever."""
+    if task.choices is not None and task.choices.start:
+        return "tune"
+    count = len(distinct_problems(task, FEW_PROBLEMS, "tune", EVALUATION_SEED))
+    if count >= FEW_PROBLEMS:
+        return "tune"
+    told = f"{task.name} leaves {count} problems to tell when the warm start is over, too few: it ends by those it learns from"
+    warnings.warn(Remark(f"{told}. --warm-start 0 leaves it out."), stacklevel=2)
+    return "train"
+
+
+def _reached(task: TextTask, policy: LanguageModel, max_tokens: int, split: Split) -> float:
     """The greedy accuracy on problems that nothing else is decided by; of few answers, 1 where their chances are as they should."""
     if task.choices is None or not task.choices.start:
-        return evaluate_text(task, policy, problems=CHECK_PROBLEMS, max_tokens=max_tokens, split="tune").accuracy
+        return evaluate_text(task, policy, problems=CHECK_PROBLEMS, max_tokens=max_tokens, split=split).accuracy
     problems = distinct_problems(task, CHECK_PROBLEMS, "tune", EVALUATION_SEED)
     chances = answer_chances(policy, problems, task.choices.texts, max_tokens=max_tokens)
     return sum(map(task.choices.at_start, chances)) / len(problems)

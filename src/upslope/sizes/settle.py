@@ -125,17 +125,19 @@ def _changes(work: Work) -> Iterator[tuple[str, Work]]:
 
 
 def _smaller(work: Work) -> Iterator[tuple[str, Work]]:
-    """Fewer tokens: shorter answers, fewer problems, smaller groups; each as little as will do."""
-    for divisor in (2, 4, 8, 16, 32):
-        if work.max_tokens // divisor >= 16:
-            room = work.max_tokens // divisor
-            yield f"--max-tokens {room}", dataclasses.replace(work, max_tokens=room)
+    """Fewer tokens: fewer problems or smaller groups, as little as will do; only then shorter answers, which are another task."""
+    divisors = (2, 4, 8, 16, 32)
+    for divisor in divisors:
         if work.tasks // divisor >= 1:
             tasks = work.tasks // divisor
             yield f"--tasks-per-step {tasks}", dataclasses.replace(work, tasks=tasks)
         if work.samples // divisor >= 2:
             samples = work.samples // divisor
             yield f"--samples-per-task {samples}", dataclasses.replace(work, samples=samples)
+    for divisor in divisors:
+        if work.max_tokens // divisor >= 16:
+            room = work.max_tokens // divisor
+            yield f"--max-tokens {room}", dataclasses.replace(work, max_tokens=room)
         if work.max_tokens // divisor >= 16 and work.tasks // divisor >= 1:
             room, tasks = work.max_tokens // divisor, work.tasks // divisor
             yield f"--max-tokens {room} --tasks-per-step {tasks}", dataclasses.replace(work, max_tokens=room, tasks=tasks)

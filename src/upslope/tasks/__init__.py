@@ -285,8 +285,8 @@ def _unknown(spec: str, name: str) -> str:
     if re.fullmatch(r"[\w/]+-v\d+", name):
         return f"no task named {name!r}. An environment of gymnasium is written gym:{name}."
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        package = missing(name.partition("/")[0], TASKS, f"{name!r} is a task of a package")
-        return f"{package} If it is a dataset on the Hugging Face hub: {how_to_fetch(name)}"
+        package = missing(name.partition("/")[0], TASKS, "as the name of a task it belongs to a package")
+        return f"no task named {name!r}. If it is a dataset on the Hugging Face hub: {how_to_fetch(name)} Otherwise: {package}"
     infos = list_tasks()
     known = [*FAMILY, *(plugin.name for plugin in plugins(TASKS)), "reasoning-gym:", "gym:"]
     return f"no task named {name!r}.{did_you_mean(name, known)} 'upslope tasks' lists all {len(infos)}."

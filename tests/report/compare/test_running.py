@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
 import time
 import tomllib
+import warnings
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from upslope.cli import main
 from upslope.cli.parsers import parsers
 from upslope.errors import UserError
 from upslope.report.compare import cells as cells_module
-from upslope.report.compare import running
+from upslope.report.compare import comparing, running
 from upslope.report.compare.cells import Cell, Checked, Question, check, check_agrees, write_question
 from upslope.report.compare.comparing import plan_line
 from upslope.report.compare.running import Interrupted, only_one, room_for, run_cells, sort_out, steps_done, threads_of
@@ -147,6 +149,7 @@ def test_a_comparison_may_grow_and_what_its_runs_share_may_not_change(tmp_path: 
     assert len(tomllib.loads((tmp_path / "compare.toml").read_text())["cells"]) == 6
     write_question(tmp_path, first, first.cells())  # asking for less forgets nothing
     assert len(cells_module.read_labels(tmp_path)) == 6
+    (tmp_path / first.cells()[0].folder).mkdir(parents=True)
     for other, words in (
         (Question(("grpo",), settings={"steps": 6}), "steps 5, and now it is 6"),
         (Question(("grpo",), settings={"steps": 5, "lr": 0.1}), "lr not given, and now it is 0.1"),
@@ -154,6 +157,30 @@ def test_a_comparison_may_grow_and_what_its_runs_share_may_not_change(tmp_path: 
     ):
         with pytest.raises(UserError, match=words):
             write_question(tmp_path, other, other.cells())
+
+
+def test_a_question_that_came_to_no_run_may_be_asked_otherwise(tmp_path: Path) -> None:
+    first = Question(("grpo", "gspo"), seeds=2, settings={"steps": 5})
+    write_question(tmp_path, first, first.cells())
+    other = Question(("grpo",), seeds=2, settings={"steps": 6})
+    write_question(tmp_path, other, other.cells())
+    kept = tomllib.loads((tmp_path / "compare.toml").read_text())
+    assert kept["shared"]["settings"]["steps"] == 6 and len(kept["cells"]) == 2
+
+
+@pytest.mark.parametrize(("methods", "seeds", "words"), [
+    (("grpo", "gspo"), 3, "with 3 seeds nobody can win.* p would be 0.1, .*--seeds 4 are"),
+    (("grpo", "gspo", "dhpo"), 4, "p would be 0.086, adjusted for 3 pairs, .*--seeds 5 are"),
+    (("grpo", "gspo"), 1, "with 1 seed nobody"),
+    (("grpo", "gspo"), 4, ""),
+    (("grpo",), 1, ""),
+])  # fmt: skip
+def test_too_few_seeds_to_decide_are_told_before_the_first_run(methods: tuple[str, ...], seeds: int, words: str) -> None:
+    question = Question(methods, seeds=seeds)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        comparing._warn_of_few_seeds(question, len(question.cells()))
+    assert [bool(re.search(words, str(each.message))) for each in told] == ([True] if words else [])
 
 
 def test_finished_cells_are_kept_if_their_settings_agree(tmp_path: Path) -> None:

@@ -252,8 +252,11 @@ def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> Non
     known: JsonDict = {}
     if is_comparison(path):
         old = _read_comparison(path)
-        _refuse_differences(path, old.get("shared", {}), shared)
-        known = {cell["folder"]: cell for cell in old["cells"]}
+        before = old.get("shared", {})
+        if any((path / cell["folder"]).exists() for cell in old["cells"]):
+            _refuse_differences(path, before, shared)
+        # A question that was asked and came to no run is forgotten with the next one that differs.
+        known = {cell["folder"]: cell for cell in old["cells"]} if flat(before) == flat(shared) else {}
     for cell in cells:
         known[cell.folder] = {
             "folder": cell.folder, "label": cell.label, "method": cell.method, "task": cell.task, "seed": cell.seed,

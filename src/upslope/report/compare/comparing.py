@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
 import warnings
 from collections.abc import Sequence
@@ -24,10 +25,12 @@ from upslope.report.compare.running import LOCK, Failure, Interrupted, only_one,
 from upslope.report.compare.sampling import default_k, missing, sample_all
 from upslope.report.compare.timing import WORTH_A_TRIAL, Cost, cost
 from upslope.report.compare.variants import varied_settings
+from upslope.report.compare.verdict import ALPHA
 from upslope.report.compare.watching import Watching, name
 from upslope.report.words import clock
 from upslope.runtime.files import write_json, write_text
 from upslope.runtime.run_folder import RunFolder
+from upslope.runtime.significance import least_p
 
 FIGURES = "figures"
 """The folder of the pictures in that of a comparison."""
@@ -83,6 +86,7 @@ def compare_methods(question: Question, find: FindMethod, options: Options) -> A
     cells = checked.cells
     check_folder(root)
     _warn_of_budgets(question)
+    _warn_of_few_seeds(question, len(checked.cells))
     with only_one(root) as lock:
         finished, to_run = sort_out(cells, root, checked)
         write_question(root, question, cells)
@@ -126,6 +130,7 @@ def dry_run(question: Question, find: FindMethod, options: Options) -> str:
     checked, root, threads = check(question, find), options.out or question.default_folder(), threads_of(question)
     check_folder(root)
     _warn_of_budgets(question)
+    _warn_of_few_seeds(question, len(checked.cells))
     finished, to_run = sort_out(checked.cells, root, checked)
     price = _price(question, finished, to_run, root, threads, options)
     workers = options.jobs or room_for(threads, price.memory)
@@ -157,6 +162,23 @@ def _warn_of_budgets(question: Question) -> None:
             f"--grid {unequal[0]} changes {what}: such runs are shown side by side, with their curves against samples and tokens, "
         )
         warnings.warn(Remark(f"{told}and not ranked."), stacklevel=2)
+
+
+def _warn_of_few_seeds(question: Question, cells: int) -> None:
+    """Before the first run: so few seeds that no outcome could be a win."""
+    tasks = len(question.beds)
+    contenders = cells // (question.seeds * tasks)
+    pairs = contenders * (contenders - 1) // 2
+    if not pairs or least_p(question.seeds, tasks) * pairs <= ALPHA:
+        return
+    enough = next(seeds for seeds in itertools.count(question.seeds) if least_p(seeds, tasks) * pairs <= ALPHA)
+    p = min(1.0, least_p(question.seeds, tasks) * pairs)
+    adjusted = f", adjusted for {pairs} pairs" if pairs > 1 else ""
+    told = (
+        f"with {question.seeds} seed{'s' if question.seeds > 1 else ''} nobody can win: if all runs of one method beat all of "
+        f"another's, p would be {p:.2g}{adjusted}, and at most {ALPHA} is a win. --seeds {enough} are the fewest that can decide."
+    )
+    warnings.warn(Remark(told), stacklevel=3)
 
 
 def _price(
