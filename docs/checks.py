@@ -14,7 +14,9 @@ from typing import Any
 DOCS = Path(__file__).resolve().parent
 TESTS = DOCS.parent / "tests"
 JUDGED = re.compile(
-    r"^- (?P<method>[\w.+-]+): (?P<words>.*?): \*\*(?P<verdict>held|not shown at this scale|did not hold)\*\*", re.M
+    r"^- (?P<method>[\w.+-]+)(?P<setting> \S+=\S+)?: (?P<words>.*?): "
+    r"\*\*(?P<verdict>held|not shown at this scale|did not hold)\*\*",
+    re.M,
 )
 
 
@@ -25,6 +27,8 @@ def collect() -> dict[str, dict[str, Any]]:
         _read_markers(file, found)
     for page in sorted((DOCS / "claims").glob("*.md")):
         for line in JUDGED.finditer(page.read_text(encoding="utf-8")):
+            if line["setting"] and page.stem != line["method"]:  # of others' pages those count that are of the method as it comes
+                continue
             verdicts = of(found, line["method"]).setdefault("claim", {})
             verdicts.setdefault(page.stem, []).append(line["verdict"])
     cost = DOCS / "claims" / "data" / "cost.json"

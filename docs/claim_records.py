@@ -42,9 +42,13 @@ def _read(page: Path) -> tuple[str, dict[str, list[dict[str, str]]]]:
         elif line.startswith("## "):
             heading = line[3:]
         elif said := JUDGED.match(line):
-            words = f"with{said['setting']}, {said['words']}" if said["setting"] else said["words"]
+            about, words = said["method"], said["words"]
+            if said["setting"] and page.stem == about:  # its own page varies it
+                words = f"with{said['setting']}, {words}"
+            elif said["setting"]:
+                about += said["setting"]
             told = {"where": heading, "words": words, "verdict": said["verdict"], "numbers": said["numbers"] or ""}
-            judged.setdefault(said["method"], []).append(told)
+            judged.setdefault(about, []).append(told)
     return title, judged
 
 

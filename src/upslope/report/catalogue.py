@@ -167,8 +167,8 @@ def claim_of(name: str) -> JsonDict:
 
 
 def _is(name: str, variant: str) -> bool:
-    """Whether a line of a claim is about a method, by itself or with something added."""
-    return variant == name or variant.startswith(f"{name}+")
+    """Whether a line of a claim is about a method, by itself, with something added or with a setting."""
+    return variant == name or variant.startswith((f"{name}+", f"{name} "))
 
 
 def verdict(verdicts: Iterable[str]) -> str:
