@@ -16,7 +16,7 @@ TWO = Setting("2 threads", 2)
 ROW: Row = replace(
     SHORT,
     name="grpo_smollm2",
-    # Two threads only, which is the better for both: TRL takes 4 GiB and more in each process.
+    # Two threads only: with one as well, six processes of this size were more than 24 GB hold.
     ours=replace(SHORT.ours, settings=(TWO,)),
     peer=replace(SHORT.peer, settings=(TWO, replace(TWO, label="2 threads, our switches", borrowed=True))),
     work="one GRPO step: SmolLM2-135M's shape, all weights, 4 prompts of 64 tokens x 4 samples, 64 new tokens; random weights",

@@ -18,12 +18,12 @@ LEFT_FREE = 0.05
 """Of a card, for what no estimate knows."""
 BUSY_FLOP = 6e13
 """Work of a slice that keeps a GPU busy long enough that launching the next one does not count: of 1.5 billion parameters on an
-H200, slices of 2,816, 5,632 and 10,752 tokens reach 35, 48 and 52% of the rated speed, with 34, 38 and 46 GiB in all."""
+H200, slices of 2,816, 5,632 and 10,752 tokens reach 37, 48 and 52% of the rated speed, with 34, 38 and 46 GiB in all."""
 MOST_TOKENS = 65536
 """A slice gains nothing from more."""
 BUSY_TOKENS = 2176
 """And at least so many tokens, whatever the model's size: with 7.6 billion parameters and adapters these hold 8 answers of 256
-tokens to one prompt, and reach 50% of the rated speed where 2,048 reach 45%."""
+tokens to one prompt. They reached 50% of the rated speed, and 2,048 of a later version 45%."""
 WORTH_TOKENS = 2048
 """Slices below this cost more than recomputing does."""
 ROUNDED = 64
