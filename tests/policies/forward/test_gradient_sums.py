@@ -253,3 +253,18 @@ def test_a_copy_can_speak(half: None) -> None:
     copy.hold_still()
     assert torch.equal(sampled(policy, by=copy).action, sampled(policy).action)
     assert torch.equal(sampled(copy).action, sampled(policy).action)
+
+
+def test_an_update_that_broke_off_leaves_nothing_to_the_one_that_begins_again(half: None) -> None:
+    """As where memory runs out in the second slice: some layers have added to their gradients already."""
+    policy = policy_of("llama")
+    rows = sampled(policy)
+    with one_update():
+        expected = [gradient.clone() for gradient in backward(policy, rows, 3)]
+    broken = policy.model.model.layers[0].input_layernorm.weight.register_hook(lambda gradient: 1 / 0)
+    with pytest.raises(ZeroDivisionError), one_update():
+        backward(policy, rows, 3)
+    broken.remove()
+    assert policy.model.model.layers[1].mlp.down_proj.weight.grad is not None, "what lies behind it was added"
+    with one_update():
+        assert all(map(torch.equal, backward(policy, rows, 3), expected))
