@@ -24,6 +24,9 @@ from upslope.types import Assignment
 def main(folder: Path, number: int) -> None:
     channel = socket.socket(fileno=number)
     send(channel, Message("ready"))
+    if (folder / "refuse-at-once").exists():
+        send(channel, Message("refused", {"why": "this cannot be answered"}))
+        return
     proof, published = 0, ReadWeights()
     while (message := receive(channel)).kind != "quit":
         assignment = Assignment.from_table(message.data["assignment"])

@@ -189,7 +189,7 @@ def test_its_task_and_reward_are_found_by_name(acme: Path, capsys: pytest.Captur
     with pytest.raises(RewardError, match=r"no reward named 'leters'. Did you mean 'letters'"):
         load_reward("leters")
     for load in (load_task, load_reward):
-        with pytest.raises(UserError, match=r"of a package, and the package nobody-rl is not installed.*pip install nobody-rl"):
+        with pytest.raises(UserError, match=r"a package, and the package nobody-rl is not installed.*pip install nobody-rl"):
             load("nobody-rl/maze")
 
 

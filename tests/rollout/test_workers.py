@@ -103,6 +103,17 @@ def test_a_refusal_reaches_the_user_in_its_own_words(pool, tmp_path):
         taken(made, given(made, 1))
 
 
+def test_a_refusal_is_heard_of_a_worker_that_was_gone_before_it_was_told_anything(pool, tmp_path):
+    (tmp_path / "refuse-at-once").touch()
+    made = pool()
+    while made.states[0].doing == "starting":
+        time.sleep(0.01)
+    made.workers[0].process.wait(60)
+    with pytest.raises(UserError, match="this cannot be answered"):
+        taken(made, given(made, 1))
+    assert not made.faults
+
+
 def test_workers_that_never_get_going_end_the_run_with_what_they_said(pool, tmp_path):
     (tmp_path / "never-ready").touch()
     made = pool()

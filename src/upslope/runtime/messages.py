@@ -47,7 +47,8 @@ def send(channel: socket.socket, message: Message) -> None:
     head, text, body = _pieces(message)
     sent = socket.send_fds(channel, [head], list(message.files)) if message.files else channel.send(head)
     channel.sendall(head[sent:] + text)
-    channel.sendall(body)
+    if body:  # an empty write would fail where the other side has heard all and left
+        channel.sendall(body)
 
 
 def receive(channel: socket.socket) -> Message:

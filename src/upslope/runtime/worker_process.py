@@ -62,11 +62,13 @@ class WorkerProcess:
 
         Raises:
             WorkerLost: if nobody is there, or takes nothing for so long.
+            UserError: if the worker refused something before it left, in its own words.
         """
         self.channel.settimeout(silent_seconds)
         try:
             send(self.channel, message)
         except OSError:
+            self._raise_what_it_left_saying()
             raise WorkerLost(f"{self.role}_died", self.last_words()) from None
 
     def hear(self, kind: str, silent_seconds: float | None) -> Message:
@@ -87,6 +89,13 @@ class WorkerProcess:
             raise_if_it_failed(self.name, message)
             if message.kind == kind:
                 return message
+
+    def _raise_what_it_left_saying(self) -> None:
+        """A worker that refuses and leaves may be gone before a message to it is written whole: its words are still in the channel."""
+        self.channel.setblocking(False)
+        with suppress(OSError, ValueError):
+            while True:
+                raise_if_it_failed(self.name, receive(self.channel))
 
     def last_words(self) -> str:
         """How it ended."""
