@@ -21,8 +21,9 @@ MEASURED = Path(__file__).parents[1] / "bench" / "results" / "gpu_sizes.json"
 
 ABOUT = """`upslope train ... --dry-run` says of your own model, task and settings what a run takes and whether it fits, before
 anything is loaded: parameters held and trained, memory by kind, disk, tokens of a step. It reads the model's
-configuration and the headers of its files. `--device cuda --memory 80GB` asks for a GPU that is not there; `--json`
-is for programs. What does not fit ends with exit code 3 and the nearest setting that works. The same lines stand at
+configuration and the headers of its files: a folder with `config.json` and tokenizer is enough. `--device cuda
+--memory 80GB` asks for a GPU that is not there; `--json` is for programs. What does not fit ends with exit code 3
+and the nearest setting that works. The same lines stand at
 the start of every run, and a run that would not fit is refused with the same words. From Python it is
 `up.estimate(...)`, with the arguments of `up.train`.
 

@@ -38,6 +38,16 @@ def test_the_list_says_what_the_files_say(tmp_path: Path):
     assert (control["score"], control["score_before"], control["tokens"]) == (0.8, 0.2, None)
 
 
+def test_a_start_alone_leads_nowhere(tmp_path: Path):
+    run = write_run(tmp_path / "a", steps=1, finished=False)
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text(next(line for line in lines if '"evaluation"' in line) + "\n")
+    append(run, step(1))
+    assert (glance(run)["score_before"], glance(run)["score"]) == (None, 0.2)
+    append(run, evaluation(1, 0.2))
+    assert (glance(run)["score_before"], glance(run)["score"]) == (0.2, 0.2)
+
+
 def test_a_long_log_is_glanced_at_from_its_ends(tmp_path: Path):
     run = write_run(tmp_path / "a", steps=1, finished=False)
     append(run, *(step(number) for number in range(2, 5001)), evaluation(5000, 0.9), '{"kind": "st')

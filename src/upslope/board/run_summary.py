@@ -126,7 +126,7 @@ class RunSummary:
             "step": number(done.get("steps", log.get("step", 0))),
             "steps": number(plan.get("settings", {}).get("steps")),
             "score_name": text(done.get("score")) or ("mean return" if domain == "control" else "accuracy"),
-            "score_before": number(done.get("score_before", log.get("before"))),
+            "score_before": number(done.get("score_before", log.get("before") if log.get("moved") else None)),
             "score": number(done.get("score_after", log.get("score"))),
             "low": number(low),
             "high": number(high),
@@ -245,7 +245,7 @@ def read_log(file: BinaryIO, before: JsonDict) -> JsonDict:
     found["step"] = next((at for line in reversed(tail) if isinstance(at := _of_kind(line, "step").get("step"), int)), 0)
     first = next((record for line in head if (record := _of_kind(line, "evaluation"))), {})
     last = next((record for line in reversed(tail) if (record := _of_kind(line, "evaluation"))), {})
-    found["before"] = first.get("score")
+    found["before"], found["moved"] = first.get("score"), last.get("step") != first.get("step")  # a start alone leads nowhere
     if not last and before.get("step", math.inf) <= found["step"]:
         last = before  # the last one is no longer within reach of the end, and was seen when it was
     return found | {key: (last or first).get(key) for key in ("score", "low", "high")}

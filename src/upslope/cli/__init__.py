@@ -18,6 +18,9 @@ from upslope.errors import Remark, UserError, did_you_mean
 from upslope.runtime.environment import ALLOCATOR
 from upslope.runtime.synonyms import meant
 
+ASKING = ("recommend", "suggest", "find", "search", "choose", "which")
+"""What somebody types who looks for a method."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; the exit code: 0 done, 1 a fault of ours, 2 something to mend, 3 too large, 130 interrupted."""
@@ -94,7 +97,8 @@ def _dispatch(argv: list[str]) -> int:
     named = next((word for word in argv if not word.startswith("-")), None)
     if named is not None and named not in commands:
         known = [name for name in commands if " " not in name]
-        raise UserError(f"no command named {named!r}.{did_you_mean(named, known)} There are {', '.join(known)}.")
+        asked = " Methods for a situation: upslope methods --for 'my rewards are noisy'." if named in ASKING else ""
+        raise UserError(f"no command named {named!r}.{asked or did_you_mean(named, known)} There are {', '.join(known)}.")
     if not argv:
         parser.print_help()
         return 0

@@ -137,9 +137,25 @@ def list_methods(flags: argparse.Namespace) -> int:
     from upslope.report.describe import method_record, methods_table
 
     found = list_methods(flags.family)
+    if flags.situation:
+        return _methods_for(flags.situation, {each.name for each in found}, flags.json)
     _print([method_record(each) for each in found] if flags.json else methods_table(found, _terminal_width()))
     if not flags.json and flags.family in ("", "offline"):
         print(f"measures of data, which train nothing ('upslope data describe'): {', '.join(measures())}")
+    return 0
+
+
+def _methods_for(situation: str, names: set[str], as_json: bool) -> int:
+    """Lists methods for a situation, of those that are named."""
+    from upslope.report.catalogue import catalogue_records
+    from upslope.report.catalogue_search import answer_text, answers
+
+    records = catalogue_records()
+    records["methods"] = [each for each in records["methods"] if each["name"] in names]
+    found: list[object] = [
+        each.method | {"score": each.score, "matched": list(each.matched)} for each in answers(records, situation)
+    ]
+    _print(found if as_json else answer_text(records, situation, _terminal_width()))
     return 0
 
 

@@ -24,6 +24,7 @@ EXAMPLES = """examples:
   upslope train iql --data mine                       learns from stored experience alone; --offline-steps N goes on online
   upslope board                                       runs, curves and rollouts in a browser, live
   upslope runs [RUN]                                  how far runs are; of one, who samples and learns
+  upslope methods --for "my rewards are noisy"        which methods are for that, and whether their claims held here
   upslope show dhpo                                   what a method changes, its formula, its paper
   upslope eval runs/dhpo-reverse-0 --k 16             pass@k with intervals
   upslope serve runs/dhpo-reverse-0                   its result behind OpenAI's protocol
@@ -92,6 +93,8 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add_settings(compare)
     methods = command("methods", looking.list_methods, "list the catalogue of methods")
     methods.add_argument("--family", default="", help="only this family, such as rlvr or control")
+    situation = "methods for a situation in your own words, as in --for 'my rewards are noisy and I reuse rollouts'"
+    methods.add_argument("--for", dest="situation", default="", metavar="WORDS", help=situation)
     show = command("show", looking.show, "what a method changes, its formula and its paper")
     show.add_argument("method", metavar="METHOD", help="a name, a composition such as dhpo+high-entropy, or a file")
     show.add_argument("--set", **SET)

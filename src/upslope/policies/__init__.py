@@ -63,7 +63,7 @@ def _model_folder(spec: str) -> Path:
 def _not_found(spec: str, folder: Path) -> str:
     looked = f"no model {spec!r}: neither {' nor '.join(map(repr, BUILT_IN))} nor a folder (looked for '{folder.absolute()}')."
     if spec.count("/") == 1 and not spec.startswith((".", "/", "~")):
-        return (
-            f"{looked} If it is a name on the Hugging Face hub: nothing is downloaded here, fetch it yourself and give its folder."
-        )
+        name = spec.rpartition("/")[2]
+        fetch = f"hf download {spec} --local-dir {name}, then --model ./{name}"
+        return f"{looked} If it is a name on the Hugging Face hub: nothing is downloaded here. Fetch it: {fetch}."
     return looked + did_you_mean(spec, BUILT_IN)

@@ -13,6 +13,7 @@ from importlib import resources
 
 from upslope.methods import catalogue
 from upslope.plain_data import JsonDict
+from upslope.report.catalogue_search import RULES
 from upslope.report.describe import changes, slots
 from upslope.report.situations import SITUATIONS, situations_of
 from upslope.tasks import list_tasks
@@ -88,7 +89,8 @@ def catalogue_records() -> JsonDict:
         "slots": [slot for slot in SLOTS if any(slot in each["slots"] for each in methods)],
         "needs": {need: told for need, told in NEEDS.items() if any(need in each["needs"] for each in methods)},
         "verdicts": VERDICTS,
-        "situations": [{"name": each.name, "asked": each.asked} for each in SITUATIONS],
+        "situations": [{"name": each.name, "asked": each.asked, "setting": each.setting} for each in SITUATIONS],
+        "rules": RULES,
         "single": list(SINGLE_SLOTS),
         "tasks": [each.name for each in list_tasks()],
     }

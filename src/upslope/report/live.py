@@ -24,6 +24,7 @@ from rich.text import Text
 
 from upslope.errors import Remark
 from upslope.learners.nonfinite import IN_A_ROW
+from upslope.learners.signal import FIRST_STEPS
 from upslope.methods import catalogue
 from upslope.plain_data import JsonDict
 from upslope.report.curves import sparkline
@@ -145,10 +146,11 @@ class LiveTable(Watcher):
             self._line(f"note: the warm start ended after {step} steps at accuracy {accuracy:.2f}; {target:.2f} was wanted.")
             self._warmed = None
 
-    def _say_if_silent(self, metrics: Metrics) -> None:
-        """Nothing learned for a while, and why: rewards that never differ within a group have no advantage."""
+    def _say_if_silent(self, step: int, metrics: Metrics) -> None:
+        """Nothing learned for a while, and why: rewards that never differ within a group have no advantage. Of its first steps the
+        run itself says so, with examples."""
         self._silent = self._silent + 1 if metrics.get("constant_groups") == 1 and metrics.get("learning") == 0 else 0
-        if self._silent == SILENT:
+        if self._silent == SILENT and step != FIRST_STEPS:
             earned = self.history["reward"][-1]
             why = "is never earned" if earned == 0 else "is always earned" if earned == 1 else "never differs"
             cure = "Try easier problems, a better start (--warm-start, --model) or a reward for parts of an answer"
@@ -208,7 +210,7 @@ class LiveTable(Watcher):
         self.step = step
         self._remember(metrics)
         self._draw(None)
-        self._say_if_silent(metrics)
+        self._say_if_silent(step, metrics)
         self._say_if_skipped(step, metrics)
         self._say_if_next_stage(step, metrics)
         self._say_faults(step, metrics)

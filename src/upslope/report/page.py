@@ -23,6 +23,7 @@ from upslope.report.style import STYLE
 from upslope.report.words import amount, clock, counted, measured, phase_name
 from upslope.run import Run
 from upslope.runtime.files import write_text
+from upslope.runtime.settings import of_domain
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 LONGEST_TEXT = 2000
@@ -267,7 +268,7 @@ def _settings(run: Run) -> str:
     plan = run.plan
     values = {"task": plan.task_name, "model": plan.model, "reward": ", ".join(plan.reward), "test_data": plan.test_data}
     values = {key: value for key, value in values.items() if value} | {
-        key: value for key, value in dataclasses.asdict(plan.settings).items() if value is not None
+        key: value for key, value in of_domain(dataclasses.asdict(plan.settings), plan.domain).items() if value is not None
     }
     rows = "".join(f"<tr><th>{key}</th><td><code>{_text(str(value))}</code></td></tr>" for key, value in values.items())
     return f"<section><details><summary>Settings</summary><table>{rows}</table></details></section>"

@@ -15,11 +15,12 @@ from upslope.types import Method
 
 @dataclass(frozen=True)
 class Situation:
-    """A situation by its name, how people ask for it, and how methods speak of it."""
+    """A situation by its name, how people ask for it, how methods speak of it, and the setting that makes a plain run be in it."""
 
     name: str
     asked: str
     told: str
+    setting: str = ""
 
     def of(self, method: Method) -> bool:
         """Whether a method is for this situation."""
@@ -30,13 +31,14 @@ SITUATIONS = (
     Situation(
         "noisy rewards",
         r"nois\w*|unreliable|wrong labels?|mislabel\w*|ambiguous|inconsistent rewards?",
-        r"rewards are noisy|gradient is noisy|wrong or ambiguous labels|not the size of the reward",
+        r"rewards are noisy|wrong or ambiguous labels|not the size of the reward",
     ),
     Situation(
         "rollouts are reused",
         r"re-?us\w*|several updates|many updates|multiple (?:updates|epochs|passes)|many (?:passes|epochs)|same rollouts|again",
         r"reused|several updates|many updates|many passes|more than once|learned from many times|more is to be learned from each"
         r"|used once more|learns from each many times",
+        setting="--passes 2",
     ),
     Situation(
         "stale or off-policy rollouts",

@@ -31,6 +31,9 @@ KINDS = {
     "other": "another problem's answer",
 }
 
+AUDITED = f"(Found by the audit before a run, of {PROBLEMS} problems; --audit off leaves it out.)"
+"""Where a remark comes from."""
+
 
 @dataclass(frozen=True)
 class Tried:
@@ -83,14 +86,16 @@ class Audit:
             row, many = refused[0], f"{len(refused)} of {len(self.of('expected'))} problems"
             found.append(
                 f"the reward {name} pays {row.reward:g} for the expected answer in {many}: "
-                f"{shown(row.response)} to {shown(row.problem.prompt)}. Nor alone, boxed or in tags. Another form?"
+                f"{shown(row.response)} to {shown(row.problem.prompt)}. Nor alone, boxed or in tags. Another form? {AUDITED}"
             )
         wrong = {kind: self.paid(kind) for kind, share in TOLERATED.items() if len(self.paid(kind)) > share * len(self.of(kind))}
         if wrong:
             row = next(iter(wrong.values()))[0]
             kinds = ", ".join(f"{KINDS[kind]} ({len(rows)} of {len(self.of(kind))} problems)" for kind, rows in wrong.items())
             said = f"{shown(row.response)} to {shown(row.problem.prompt)}{_expected(row.problem)}"
-            found.append(f"the reward {name} pays {row.reward:g} for {kinds}, as for {said}. A model will learn to say that.")
+            found.append(
+                f"the reward {name} pays {row.reward:g} for {kinds}, as for {said}. A model will learn to say that. {AUDITED}"
+            )
         return found
 
     def table(self) -> str:

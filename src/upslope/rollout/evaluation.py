@@ -13,6 +13,7 @@ from upslope.plain_data import JsonDict, Prompt
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.rollout.text_rows import sampled_ids, token_rows
+from upslope.runtime.data_files import shown_name
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.runtime.statistics import pass_at_k, share_interval
 from upslope.tasks.text import Problem, Split, TextTask
@@ -94,6 +95,15 @@ def distinct_problems(task: TextTask, count: int, split: Split, seed: int) -> li
     narrower."""
     found = task.sample(count, split, numpy_generator(seed, "evaluation", split))
     return list({problem.id: problem for problem in found}.values())
+
+
+def fewer_than_asked(task: TextTask, count: int) -> str:
+    """What to tell somebody who asks to be judged on more held-out problems than there are; empty where there are enough."""
+    found = len(distinct_problems(task, count, "test", EVALUATION_SEED))
+    if found >= count:
+        return ""
+    told = f"{shown_name(task.name).rpartition('/')[2]} has {found} held-out problems that differ"
+    return f"--eval-problems {count}: {told}, and the run is judged on those."
 
 
 def evaluate_text(

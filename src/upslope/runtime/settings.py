@@ -357,6 +357,12 @@ def check_domain(settings: Settings, domain: Domain, task: str, model: str = "ti
                 raise UserError(f"{given} goes with {other}; {task} is {kind}. Leave it out.")
 
 
+def of_domain(settings: Mapping[str, Any], domain: Domain) -> dict[str, Any]:
+    """Settings without those that are for another kind of task."""
+    others = {name for other, names in ONLY_FOR.items() if other != domain for name in names}
+    return {name: value for name, value in settings.items() if name not in others}
+
+
 def best_of(keep: str) -> str | None:
     """The number of an evaluation that ``keep`` goes by."""
     kind, colon, name = keep.partition(":")

@@ -91,7 +91,7 @@ class WorkerProcess:
                 return message
 
     def _raise_what_it_left_saying(self) -> None:
-        """A worker that refuses and leaves may be gone before a message to it is written whole: its words are still in the channel."""
+        """One that refuses and leaves may be gone before a message to it is written whole: its words are still in the channel."""
         self.channel.setblocking(False)
         with suppress(OSError, ValueError):
             while True:

@@ -23,6 +23,7 @@ from upslope.plain_data import JsonDict, Knobs
 from upslope.rewards import load_reward
 from upslope.rewards.judging import VERDICTS, Judge
 from upslope.rewards.model_reward import reward_models, tells_no_right_answers
+from upslope.rollout.evaluation import fewer_than_asked
 from upslope.rollout.reference_cache import REFERENCES, ReferenceCache
 from upslope.runtime.checkpoint_files import CheckpointWriter
 from upslope.runtime.run_folder import PROBLEMS, RunFolder
@@ -123,6 +124,10 @@ class TextComponents(Components):
         self.stage_rollouts = {stage.name: make(stage.rollout.build) for stage in self.method.stages}
         for name, rollout in self.stage_rollouts.items():
             rollout.stage = name
+
+    def check_given(self, given: Settings) -> None:
+        if given.eval_problems and (told := fewer_than_asked(self.task, given.eval_problems)):
+            warnings.warn(Remark(told), stacklevel=2)
 
     @staticmethod
     def _check_model(model: str, method: Method) -> None:

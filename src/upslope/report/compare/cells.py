@@ -21,7 +21,7 @@ from upslope.plan import absolute_model, checked_table
 from upslope.plugins import full_name
 from upslope.policies.adapter_files import holds_model
 from upslope.policies.trained import is_run
-from upslope.report.compare.variants import Grid, path_of, read_grid, variants, varied_settings
+from upslope.report.compare.variants import Grid, path_of, read_grid, shown_value, variants, varied_settings
 from upslope.runtime.data_files import DataFiles
 from upslope.runtime.files import write_text
 from upslope.runtime.method_file import method_table
@@ -104,6 +104,19 @@ class Question:
     def beds(self) -> list[str]:
         """What each method is tried on, in words."""
         return [bed_name(task, data) for task, data in itertools.product(self.tasks, self.data or ("",))]
+
+    def command(self) -> str:
+        """As one would type it."""
+        words = ["upslope", "compare", *self.methods]
+        words += [word for task in self.tasks for word in ("--task", task)]
+        words += [word for data in self.data for word in ("--data", data)]
+        words += ["--seeds", str(self.seeds), *(["--model", self.model] if self.model != "tiny" else [])]
+        words += [word for path, value in self.knobs.items() for word in ("--set", f"{path}={as_text(value)}")]
+        words += [word for path, values in self.grid.items() for word in ("--grid", f"{path}={','.join(map(shown_value, values))}")]
+        words += [word for slot, name in self.take.items() for word in ("--take", f"{slot}={name}")]
+        words += [word for text in self.reward for word in ("--reward", text)]
+        words += ["--test-data", self.test_data] if self.test_data else []
+        return " ".join(map(quote, words + setting_flags(self.settings)))
 
     def default_folder(self) -> Path:
         names = "-".join(_slug(_plain_name(name)) for name in self.methods)
@@ -227,6 +240,11 @@ def read_labels(path: Path) -> dict[str, str]:
     return {cell["folder"]: cell["label"] for cell in _read_comparison(path)["cells"]}
 
 
+def read_command(path: Path) -> str:
+    """What made the comparison of a folder; empty where several commands did."""
+    return str(_read_comparison(path).get("command", "")) if is_comparison(path) else ""
+
+
 def _read_comparison(path: Path) -> JsonDict:
     """``compare.toml``, if it is as a comparison writes it."""
     try:
@@ -264,7 +282,9 @@ def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> Non
             "knobs": {key: value if isinstance(value, (bool, int, float)) else as_text(value) for key, value in cell.knobs.items()},
             "settings": {key: cell.settings[key] for key in varied_settings(question.grid) if cell.settings.get(key) is not None},
         }  # fmt: skip
-    table = {"upslope": __version__, "shared": shared, "cells": list(known.values())}
+    table: JsonDict = {"upslope": __version__, "shared": shared, "cells": list(known.values())}
+    if len(known) == len(cells):  # else one command alone would not make all of it
+        table["command"] = question.command()
     write_text(path / FILE, tomli_w.dumps(table))
 
 

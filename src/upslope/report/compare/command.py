@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from upslope.report.compare.comparing import Answer
 
 USAGE = "upslope compare METHOD METHOD ... [--task TASK] [--seeds N] [settings of train]\n       upslope compare RUN RUN ..."
+BESIDE = ("report.md", "table.tex", "numbers.csv", "comparison.json")
+"""What is written beside the page."""
 PRINTED = "the same as JSON"
 GOES_WITH_METHODS = ("task", "seeds", "model", "set", "grid", "take", "reward", "test_data", "data", "dry_run")
 
@@ -62,10 +64,10 @@ def run(flags: argparse.Namespace, compare: Callable[..., Answer], plan: Callabl
     from upslope.report.compare.terminal import text
 
     asked = _asked(flags)
-    if flags.dry_run:
-        print(plan(**asked))
-        return 0
     try:
+        if flags.dry_run:
+            print(plan(**asked))
+            return 0
         answer = compare(**asked)
     except Interrupted as stop:
         print(f"upslope: {stop}", file=sys.stderr)
@@ -73,7 +75,7 @@ def run(flags: argparse.Namespace, compare: Callable[..., Answer], plan: Callabl
     if flags.json:
         print(json.dumps(answer.comparison.record(), indent=1, ensure_ascii=False))
     elif not flags.quiet:
-        print(f"{text(answer.comparison)}\nreport  {answer.path / 'report.html'}")
+        print(f"{text(answer.comparison)}\nreport  {answer.path / 'report.html'} (beside it {', '.join(BESIDE)})")
     if not flags.json:
         print(answer.path)
     return 2 if answer.failures else 0

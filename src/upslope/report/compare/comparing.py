@@ -13,7 +13,7 @@ from pathlib import Path
 from upslope.errors import Remark, UserError
 from upslope.plan import checked_table
 from upslope.policies.reward_runs import scoring_head
-from upslope.report.compare.cells import Cell, Checked, FindMethod, Question, check, is_comparison, write_question
+from upslope.report.compare.cells import Cell, Checked, FindMethod, Question, check, is_comparison, read_command, write_question
 from upslope.report.compare.figures import check_figures, write_figures
 from upslope.report.compare.gathering import BUDGET, Field, expand, gather
 from upslope.report.compare.latex import latex
@@ -204,7 +204,8 @@ def _answer(
     notes: Sequence[str] = (),
 ) -> Answer:
     field.notes.extend(notes)
-    found = measure(field, references=options.references, threshold=options.threshold, failures=told)
+    command = read_command(root)
+    found = measure(field, references=options.references, threshold=options.threshold, failures=told, command=command)
     write_text(root / "report.html", page(found))
     write_text(root / "report.md", markdown(found))
     write_text(root / "table.tex", latex(found))

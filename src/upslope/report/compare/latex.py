@@ -22,7 +22,8 @@ NARROW = 3
 def latex(found: Comparison) -> str:
     r"""The final scores, and the pairs where methods are ranked, as two ``table`` environments; needs ``\usepackage{booktabs}``."""
     tables = [_scores(found), *([_pairs(found)] if found.pairs else [])]
-    return "% Needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}.\n" + "\n".join(tables)
+    made = f"% Made by: {' '.join(found.command.split())}\n" if found.command else ""
+    return f"% Needs \\usepackage{{booktabs}} and \\usepackage[T1]{{fontenc}}.\n{made}" + "\n".join(tables)
 
 
 def plain(text: str) -> str:
@@ -47,7 +48,8 @@ def _scores(found: Comparison) -> str:
         row += [_estimate(each.score)] if everywhere else []
         row += [plain(reached_text(find_reached(found.efficiency[task], each.label))) for task in reached]
         body.append([f"\\textbf{{{row[0]}}}", *row[1:]] if each.label == best else row)
-    caption = f"{found.finding} Interquartile mean over seeds with its 95% stratified bootstrap interval."
+    conditions = f"{found.conditions[:1].upper()}{found.conditions[1:]}."
+    caption = f"{found.finding} {conditions} Interquartile mean over seeds with its 95% stratified bootstrap interval."
     if everywhere and found.normalised:
         caption += " Over all tasks, scores are normalised."
     if best is not None:

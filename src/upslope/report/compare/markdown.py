@@ -10,6 +10,7 @@ from upslope.report.compare.terminal import (
     LEARNED_RULE,
     NO_THRESHOLD,
     PAIR_HEADER,
+    SAMPLED,
     diagnostic_text,
     estimate_text,
     find_reached,
@@ -24,7 +25,8 @@ from upslope.report.curves import number
 def markdown(found: Comparison) -> str:
     """The comparison as Markdown."""
     several = len(found.tasks) > 1
-    blocks = [f"# {plain(found.finding)}", plain(found.title)]
+    blocks = [f"# {plain(found.finding)}", f"{plain(found.title)}: {plain(found.conditions)}."]
+    blocks += [f"    {' '.join(found.command.split())}"] if found.command else []
     blocks += ["\n".join(f"- {plain(sentence)}" for sentence in found.sentences)] if found.sentences else []
     blocks += ["## Final score", "Interquartile mean over seeds [95% stratified bootstrap interval].", scores(found)]
     if any(each.threshold is None for each in found.efficiency.values()):
@@ -47,7 +49,7 @@ def markdown(found: Comparison) -> str:
     for task, lines in found.passes.items():
         header = ["method", *(f"pass@{int(k)}" for k in lines[0].x)]
         body = [[plain(line.label), *(f"{value:.3f}" for value in line.middle)] for line in lines]
-        blocks += [f"## pass@k{f' on {plain(task)}' if several else ''}", rows_of(header, body)]
+        blocks += [f"## pass@k{f' on {plain(task)}' if several else ''}", SAMPLED, rows_of(header, body)]
     for task in found.tasks:
         body = [
             [f"{each.title} ({each.when})", *(diagnostic_text(each.values.get(label)) for label in found.labels)]

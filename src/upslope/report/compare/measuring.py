@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from upslope.report.compare.sampling import curve as pass_curve
 from upslope.report.compare.spending import at_equal_spending, spent_at
 from upslope.report.compare.verdict import Pair, finding, headline, judge
 from upslope.report.curves import number
+from upslope.runtime.settings import of_domain
 from upslope.runtime.statistics import (
     bootstrap_generator,
     interquartile_mean,
@@ -129,6 +131,10 @@ class Comparison:
     diagnostics: dict[str, list[Diagnostic]]
     settings: dict[str, JsonDict]
     """By task, what all its runs share."""
+    conditions: str
+    """What a run was: how many there are, of what length, of which model, and on what they were judged."""
+    command: str
+    """What makes this comparison again; empty where finished runs were compared."""
     runs: dict[str, list[str]]
     failures: list[str]
 
@@ -142,13 +148,19 @@ class Comparison:
 
 
 def measure(
-    field: Field, *, references: References | None = None, threshold: float | None = None, failures: Sequence[str] = ()
+    field: Field,
+    *,
+    references: References | None = None,
+    threshold: float | None = None,
+    failures: Sequence[str] = (),
+    command: str = "",
 ) -> Comparison:
     """All numbers of a comparison.
 
     Args:
         references: by task, the scores that count as 0 and as 1 when tasks are taken together.
         threshold: of sample efficiency, as a score; left out, 80% of the way from the start to the best method's end.
+        command: what made the runs, for whoever wants to repeat it.
     """
     scales = _scales(field, references or {})
     standings = [_standing(each, field, scales) for each in field.contenders]
@@ -186,6 +198,8 @@ def measure(
         passes={task: lines for task in field.tasks if (lines := _passes(field, task))},
         diagnostics={task: diagnose(field, task) for task in field.tasks},
         settings={task: _shared(field.runs(task)) for task in field.tasks},
+        conditions=_conditions(field),
+        command=command,
         runs={each.label: [str(run.path) for run in each.runs] for each in field.contenders},
         failures=list(failures),
     )
@@ -353,7 +367,39 @@ def _shared(runs: Sequence[Trained]) -> JsonDict:
         for key, value in first.items()
         if all({"model": run.table["model"], **run.settings}.get(key) == value for run in runs)
     }
-    return {key: value for key, value in same.items() if value not in (None, "")}
+    mine = of_domain(same, "control" if runs[0].control else "text")
+    return {key: value for key, value in mine.items() if value not in (None, "")}
+
+
+def _conditions(field: Field) -> str:
+    """What all runs share, task by task where tasks differ in it."""
+    told = {task: _condition(field, task) for task in field.tasks}
+    if len(set(told.values())) == 1:
+        return next(iter(told.values()))
+    return "; ".join(f"on {task}: {words}" for task, words in told.items())
+
+
+def _condition(field: Field, task: str) -> str:
+    runs, shared = field.runs(task), _shared(field.runs(task))
+    counts = [len(each.on(task)) for each in field.contenders]
+    seeds = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    told = [f"{seeds} seed{'s' if seeds != '1' else ''} each"]
+    told += [f"{shared['steps']} steps"] if "steps" in shared else []
+    if not runs[0].control:
+        if "tasks_per_step" in shared and "samples_per_task" in shared:
+            told.append(f"{shared['tasks_per_step']} x {shared['samples_per_task']} answers a step")
+        told += [f"model {_model_name(str(shared['model']))}"] if shared.get("model") else []
+    last = [run.evaluations[-1] for run in runs if run.evaluations]
+    judged = {int(each.get("problems") or each.get("episodes") or 0) for each in last}
+    if len(judged) == 1 and 0 not in judged:
+        greedy = ", one greedy answer each" if runs[0].score_name == "accuracy" else ""
+        told.append(f"judged on {judged.pop()} {'episodes' if runs[0].control else 'held-out problems'}{greedy}")
+    return ", ".join(told)
+
+
+def _model_name(model: str) -> str:
+    """A model without the folders of whoever made the comparison."""
+    return PurePath(model).name if PurePath(model).is_absolute() else model
 
 
 def _plain(value: object) -> Any:

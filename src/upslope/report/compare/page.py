@@ -20,6 +20,7 @@ from upslope.report.compare.terminal import (
     LEARNED_HEADER,
     LEARNED_RULE,
     NO_THRESHOLD,
+    SAMPLED,
     diagnostic_text,
     estimate_text,
     find_reached,
@@ -53,12 +54,7 @@ def page(found: Comparison) -> str:
 
 
 def _header(found: Comparison) -> str:
-    runs = [len(some.seeds) for each in found.standings for some in each.tasks.values()]
-    seeds = f"{min(runs)} seed{'s' if min(runs) != 1 else ''}" if min(runs) == max(runs) else f"{min(runs)} to {max(runs)} seeds"
-    shared = found.settings[found.tasks[0]]
-    told = [f"{seeds} each"]
-    told += [f"{shared['steps']} steps"] if "steps" in shared else []
-    told += [f"model {shared['model']}"] if shared.get("model") and found.score_name[found.tasks[0]] != "mean return" else []
+    told = [found.conditions]
     told += ["paired: with one seed all methods start from the same weights and draw the same problems"] if found.paired else []
     return (
         f'<header><h1>{_text(found.finding)}</h1><p class="about">{_text(found.title)}</p>'
@@ -212,7 +208,9 @@ class Drawn:
             where = f" on {task}" if several else ""
             drawn = charts.over_k(lines, self.places)
             figures.append(
-                _figure(f"pass@k{where}", drawn, "The chance that one of k sampled answers to a held-out problem is right.")
+                _figure(
+                    f"pass@k{where}", drawn, f"The chance that one of k sampled answers to a held-out problem is right. {SAMPLED}"
+                )
             )
         blocks = [f'{self._keys()}<div class="two">{"".join(figures)}</div>'] if figures else []
         blocks += [self._efficiency()]
@@ -282,7 +280,7 @@ def _rule(found: Comparison) -> str:
     test = "labels are exchanged between the runs of the same seed"
     if not any(pair.paired for pair in found.pairs):
         test = "labels are exchanged among all runs of a task"
-        test += "; within seeds only, so few of them could never decide" if found.paired else ""
+        test += "; exchanged only between runs of the same seed, so few seeds could never decide" if found.paired else ""
     words = [f"Each pair is decided by an exact permutation test of P: {test}."]
     if pairs > 1:
         words[0] += f" The p of all {pairs} pairs are adjusted by Holm's method, so that the chance of any false win among equal "
@@ -304,9 +302,14 @@ def _notes(found: Comparison) -> str:
 
 def _taken_along(found: Comparison) -> str:
     """The numbers and the table for a paper inside the page: whoever is sent it has them too."""
+    again = (
+        f'<p>To make this comparison again:</p><pre class="formula" tabindex="0">{_text(found.command)}</pre>'
+        if found.command
+        else ""
+    )
     packed = base64.b64encode(numbers(found).encode()).decode()
     return (
-        "<section><h2>To draw and to print</h2><p>Every number of this page: "
+        f"<section><h2>To repeat, to draw and to print</h2>{again}<p>Every number of this page: "
         f'<a download="numbers.csv" href="data:text/csv;charset=utf-8;base64,{packed}">numbers.csv</a></p>'
         '<details class="close"><summary>LaTeX table</summary>'
         f'<pre class="formula" tabindex="0">{_text(latex(found))}</pre></details></section>'

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -96,7 +96,7 @@ def run_cells(
     """Trains the cells, so many at a time; those that failed, with the last thing they said."""
     waiting, jobs, failures = list(cells), list[RunJob](), list[Failure]()
     (root / LOGS).mkdir(parents=True, exist_ok=True)
-    with _signals_interrupt():
+    with signals_interrupt():
         try:
             while waiting or jobs:
                 while waiting and len(jobs) < workers:
@@ -127,7 +127,7 @@ def _ended(job: RunJob, root: Path, watching: Watching) -> list[Failure]:
 
 
 @contextmanager
-def _signals_interrupt() -> Iterator[None]:
+def signals_interrupt() -> Iterator[None]:
     """Whoever ends the comparison, by Ctrl-C, by ``kill`` or by closing the terminal, ends its runs with it, in order."""
 
     def interrupt(number: int, frame: object) -> None:
@@ -144,6 +144,26 @@ def _signals_interrupt() -> Iterator[None]:
     finally:
         for name, handler in old.items():
             signal.signal(getattr(signal, name), handler)
+
+
+@contextmanager
+def ended_with_us(processes: Sequence[subprocess.Popen[bytes]], told: str) -> Iterator[None]:
+    """Processes that keep nothing: whoever ends the comparison meanwhile ends them and all that they have started.
+
+    Raises:
+        Interrupted: after Ctrl-C or ``kill``, with what is ``told`` then.
+    """
+    with signals_interrupt():
+        try:
+            yield
+        except BaseException as problem:
+            for process in processes:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            if isinstance(problem, KeyboardInterrupt):
+                raise Interrupted(told) from None
+            raise
 
 
 def _start(cell: Cell, root: Path, threads: int, keep_open: tuple[int, ...]) -> RunJob:

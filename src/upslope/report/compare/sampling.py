@@ -15,7 +15,7 @@ from pathlib import Path
 
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
-from upslope.report.compare.running import launch
+from upslope.report.compare.running import ended_with_us, launch
 from upslope.runtime.files import write_json
 from upslope.runtime.statistics import pass_at_k
 
@@ -55,14 +55,10 @@ def sample_all(paths: Sequence[Path], k: int, *, workers: int, threads: int, say
     say(f"sampling {len(paths)} finished run{'s' if len(paths) != 1 else ''} for pass@{k}")
     module = [sys.executable, "-P", "-m", "upslope.report.compare.sampling", str(k), str(PROBLEMS)]
     processes = [launch([*module, *map(str, share)], subprocess.DEVNULL, threads) for share in shares]
-    try:
+    told = f"stopped while finished runs were sampled for pass@{k}. The same command goes on; --k 0 leaves it out."
+    with ended_with_us(processes, told):
         for process in processes:
             process.wait()
-    except BaseException:
-        for process in processes:
-            process.kill()
-            process.wait()
-        raise
     return [f"{path} could not be sampled for pass@{k}" for path in missing(paths, k)]
 
 

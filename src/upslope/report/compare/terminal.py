@@ -13,7 +13,7 @@ from upslope.report.describe import table
 
 def text(found: Comparison) -> str:
     """All of it, to be printed."""
-    blocks = [found.finding, *_bullets(found.sentences), "", _scores(found), "", _learned(found)]
+    blocks = [found.finding, *_bullets(found.sentences), f"  {found.conditions}", "", _scores(found), "", _learned(found)]
     if found.pairs:
         blocks += ["", _pairs(found.pairs)]
     for task in found.tasks:
@@ -50,6 +50,9 @@ LEARNED_RULE = (
     "problems or episodes of the evaluations leave open."
 )
 NO_THRESHOLD = "There are no steps to a score where no method has learned: every such score would be had before the first step."
+SAMPLED = (
+    "Accuracy is of the likeliest answer to each problem, pass@k of answers that were sampled: pass@1 is mostly below the accuracy."
+)
 LEARNED_HEADER = ("start to end", "start", "end", "change [95%]", "runs that rose", "result")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from upslope.errors import UserError
 from upslope.report.compare.cells import Cell
-from upslope.report.compare.running import launch, upslope_command
+from upslope.report.compare.running import ended_with_us, launch, upslope_command
 from upslope.runtime.settings import Settings
 from upslope.tasks import domain_of
 
@@ -96,14 +96,10 @@ def _trial(cell: Cell, threads: int) -> tuple[float, float]:
         with log.open("wb") as file:
             process = launch(upslope_command(short.command(out)), file, threads)
         arrived: list[float] = []  # when each line of its log was there
-        try:
+        with ended_with_us([process], "stopped while a short run was timed. Nothing has begun yet; the same command begins."):
             while process.poll() is None:
                 arrived += [time.perf_counter()] * (_lines(out / "metrics.jsonl") - len(arrived))
                 time.sleep(POLL_SECONDS)
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
         wall = time.perf_counter() - began
         if process.returncode:
             said = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]

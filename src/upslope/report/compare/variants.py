@@ -61,7 +61,7 @@ def variants(method: str, name: str, knobs: Knobs, grid: Grid) -> list[Variant]:
     found = []
     for choice in itertools.product(*paths.values()):
         chosen = dict(zip(paths, choice, strict=True))
-        label = " ".join([name, *(f"{path}={_shown(value)}" for path, value in chosen.items())])
+        label = " ".join([name, *(f"{path}={shown_value(value)}" for path, value in chosen.items())])
         settings = {path: value for path, value in chosen.items() if path in SETTINGS}
         found.append(Variant(label, {**fixed, **{path: value for path, value in chosen.items() if path not in settings}}, settings))
     return found
@@ -104,5 +104,6 @@ def _value(name: str, value: Any) -> Any:
     return read
 
 
-def _shown(value: object) -> str:
+def shown_value(value: object) -> str:
+    """A value of a grid as one writes it."""
     return f"({as_text(value)})" if isinstance(value, tuple) else as_text(value)

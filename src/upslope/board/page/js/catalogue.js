@@ -1,7 +1,7 @@
 // The catalogue on a page: a question, filters, a table whose rows open to the formula, the claim and the command. The board and the
 // site show the same; what differs (where links lead, where pictures lie, where the state is kept) comes with `places`.
 
-import { commandFor, ORDERS, search, together } from "./catalogue_search.js";
+import { commandFor, comparison, ORDERS, search, together } from "./catalogue_search.js";
 import { copyable, h, put, svg } from "./dom.js";
 import { formula } from "./mathml.js";
 
@@ -168,9 +168,13 @@ class Catalogue {
 
   suggest(result) {
     const both = together(this.data, result);
+    const beside = comparison(this.data, result, this.state.task);
+    const words = both && `No method whose claims held answers all of it; ${both.first.name} with what ${both.second.name} changes might (not measured together):`;
     put(
       this.pair,
-      both && h("p", {}, `No method answers all of it by itself; ${both.first.name} with what ${both.second.name} changes does:`),
+      beside && h("p", {}, "Whether it pays on your task: the best answer beside the plain method, in the same situation:"),
+      beside && copyable(beside),
+      both && h("p", {}, words),
       both && copyable(`upslope train ${both.first.name}+${both.second.name} --task ${this.state.task.trim() || "reverse"}`),
     );
   }
@@ -217,7 +221,8 @@ class Catalogue {
           "span",
           { class: `cat-verdict ${claim.verdict.replaceAll(" ", "-")}`, title: this.data.verdicts[claim.verdict] },
           claim.verdict,
-          claim.of ? ` (${claim.held} of ${claim.of})` : "",
+          claim.of ? `: ${claim.held} of ${claim.of} held` : "",
+          claim.refuted ? `, ${claim.refuted} did not` : "",
         ),
         this.curve(method, 132, 44),
       ],
