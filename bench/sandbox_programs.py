@@ -93,6 +93,7 @@ def row_of(at_a_time: int) -> Row:
         exact=("programs", "right"),
         rate="programs",
         wanted=1.5,
+        uncounted=True,
         goal="1.5 times as many programs a second are wanted, beside one after the other",
     )
 

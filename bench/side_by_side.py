@@ -196,7 +196,7 @@ def result(row: Row, workers: Sequence[Worker], *, busy_before: float, company: 
         "memory_unit": "MiB allocated on the GPU at the peak" if row.device == "cuda" else "MiB resident above what set-up left",
         "counts": {"ours": ours["counts"], "peer": peer["counts"] if peer else None},
         "checked": {"exact": list(row.exact), "near": dict(row.near)},
-        "idle": machine.is_quiet(busy_before, company.cores),
+        "idle": machine.is_quiet(busy_before, 0.0 if row.uncounted else company.cores),
         "others_before": round(busy_before, 3),
         "others_during": round(company.cores, 3),
         "others_worst_window": round(company.worst, 3),

@@ -68,6 +68,8 @@ class Row:
         exact: counts that must be the same on both sides. near: counts that are drawn, with the relative difference allowed.
         wanted: the least ratio aimed at. least: the least figure of ours. most_memory: of ours, in MiB. goal: all of it in words.
         device: where the work is done; decides what peak memory means.
+        uncounted: its work is done by processes that the system does not count as children, as those of a sandbox: whether the
+            machine was idle is then what was heard before.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Row:
     most_memory: float | None = None
     goal: str = ""
     device: str = "cpu"
+    uncounted: bool = False
 
 
 class Finished(BaseException):

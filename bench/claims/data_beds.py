@@ -12,7 +12,7 @@ from typing import Any
 from control_bed import ControlBed, data_folder
 from harness import Cell, Result
 
-REPLAY = "replay"
+REPLAY, RUN = "replay", "-run"
 MEASURED = ("TQ", "SACo", "action variance", "transition noise", "state similarity")
 
 
@@ -59,7 +59,7 @@ class DataBed(ControlBed):
         return dict(zip(MEASURED, map(float, numbers), strict=True)) | {f"advice {found.advice.family}": 1.0}
 
     def _explored(self, seed: int, folder: Path) -> Path:
-        """The experience of a whole online run, of as many steps as the data have."""
+        """The experience of a whole online run, of as many steps as the data have; the run is beside it."""
         import upslope as up
         from upslope.datasets.making import make_data
 
@@ -69,10 +69,38 @@ class DataBed(ControlBed):
             fcntl.flock(lock, fcntl.LOCK_EX)
             if (folder / name).exists():
                 return folder / name
-            run = up.train(self.explorer, self.task, knobs=dict(self.explorer_knobs), seed=seed, out=folder / f"{name}-run",
+            run = up.train(self.explorer, self.task, knobs=dict(self.explorer_knobs), seed=seed, out=folder / f"{name}{RUN}",
                            record="none", **settings)  # fmt: skip
             make_data(name, self.task, "replay", self.data_steps, seed, run.path, out=folder)
         return folder / name
+
+
+@dataclass(frozen=True)
+class TrainedExpertBed(DataBed):
+    """As `DataBed`, for a world without a controller written by hand: the explorer's last policy is the expert of all recipes.
+
+    Results have ``normalised``, the final return with random actions as 0 and the expert as 1.
+    """
+
+    def dataset(self, seed: int, folder: Path) -> Path:
+        from upslope.datasets.making import make_data
+
+        explored = self._explored(seed, folder)
+        if self.data == REPLAY:
+            return explored
+        name = "".join(c if c.isalnum() else "-" for c in f"{self.task} {self.data} {self.data_steps} {seed}")
+        with open(folder / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            make_data(name, self.task, self.data, self.data_steps, seed, Path(f"{explored}{RUN}"), out=folder)
+        return folder / name
+
+    def train(self, cell: Cell) -> Result:
+        from upslope.experience import load_dataset
+
+        result = super().train(cell)
+        with data_folder() as folder:
+            card = load_dataset(dataclasses.replace(self, data="random").dataset(cell.seed, folder)).card
+        return dataclasses.replace(result, extra={**result.extra, "normalised": card.normalised(result.after) / 100})
 
 
 def advised(family: str) -> Any:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from upslope.runtime.messages import Closed, Message, decoded, encoded, receive, send
-from upslope.runtime.shared_weights import ReadWeights, SharedWeights, checksum
+from upslope.runtime.shared_weights import ReadWeights, SharedWeights, checksum, take_over
 
 
 def through(message: Message) -> Message:
@@ -106,3 +106,12 @@ def test_a_checksum_tells_other_weights():
     weights = {"a": torch.zeros(4), "b": torch.ones(4)}
     other = {"a": torch.ones(4), "b": torch.zeros(4)}
     assert checksum(weights) == checksum({name: tensor.clone() for name, tensor in weights.items()}) != checksum(other)
+
+
+@pytest.mark.parametrize("shape", [(3,), (7, 5), (3, 1 << 17), ((1 << 18) + 1,)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_weights_that_are_taken_over_have_the_checksum_of_what_was_given(shape, dtype):
+    given = {"a": torch.randn(shape).mul(1000).to(dtype), "b": torch.randn(5, 4).T}
+    own = {name: torch.zeros_like(tensor) for name, tensor in given.items()}
+    assert take_over(own, given) == checksum(given) == checksum(own)
+    assert all(torch.equal(own[name], tensor) for name, tensor in given.items())

@@ -25,7 +25,7 @@ from upslope.rollout.sampling_crew import SamplingCrew, WorkerPlan
 from upslope.runtime.messages import Message, decoded, encoded
 from upslope.runtime.process_file import say_processes
 from upslope.runtime.run_parcel import outside, packed_run
-from upslope.runtime.shared_weights import checksum, fill, layout
+from upslope.runtime.shared_weights import fill, layout
 from upslope.runtime.worker_process import PATIENCE, WorkerLost, raise_if_it_failed
 from upslope.types import Assignment
 
@@ -65,8 +65,8 @@ class StoredWeights:
         self.versions = {number: kept for number, kept in self.versions.items() if number in wanted}
         table, size = layout(weights)
         room = torch.empty(size, dtype=torch.uint8)
-        fill(room, table, weights)
-        self.versions[version] = WeightsInStore(self.ray.put(room.numpy()), table, checksum(weights))
+        found = fill(room, table, weights)
+        self.versions[version] = WeightsInStore(self.ray.put(room.numpy()), table, found)
 
     def close(self) -> None:
         self.versions = {}

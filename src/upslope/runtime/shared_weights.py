@@ -18,6 +18,8 @@ from upslope.runtime.tensor_files import DTYPES, NAMES
 
 ALIGNED = 64
 """Bytes at a multiple of which each tensor begins."""
+PIECE = 1 << 17
+"""Numbers that are copied and added up at a time."""
 
 
 @dataclass
@@ -58,8 +60,8 @@ class SharedWeights:
         self.drop_but(needed)
         table, size = layout(weights)
         file = self._memory(size)
-        fill(torch.frombuffer(self._memories[file], dtype=torch.uint8), table, weights)
-        self.versions[version] = WeightsInMemory(file, size, table, checksum(weights))
+        found = fill(torch.frombuffer(self._memories[file], dtype=torch.uint8), table, weights)
+        self.versions[version] = WeightsInMemory(file, size, table, found)
 
     def drop_but(self, needed: Iterable[int]) -> None:
         """Frees the memory of versions that nobody needs."""
@@ -103,10 +105,34 @@ class ReadWeights:
 
 def checksum(weights: Mapping[str, Tensor]) -> int:
     """Of all bits, tensor by tensor: two processes with the same number hold the same weights, but for changes that cancel out."""
+    return _of_all({name: int(_bits(tensor).sum(dtype=torch.int64)) for name, tensor in weights.items()})
+
+
+def take_over(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> int:
+    """Copies weights to where one's own stand, by name, and gives the checksum of what stands there then."""
+    with torch.no_grad():
+        return _of_all({name: _copied(tensor, given[name]) for name, tensor in own.items()})
+
+
+def _of_all(sums: Mapping[str, int]) -> int:
     total = 0
-    for name, tensor in weights.items():
-        total = (total * 1_000_003 + int(_bits(tensor).sum(dtype=torch.int64)) + len(name)) % (1 << 61)
+    for name, found in sums.items():
+        total = (total * 1_000_003 + found + len(name)) % (1 << 61)
     return total
+
+
+def _copied(own: Tensor, given: Tensor) -> int:
+    """Copies a tensor, and adds up its bits piece by piece while they are still in the processor's cache."""
+    own, given = own.detach(), given.detach()
+    even = own.storage_offset() * own.element_size() % 8 == 0 and own.numel() * own.element_size() % 8 == 0
+    if own.is_cuda or given.is_cuda or not (even and own.is_contiguous() and given.is_contiguous()):
+        own.copy_(given)
+        return int(_bits(own).sum(dtype=torch.int64))
+    total = torch.zeros((), dtype=torch.int64)
+    for mine, theirs in zip(own.view(-1).split(PIECE), given.view(-1).split(PIECE), strict=True):
+        mine.copy_(theirs)
+        total += mine.view(torch.int64).sum()
+    return int(total)
 
 
 def _bits(tensor: Tensor) -> Tensor:
@@ -130,10 +156,9 @@ def layout(weights: Mapping[str, Tensor]) -> tuple[JsonDict, int]:
     return table, max(end, 1)
 
 
-def fill(room: Tensor, table: JsonDict, weights: Mapping[str, Tensor]) -> None:
-    """Copies weights into memory that is laid out for them."""
-    for name, tensor in weights.items():
-        _view(room, table[name]).copy_(tensor.detach())
+def fill(room: Tensor, table: JsonDict, weights: Mapping[str, Tensor]) -> int:
+    """Copies weights into memory that is laid out for them; their checksum."""
+    return take_over(views(room, {name: table[name] for name in weights}), weights)
 
 
 def views(room: Tensor, table: JsonDict) -> dict[str, Tensor]:
