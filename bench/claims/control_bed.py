@@ -23,13 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import Cell, Measure, Result
+from harness import SHARED, Cell, Measure, Result
 
 from upslope.errors import Remark
 
 ENVIRONMENTS = Path(__file__).resolve().parent / "control_envs.py"
-SHARED = "UPSLOPE_CLAIMS_DATA"
-"""Names the folder in which processes find datasets that others have made."""
 HALF_TRAINED = "half-trained"
 HALF = {"steps": 1, "lr": 1e-3, "eval_problems": 1, "minibatch": 128}
 """Of the run of sac that makes `HALF_TRAINED` data. After 2000 steps its policy returned -984 and -998 on Pendulum (seeds 100 and

@@ -25,6 +25,7 @@ import argparse
 import dataclasses
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -39,6 +40,8 @@ from upslope.errors import UserError, did_you_mean
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "claims"
+SHARED = "UPSLOPE_CLAIMS_DATA"
+"""Names the folder in which processes find datasets that others have made."""
 ONE_SETTING = "in this setting"
 """Heading of the results where a claim has no conditions."""
 
@@ -312,6 +315,13 @@ def _command(claim: Claim, seeds: Sequence[int], steps: int) -> str:
     return f"make claims METHOD={claim.name}" + (f' ARGS="{" ".join(changed)}"' if changed else "")
 
 
+def _end_with_workers(number: int, frame: object) -> None:
+    """Whoever ends a claim ends its processes with it, each of which would go on to the end of its run."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    sys.exit(128 + number)
+
+
 def main(claim: Claim, arguments: Sequence[str] | None = None) -> None:
     """The command line of a claim's script."""
     parser = argparse.ArgumentParser(description=claim.title)
@@ -324,7 +334,9 @@ def main(claim: Claim, arguments: Sequence[str] | None = None) -> None:
     if not 1 <= given.workers <= 16 or given.seeds < 1:
         parser.error(f"--workers is {given.workers} and --seeds {given.seeds}: 1 to 16 workers, at least one seed.")
     seeds = range(given.first_seed, given.first_seed + given.seeds)
+    signal.signal(signal.SIGTERM, _end_with_workers)
     with tempfile.TemporaryDirectory() as scratch:
+        os.environ.setdefault(SHARED, str(Path(scratch) / "data"))
         out = given.out or (Path(scratch) if given.first_seed or given.steps else PAGES)
         try:
             path = measure_and_write(claim, out, seeds, given.steps, given.workers)

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from claim_page import versions_here, write_claim
-from control_bed import SHARED, ControlBed
+from control_bed import ControlBed
 from fast import claims
-from harness import PAGES, Cell, Claim, Result, pool, run_cell
+from harness import PAGES, SHARED, Cell, Claim, Result, pool, run_cell
 
 from upslope import method as find_method
 
