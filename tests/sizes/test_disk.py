@@ -49,6 +49,7 @@ def test_rows_that_are_sampled_ahead_and_checkpoints_that_are_kept_are_counted()
     assert one.checkpoint == 4000 and two.checkpoint == 4000 + 2 * 4 * 8 * 100 * 64
     assert (one.checkpoints, two.checkpoints) == (2, 5) and two.total == 5 * two.checkpoint
     assert disk_room(1000, 1000, now).checkpoint == 12000, "weights and two moments"
+    assert disk_room(1000, 1000, Settings(**sizes, adam_states="bfloat16")).checkpoint == 8000, "moments of two bytes each"
     assert disk_room(1000, 0, Settings(**sizes | {"steps": 10})).checkpoints == 1, "only the last"
     assert disk_room(1000, 1000, Settings(**sizes | {"checkpoint_every": "none"})).total == 0
     kept = disk_room(1000, 1000, Settings(**sizes | {"checkpoint_every": "none"}, keep="best:score"))

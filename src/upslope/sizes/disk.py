@@ -47,8 +47,12 @@ def kept_parameters(policy: Any) -> int:
 
 def checkpoint_bytes(policy: Any, settings: Settings) -> int:
     """Of the weights and the optimiser's moments that a checkpoint holds."""
-    moments = MOMENT_BYTES // 2 if settings.adam_states == "bfloat16" else MOMENT_BYTES
-    return (WEIGHT_BYTES + moments) * kept_parameters(policy)
+    return (WEIGHT_BYTES + moment_bytes(settings)) * kept_parameters(policy)
+
+
+def moment_bytes(settings: Settings) -> int:
+    """Of the optimiser's moments of a weight, in a checkpoint."""
+    return MOMENT_BYTES // 2 if settings.adam_states == "bfloat16" else MOMENT_BYTES
 
 
 def disk_room(held: int, learned: int, settings: Settings, in_folder: bool = True) -> DiskRoom:
@@ -68,7 +72,7 @@ def disk_room(held: int, learned: int, settings: Settings, in_folder: bool = Tru
     every = settings.checkpoint_every if isinstance(settings.checkpoint_every, int) else 1
     several = (settings.steps or 0) > every
     count = max(settings.keep_checkpoints or AT_ONCE, AT_ONCE) if several else 1
-    return DiskRoom(weights + MOMENT_BYTES * learned + ROW_BYTES * rows, count, best, once)
+    return DiskRoom(weights + moment_bytes(settings) * learned + ROW_BYTES * rows, count, best, once)
 
 
 def disk_of(out: Path) -> tuple[Path, int]:
