@@ -13,7 +13,7 @@ SEED ?= 0
 CLAIMS = $(subst _,-,$(notdir $(basename $(shell grep -l "^CLAIM = " bench/claims/*.py))))
 # The rows of the performance table that need no GPU; scaling takes other flags and is run by itself: make bench ROW=scaling.
 BENCH := grpo_short grpo_long_prompt grpo_early_stop grpo_smollm2 sft_short dpo_short dpo_long_prompt online_dpo guided_step ppo_cartpole ppo_halfcheetah sac_updates td3_updates td3_bc_updates iql_updates \
-	async_step scored_step sandbox_programs
+	async_step scored_step weights_sync sandbox_programs
 # One thread per process: two test workers share two cores, and small models gain nothing from more.
 export OMP_NUM_THREADS ?= 1
 

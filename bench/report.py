@@ -30,6 +30,7 @@ ROWS = {
     "td3_updates": "TD3, stored experience",
     "td3_bc_updates": "TD3+BC, stored experience",
     "iql_updates": "IQL, stored experience",
+    "weights_sync": "weights of 135M parameters to a worker beside a PUT to a server, both ours",
     "sandbox_programs": "sandboxed programs, warm pool",
     "gpu_sampling": "GPU: sampling, 135M",
     "gpu_grpo": "GPU: GRPO step, 135M",
