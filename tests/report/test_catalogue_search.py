@@ -42,6 +42,12 @@ def test_methods_whose_claims_held_come_before_those_whose_did_not(records: dict
     assert order.index("pacs") < order.index("pipo") < order.index("rec-nois")
 
 
+def test_every_situation_has_its_best_answer_among_the_first(records: dict) -> None:
+    for question in (NOISY, "long answers, the entropy collapses and rollouts are stale"):
+        asked, found = understand(question, records["situations"]).situations, answers(records, question)
+        assert {name for each in found[: len(asked)] for name in each.matched} == set(asked)
+
+
 def test_controllers_do_not_answer_for_language_models_unless_they_are_asked(records: dict) -> None:
     assert "sac" not in names(records, NOISY)[:5]
     assert records["methods"] and names(records, "a robot, and steps are expensive")[0] in {"sac", "rlpd", "moorl", "serl", "h2o"}
@@ -91,7 +97,11 @@ def test_the_terminal_says_what_held_and_what_to_type(capsys: pytest.CaptureFixt
     assert main(["methods", "--for", NOISY]) == 0
     told = capsys.readouterr().out
     assert told.startswith("for: noisy rewards · rollouts are reused") and "pipo" in told and "upslope compare" in told
-    assert "came out the other way" in told
+    assert "came out the other way" in told and "pipo               for noisy rewards, rollouts are reused; " in told
+    assert main(["methods", "--for", " "]) == 2 and "--for is empty" in capsys.readouterr().err
+    assert main(["show", "pacs"]) == 0
+    shown = capsys.readouterr().out
+    assert "docs/claims/pacs.md: 3 of 3 statements held" in shown and "held: pass@8 at the end above that of grpo" in shown
     assert main(["methods", "--for", NOISY, "--family", "preference", "--json"]) == 0
     assert '"family": "preference"' in (told := capsys.readouterr().out) and '"pipo"' not in told
     assert main(["recommend"]) == 2

@@ -137,7 +137,9 @@ def list_methods(flags: argparse.Namespace) -> int:
     from upslope.report.describe import method_record, methods_table
 
     found = list_methods(flags.family)
-    if flags.situation:
+    if flags.situation is not None:
+        if not flags.situation.strip():
+            raise UserError("--for is empty; say what your situation is, as in --for 'my rewards are noisy'.")
         return _methods_for(flags.situation, {each.name for each in found}, flags.json)
     _print([method_record(each) for each in found] if flags.json else methods_table(found, _terminal_width()))
     if not flags.json and flags.family in ("", "offline"):
@@ -162,10 +164,14 @@ def _methods_for(situation: str, names: set[str], as_json: bool) -> int:
 def show(flags: argparse.Namespace) -> int:
     """Shows a method."""
     from upslope.api import method
+    from upslope.report.catalogue import claim_text
     from upslope.report.describe import show_record, show_text
 
     found = method(flags.method, taken(flags)).with_knobs(knobs_set(flags))
-    _print(show_record(found, flags.flat) if flags.json else show_text(found, flags.flat, min(_terminal_width() or 110, 110)))
+    width = min(_terminal_width() or 110, 110)
+    _print(show_record(found, flags.flat) if flags.json else show_text(found, flags.flat, width))
+    if not flags.json and (told := claim_text(found.name, width)):
+        print(f"\n{told}")
     return 0
 
 

@@ -94,7 +94,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     methods = command("methods", looking.list_methods, "list the catalogue of methods")
     methods.add_argument("--family", default="", help="only this family, such as rlvr or control")
     situation = "methods for a situation in your own words, as in --for 'my rewards are noisy and I reuse rollouts'"
-    methods.add_argument("--for", dest="situation", default="", metavar="WORDS", help=situation)
+    methods.add_argument("--for", dest="situation", metavar="WORDS", help=situation)
     show = command("show", looking.show, "what a method changes, its formula and its paper")
     show.add_argument("method", metavar="METHOD", help="a name, a composition such as dhpo+high-entropy, or a file")
     show.add_argument("--set", **SET)

@@ -116,7 +116,7 @@ def _score(record: JsonDict) -> str:
     before, after = record["score_before"], record["score"]
     if after is None:
         return "-" if before is None else f"{before:.3g}"
-    return f"{after:.3g}" if before is None else f"{before:.3g} -> {after:.3g}"
+    return f"{after:.3g} at the start" if before is None else f"{before:.3g} -> {after:.3g}"
 
 
 def _lines_at_end(path: Path, size: int = 65_536) -> list[JsonDict]:

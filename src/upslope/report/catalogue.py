@@ -7,13 +7,14 @@ the documents are written; ``make docs`` leaves them in ``methods/catalogue.json
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 
 from upslope.methods import catalogue
 from upslope.plain_data import JsonDict
-from upslope.report.catalogue_search import RULES
+from upslope.report.catalogue_search import RULES, claim_words
 from upslope.report.describe import changes, slots
 from upslope.report.situations import SITUATIONS, situations_of
 from upslope.tasks import list_tasks
@@ -166,6 +167,21 @@ def claim_of(name: str) -> JsonDict:
         "pages": pages,
         "lines": lines,
     }
+
+
+def claim_text(name: str, width: int = 100) -> str:
+    """How a method's claim came out, statement by statement, for a terminal; empty where nothing was measured."""
+    claim = claim_of(name)
+    own = [line for line in claim["lines"] if not line["variant"]]
+    if not own:
+        return ""
+    pages = ", ".join(f"docs/claims/{page}.md" for page in dict.fromkeys(line["page"] for line in own))
+    lines = [f"its claim on small tasks, in {pages}: {claim_words(claim)}"]
+    for line in own:
+        where = f" ({line['where']})" if line["where"] not in ("", "in this setting") else ""
+        told = f"{line['verdict']}: {line['words']}{where}" + (f"; {line['numbers']}" if line["numbers"] else "")
+        lines += textwrap.wrap(told, width, initial_indent="  ", subsequent_indent="    ")
+    return "\n".join(lines)
 
 
 def _is(name: str, variant: str) -> bool:

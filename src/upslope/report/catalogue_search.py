@@ -84,7 +84,17 @@ def answers(records: JsonDict, question: str) -> list[Answer]:
     """
     asked = understand(question, records["situations"])
     found = [_answer(method, asked) for method in records["methods"]]
-    return sorted((each for each in found if each.score > 0), key=lambda each: (-each.score, each.method["name"]))
+    return _covering(sorted((each for each in found if each.score > 0), key=lambda each: (-each.score, each.method["name"])))
+
+
+def _covering(found: list[Answer]) -> list[Answer]:
+    """The best one first, then for every situation that it is not for the best one that is, then the others."""
+    front, covered = found[:1], {name for each in found[:1] for name in each.matched}
+    for each in found[1:]:
+        if not set(each.matched) <= covered:
+            front.append(each)
+            covered |= set(each.matched)
+    return front + [each for each in found if each not in front]
 
 
 def evidence(claim: JsonDict) -> float:
@@ -129,7 +139,7 @@ def together(records: JsonDict, question: str) -> tuple[str, str] | None:
     if len(wanted) < 2 or any(evidence(each.method["claim"]) >= SURE for each in whole):
         return None
     single = {*records["single"], "models", "rollout"}
-    partly = [each for each in found if each not in whole]
+    partly = sorted((each for each in found if each not in whole), key=lambda each: (-each.score, each.method["name"]))
 
     def fits(one: JsonDict, other: JsonDict) -> bool:
         alike = one["learner"] == other["learner"] == "policy-gradient" and one["name"] != other["name"]
@@ -169,13 +179,16 @@ def answer_text(records: JsonDict, question: str, width: int = 0, most: int = 6)
     if not found:
         names = "; ".join(each["name"] for each in records["situations"])
         return f"No method answers that. Situations that methods speak of: {names}."
-    lines = [f"for: {' · '.join(asked.situations)}" if asked.situations else f"for: {' '.join(asked.words)}", ""]
+    lines = [f"for: {' · '.join(asked.situations)}" if asked.situations else f"for: {' '.join(asked.words)}"]
+    lines += ["(claims were measured on small tasks, not on yours: 'upslope show NAME' lists what was)", ""]
     for each in found[:most]:
         method = each.method
-        lines.append(f"{method['name']:<18} {claim_words(method['claim'])}")
+        about = f"for {', '.join(each.matched)}; " if len(asked.situations) > 1 and each.matched else ""
+        lines.append(f"{method['name']:<18} {about}{claim_words(method['claim'])}")
         lines += textwrap.wrap(f"Use it when {method['use_when']}", width or 100, initial_indent="    ", subsequent_indent="    ")
     if len(found) > most:
-        lines.append(f"and {len(found) - most} more: {', '.join(each.method['name'] for each in found[most : most + 12])}")
+        others = [each.method["name"] for each in found[most:]]
+        lines.append(f"and {len(others)} more: {', '.join(others[:12])}{', ...' if len(others) > 12 else ''}")
     best = found[0].method["name"]
     lines += ["", f"formula and claim:  upslope show {best}", f"to try it:          {found[0].method['commands'][-1]}"]
     if beside := comparison(records, question):
@@ -190,4 +203,4 @@ def claim_words(claim: JsonDict) -> str:
     if not claim["of"]:
         return "its claim was not measured yet"
     refuted = f", {claim['refuted']} came out the other way" if claim["refuted"] else ""
-    return f"{claim['held']} of {claim['of']} statements held here{refuted}"
+    return f"{claim['held']} of {claim['of']} statements held{refuted}"

@@ -36,7 +36,8 @@ class Ours:
         except TypeError:
             short = getattr(function, "__name__", type(function).__name__)
             told = f"{name}{signature} cannot be called with three lists"
-            raise RewardError(f"{told}. Write it as def {short}(prompts, responses, answers).") from None
+            ours, theirs = f"def {short}(prompts, responses, answers)", f"def {short}(completions, **kwargs)"
+            raise RewardError(f"{told}. Write it as {ours}, or, as TRL has it, {theirs}.") from None
 
     def reads_answer(self, function: Function) -> bool:
         """Whether the parameters tell that it compares with the answer: ours get it always, so that says nothing."""

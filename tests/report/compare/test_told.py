@@ -43,6 +43,8 @@ def test_it_is_kept_as_long_as_one_command_makes_all_of_it(tmp_path: Path) -> No
     one, more = Question(("grpo",)), Question(("gspo",))
     write_question(tmp_path, one, one.cells())
     assert read_command(tmp_path) == "upslope compare grpo --task reverse --seeds 5"
+    write_question(tmp_path, one, one.cells(), Options(k=2, threshold=0.5, references={"reverse": (0.0, 1.0)}).flags())
+    assert read_command(tmp_path).endswith("--seeds 5 --k 2 --threshold 0.5 --reference reverse=0,1")
     (tmp_path / one.cells()[0].folder).mkdir()
     write_question(tmp_path, more, more.cells())
     assert read_command(tmp_path) == ""

@@ -257,8 +257,12 @@ def _read_comparison(path: Path) -> JsonDict:
     raise UserError(f"{path / FILE} cannot be read: {why}. Put the old one back, or choose another folder.")
 
 
-def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> None:
-    """``compare.toml``. A comparison may grow by methods, tasks, grid and seeds; what all runs share must stay as it was."""
+def write_question(path: Path, question: Question, cells: Sequence[Cell], told: str = "") -> None:
+    """``compare.toml``. A comparison may grow by methods, tasks, grid and seeds; what all runs share must stay as it was.
+
+    Args:
+        told: flags that change what is said of the runs, and none of them.
+    """
     from upslope import __version__
 
     shared = {
@@ -284,7 +288,7 @@ def write_question(path: Path, question: Question, cells: Sequence[Cell]) -> Non
         }  # fmt: skip
     table: JsonDict = {"upslope": __version__, "shared": shared, "cells": list(known.values())}
     if len(known) == len(cells):  # else one command alone would not make all of it
-        table["command"] = question.command()
+        table["command"] = f"{question.command()} {told}".strip()
     write_text(path / FILE, tomli_w.dumps(table))
 
 

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from upslope.errors import Remark, UserError
 from upslope.plan import checked_table
@@ -51,6 +52,14 @@ class Options:
     figures: bool = False
     """Whether to draw the pictures as SVG and PDF."""
 
+    def flags(self) -> str:
+        """As flags, those that change the numbers of a report."""
+        words = [] if self.k is None else ["--k", str(self.k)]
+        words += [] if self.threshold is None else ["--threshold", f"{self.threshold:g}"]
+        for task, (low, high) in (self.references or {}).items():
+            words += ["--reference", quote(f"{task}={low:g},{high:g}")]
+        return " ".join(words)
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -89,7 +98,7 @@ def compare_methods(question: Question, find: FindMethod, options: Options) -> A
     _warn_of_few_seeds(question, len(checked.cells))
     with only_one(root) as lock:
         finished, to_run = sort_out(cells, root, checked)
-        write_question(root, question, cells)
+        write_question(root, question, cells, options.flags())
         price = _price(question, finished, to_run, root, threads, options)
         workers = options.jobs or room_for(threads, price.memory)
         _say(options, plan_line(question, checked, len(finished), to_run, price, workers))

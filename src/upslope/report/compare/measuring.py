@@ -389,11 +389,15 @@ def _condition(field: Field, task: str) -> str:
         if "tasks_per_step" in shared and "samples_per_task" in shared:
             told.append(f"{shared['tasks_per_step']} x {shared['samples_per_task']} answers a step")
         told += [f"model {_model_name(str(shared['model']))}"] if shared.get("model") else []
+        told += [f"warm-started to {shared['warm_start']:g}"] if shared.get("warm_start") else []
     last = [run.evaluations[-1] for run in runs if run.evaluations]
     judged = {int(each.get("problems") or each.get("episodes") or 0) for each in last}
     if len(judged) == 1 and 0 not in judged:
         greedy = ", one greedy answer each" if runs[0].score_name == "accuracy" else ""
         told.append(f"judged on {judged.pop()} {'episodes' if runs[0].control else 'held-out problems'}{greedy}")
+    builds = {(run.table.get("upslope"), run.table.get("build", {}).get("torch")) for run in runs}
+    if len(builds) == 1 and all(build := builds.pop()):
+        told.append(f"upslope {build[0]}, torch {build[1]}")
     return ", ".join(told)
 
 

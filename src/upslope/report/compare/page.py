@@ -280,7 +280,7 @@ def _rule(found: Comparison) -> str:
     test = "labels are exchanged between the runs of the same seed"
     if not any(pair.paired for pair in found.pairs):
         test = "labels are exchanged among all runs of a task"
-        test += "; exchanged only between runs of the same seed, so few seeds could never decide" if found.paired else ""
+        test += ", not only between those of the same seed: so few of them could never decide" if found.paired else ""
     words = [f"Each pair is decided by an exact permutation test of P: {test}."]
     if pairs > 1:
         words[0] += f" The p of all {pairs} pairs are adjusted by Holm's method, so that the chance of any false win among equal "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from upslope.report.compare.learned import Learned, signed
 from upslope.report.compare.measuring import Comparison, Efficiency, Estimate, Reached
+from upslope.report.compare.sampling import PROBLEMS
 from upslope.report.compare.verdict import Pair
 from upslope.report.curves import number
 from upslope.report.describe import table
@@ -51,7 +52,8 @@ LEARNED_RULE = (
 )
 NO_THRESHOLD = "There are no steps to a score where no method has learned: every such score would be had before the first step."
 SAMPLED = (
-    "Accuracy is of the likeliest answer to each problem, pass@k of answers that were sampled: pass@1 is mostly below the accuracy."
+    f"Accuracy is of the likeliest answer to each problem, pass@k of answers that were sampled, to at most {PROBLEMS} problems: "
+    "pass@1 is mostly below the accuracy."
 )
 LEARNED_HEADER = ("start to end", "start", "end", "change [95%]", "runs that rose", "result")
 

@@ -53,7 +53,20 @@ export function search(data, { question = "", filters = {}, order = "", descendi
     const way = compare(keys[by](one), keys[by](other)) * (down ? -1 : 1);
     return way || other.score - one.score || compare(one.method.name, other.method.name);
   });
+  if (by === "best" && down) found = covering(found);
   return { found, asked, unknown, order: by, descending: down };
+}
+
+/** The best one first, then for every situation that it is not for the best one that is, then the others. */
+function covering(found) {
+  const front = found.slice(0, 1);
+  const covered = new Set(front.flatMap((each) => each.matched));
+  for (const each of found.slice(1)) {
+    if (each.matched.every((name) => covered.has(name))) continue;
+    front.push(each);
+    for (const name of each.matched) covered.add(name);
+  }
+  return [...front, ...found.filter((each) => !front.includes(each))];
 }
 
 function compare(one, other) {
@@ -114,7 +127,7 @@ export function together(data, result) {
   const whole = result.found.filter((each) => each.matched.length === wanted.length);
   if (wanted.length < 2 || whole.some((each) => evidence(each.method.claim) >= data.rules.sure)) return null;
   const single = new Set(data.single);
-  const best = result.found.filter((each) => !whole.includes(each)).sort((one, other) => other.score - one.score);
+  const best = result.found.filter((each) => !whole.includes(each)).sort((one, other) => other.score - one.score || compare(one.method.name, other.method.name));
   const fits = (one, other) =>
     one.learner === "policy-gradient" &&
     other.learner === one.learner &&

@@ -29,7 +29,7 @@ export function score(run) {
   if (!Number.isFinite(run.score)) return h("span", { class: "soft" }, "–");
   const before = Number.isFinite(run.score_before)
     ? [h("span", { class: "soft" }, scoreText(run, run.score_before)), h("span", { class: "soft arrow" }, " → ")]
-    : [];
+    : [h("span", { class: "soft" }, "start ")];
   const interval =
     Number.isFinite(run.low) && Number.isFinite(run.high)
       ? `${scoreText(run, run.low)} to ${scoreText(run, run.high)}`
