@@ -133,7 +133,7 @@ def test_where_no_method_answers_all_two_that_compose_are_named(page: Page, site
         page.get_by_label("What is your situation").fill(question)
         shown = page.locator(".cat-together code", has_text="upslope train")
         if shown.count():
-            command = re.match(r"upslope train (\S+) --task reverse$", shown.inner_text())
+            command = re.match(r"upslope train (\S+) --task reverse$", shown.text_content() or "")
             assert command, question
             assert compose(command[1].split("+")).name == command[1]
     page.get_by_label("What is your situation").fill("noisy rewards and mixture of experts")

@@ -28,7 +28,7 @@ class Catalogue {
     this.lines = new Map(data.methods.map((method) => [method.name, { method, row: null, detail: null }]));
     this.body = h("tbody", { role: "rowgroup" });
     this.said = h("p", { class: "cat-said", role: "status", "aria-live": "polite" });
-    this.pair = h("div", { class: "cat-together" });
+    this.pair = h("details", { class: "cat-together" });
     this.heads = h("tr", { role: "row" });
     const table = h("table", { class: "cat-table", role: "table", "aria-label": "Methods" });
     table.append(h("thead", { role: "rowgroup" }, this.heads), this.body);
@@ -170,9 +170,11 @@ class Catalogue {
     const both = together(this.data, result);
     const beside = comparison(this.data, result, this.state.task);
     const words = both && `No method whose claims held answers all of it; ${both.first.name} with what ${both.second.name} changes might (not measured together):`;
+    const about = both ? "The best answer beside the plain method; two that answer all of it" : "The best answer beside the plain method";
     put(
       this.pair,
-      beside && h("p", {}, "Whether it pays on your task: the best answer beside the plain method, in the same situation:"),
+      (beside || both) && h("summary", {}, about),
+      beside && h("p", {}, "Whether it pays on your task, in the same situation:"),
       beside && copyable(beside),
       both && h("p", {}, words),
       both && copyable(`upslope train ${both.first.name}+${both.second.name} --task ${this.state.task.trim() || "reverse"}`),
