@@ -10,7 +10,7 @@ import pytest
 from upslope.errors import Remark, UserError
 from upslope.experience import Dataset, Episode, Episodes, Space
 from upslope.experience.coverage import HyperLogLog, Limits, hashes, unique_pairs
-from upslope.experience.measures import coverage, describe, recommend, trajectory_quality
+from upslope.experience.measures import Coverage, _advice, coverage, describe, recommend, trajectory_quality
 from upslope.experience.neighbours import neighbourhoods
 from upslope.types import Ended
 
@@ -205,3 +205,18 @@ def test_the_rule_of_thumb(tq: float, saco: float, discrete: bool, family: str, 
     found = recommend(tq, saco, discrete)
     assert found.family == family and method in found.methods
     assert ("unknown" in found.because) == (math.isnan(tq) or math.isnan(saco))
+
+
+def test_coverage_does_not_count_where_every_pair_is_new():
+    random = np.random.default_rng(0)
+
+    def data(name: str):
+        seen, acted = random.standard_normal((201, 8)).astype(np.float32), random.uniform(-1, 1, (200, 2)).astype(np.float32)
+        one = Episode(seen, acted, np.ones(200, np.float32), Ended.TRUNCATED)
+        return Dataset.of(Episodes.of([one]), name, env="gym:Hopper-v5", random=0.0, expert=400.0)
+
+    new = Coverage(400.0, True, 1.0, 1.0, "other")
+    found = _advice(0.2, new, False)
+    assert found.family == "near the data" and "SACo 1.00 tells nothing, as 100% of the pairs are the only one" in found.because
+    assert _advice(0.2, Coverage(40.0, True, 0.1, 1.0, "other"), False).family == "off-policy"
+    assert describe(data("mine"), data("other")).advice.family == "near the data"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,9 @@ HIGH = 0.8
 """From where on TQ and SACo count as high here. The paper names no threshold."""
 LOW = 0.2
 """Up to where TQ counts as hardly better than random."""
+ALL_NEW = 0.95
+"""Share of pairs that are the only one of their kind from which on SACo tells nothing: with many numbers in an observation every
+kind of data has it, and on Hopper off-policy learning failed where SACo spoke for it (docs/claims/recommend-hopper.md)."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def describe(dataset: Dataset, reference: Dataset | None = None, seed: int = 0) 
         truncated=int((ends == Ended.TRUNCATED).sum()) - card.unfinished, unfinished=int(card.unfinished),
         lengths=_spread(lengths), returns=_spread(returns), random=card.random, expert=card.expert, tq=tq,
         zero_rewards=float((episodes.reward[episodes.decisions] == 0).mean()), coverage=covered,
-        neighbourhoods=neighbourhoods(episodes, card.action, seed), advice=recommend(tq, covered.saco, episodes.discrete),
+        neighbourhoods=neighbourhoods(episodes, card.action, seed), advice=_advice(tq, covered, episodes.discrete),
     )  # fmt: skip
 
 
@@ -134,6 +137,15 @@ def coverage(dataset: Dataset, reference: Dataset | None = None) -> Coverage:
     own, other = unique_pairs(episodes, limits), unique_pairs(reference.episodes, limits)
     share = own.count / len(episodes.decisions)
     return Coverage(own.count, own.exact and other.exact, share, own.count / other.count, reference.card.name)
+
+
+def _advice(tq: float, covered: Coverage, discrete: bool) -> Advice:
+    """What to do with data; SACo counts where pairs come again at all."""
+    if covered.share < ALL_NEW or math.isnan(covered.saco):
+        return recommend(tq, covered.saco, discrete)
+    found = recommend(tq, math.nan, discrete)
+    told = f"SACo {_said(covered.saco)} tells nothing, as {covered.share:.0%} of the pairs are the only one of their kind"
+    return replace(found, because=found.because.replace(f"SACo {_said(math.nan)}", told, 1))
 
 
 def recommend(tq: float, saco: float, discrete: bool) -> Advice:
