@@ -199,7 +199,7 @@ def test_the_probe_draws_nothing_and_changes_no_weight():
     assert torch.equal(state, torch.get_rng_state())
     assert policy.heads is heads and policy.model is model and model.config.to_dict() == config
     assert all(torch.equal(value, before[name]) for name, value in policy.weights().items())
-    assert policy.kept is None and not policy.plain
+    assert not policy.kept.passes and not policy.plain
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "gemma"])

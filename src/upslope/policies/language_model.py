@@ -20,13 +20,13 @@ from upslope.plain_data import Prompt
 from upslope.policies.adapter_files import Base
 from upslope.policies.adapters import add_adapters
 from upslope.policies.forward import held_weights
-from upslope.policies.forward.activation_cache import ActivationCache
+from upslope.policies.forward.activation_cache import ActivationCache, KeptPasses
 from upslope.policies.forward.architecture import Architecture, architecture
 from upslope.policies.forward.blocks import hold_once
 from upslope.policies.forward.decisions import Decisions
 from upslope.policies.forward.decoder import hidden_states
 from upslope.policies.forward.logprobs import chosen_logp
-from upslope.policies.forward.packing import lay_out
+from upslope.policies.forward.packing import lay_out, packed_tokens
 from upslope.policies.forward.plain import extent_of, padded_columns
 from upslope.policies.forward.probes import logits_of_head, probed
 from upslope.policies.heads import make_head
@@ -91,7 +91,7 @@ class LanguageModel(PolicyFiles):
         """Layers of which no activations are kept while learning: less memory, for all of them at about one more forward pass."""
         self.slices = SliceBound()
         """How much learning looks at together, where that is given."""
-        self.kept: ActivationCache | None = None
+        self.kept = KeptPasses()
         """What was computed while sampling, until weights change."""
         self.precise = False
         """Compute in the weights' own precision on a GPU too."""
@@ -186,7 +186,7 @@ class LanguageModel(PolicyFiles):
                 # two policies with the same weights the difference is zero then, and not rounding, which Adam would follow.
                 if view is not None or rows.reference:
                     inputs = replace(inputs, kept=None)
-                columns = self._packed(inputs, decisions, extent, names, probes)
+                columns = self._by_pass(inputs, decisions, extent, names, probes)
         else:
             heads = {name: self.heads[name] for name in names if name in self.heads}
             inputs = rows.inputs.take(lambda x: x[chunk])
@@ -195,13 +195,30 @@ class LanguageModel(PolicyFiles):
         kept = sampled[:, :positions]
         return {name: nn.functional.pad(columns[name].masked_fill(~kept, 0.0), (0, blank)) for name in names}
 
-    def _packed(
+    def _by_pass(
         self, inputs: TextInputs, decisions: Decisions, extent: Tensor, names: list[str], probes: tuple[Probe, ...]
     ) -> dict[str, Tensor]:
+        """Columns ``[N, T]``; rows that different passes have sampled are looked at apart, where that spares more than it costs."""
+        assert self.body is not None
+        parts = self.kept.of(self.body, inputs, extent)
+        if len(parts) == 1:
+            return self._packed(inputs, decisions, extent, names, probes, parts[0].kept)
+        found = []
+        for part in parts:
+            own, longest = extent[part.rows], int(extent[part.rows].max())
+            asked = decisions.map(lambda column, rows=part.rows, end=longest: column[rows, :end])  # type: ignore[misc]
+            columns = self._packed(inputs.take(part.of), asked, own, names, probes, part.kept)
+            found.append({name: nn.functional.pad(columns[name], (0, decisions.action.shape[1] - longest)) for name in names})
+        order = torch.cat([part.rows for part in parts]).argsort()
+        return {name: torch.cat([columns[name] for columns in found])[order] for name in names}
+
+    def _packed(
+        self, inputs: TextInputs, decisions: Decisions, extent: Tensor, names: list[str], probes: tuple[Probe, ...],
+        kept: ActivationCache | None = None,
+    ) -> dict[str, Tensor]:  # fmt: skip
         """Columns ``[N, T]`` by our own decoder: packed tokens, logits in chunks that are never kept."""
-        body, dtype = self.body, self.compute_dtype
+        body, dtype, numbers = self.body, self.compute_dtype, inputs.kept
         assert body is not None
-        kept, numbers = self._kept(body, inputs), inputs.kept
         by_step = kept is not None and numbers is not None and kept.whole(numbers, extent)
         layout = lay_out(inputs.prompt, inputs.prompt_mask, decisions.action, extent, by_step)
         known = None if kept is None or numbers is None else kept.products(numbers, layout)
@@ -214,14 +231,6 @@ class LanguageModel(PolicyFiles):
         if probes:
             found |= probed(probes, hidden, logits_of_head(weight, dtype), len(weight), hidden, packed)
         return {name: layout.rows(found[name]) for name in names}
-
-    def _kept(self, body: Architecture, inputs: TextInputs) -> ActivationCache | None:
-        """What sampling has computed of these rows, if it was kept and the weights have not changed since."""
-        if self.kept is None or inputs.kept is None or not self.kept.holds(inputs.kept):
-            return None
-        if not self.kept.fresh(body):
-            self.kept = None
-        return self.kept
 
     @property
     def pads(self) -> bool:
@@ -244,13 +253,10 @@ class LanguageModel(PolicyFiles):
 
     def slice_tokens(self, rows: Trajectories) -> Tensor:
         """Tokens each row costs ``[N]``: its response up to the last sampled one, and its prompt or its share of it."""
-        prompt, response = rows.inputs.prompt_mask.sum(1), extent_of(rows.sampled > 0)
-        if self.pads or not len(prompt):
-            return prompt + response
-        new = torch.ones(len(prompt), dtype=torch.long, device=prompt.device)
-        new[1:] = (rows.inputs.prompt[1:] != rows.inputs.prompt[:-1]).any(1)
-        which = new.cumsum(0) - 1
-        return prompt / which.bincount()[which] + response
+        response = extent_of(rows.sampled > 0)
+        if self.pads or not len(response):
+            return rows.inputs.prompt_mask.sum(1) + response
+        return packed_tokens(rows.inputs.prompt, rows.inputs.prompt_mask, response)
 
     def token_budget(self) -> int:
         """How many tokens one slice may hold so that its gradient fits into memory."""
@@ -326,7 +332,7 @@ class LanguageModel(PolicyFiles):
     def frozen_copy(self) -> LanguageModel:
         """The policy as it is now, without gradient: a reference. Beside adapters it shares the weights that never move."""
         frozen = copy.copy(self)
-        frozen.kept, frozen._files, frozen._body = None, ModelFiles(), None
+        frozen.kept, frozen._files, frozen._body = KeptPasses(), ModelFiles(), None
         shared = {id(own): own for name, own in self.model.named_parameters() if self.adapted and "lora_" not in name}
         frozen.model = copy.deepcopy(self.model, shared).requires_grad_(False).eval()
         frozen.heads = {name: copy.deepcopy(head).requires_grad_(False) for name, head in self.heads.items()}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from upslope.errors import UserError
+from upslope.policies.forward.activation_cache import KeptPasses
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.model_files import ModelFiles
 from upslope.runtime.tensor_parts import held_here, part_of, put_together, put_together_for_saving
@@ -36,7 +37,7 @@ class ShardedModel(LanguageModel):
     def __init__(self, like: LanguageModel, mesh: Any, whole: LanguageModel | None = None):
         vars(self).update(vars(like))
         check_can_be_sharded(like)
-        self.plain, self.kept, self._body, self._files = True, None, None, ModelFiles()
+        self.plain, self.kept, self._body, self._files = True, KeptPasses(), None, ModelFiles()
         self.whole, self._mesh = whole, mesh
         self._names = [name.removeprefix("model.") for name in like.weights() if name.startswith("model.")]
         self._skeleton = _without_numbers(like.model)
@@ -114,7 +115,7 @@ class ShardedModel(LanguageModel):
 
     def frozen_copy(self) -> ShardedModel:
         frozen = copy.copy(self)
-        frozen.kept, frozen.whole, frozen._files = None, None, ModelFiles()
+        frozen.kept, frozen.whole, frozen._files = KeptPasses(), None, ModelFiles()
         frozen._take_apart(self.device, learns=False)
         frozen.heads = {name: copy.deepcopy(head).requires_grad_(False) for name, head in self.heads.items()}
         with torch.no_grad():

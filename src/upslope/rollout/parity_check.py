@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from upslope.errors import UserError
 from upslope.policies import load_language_model
+from upslope.policies.forward.activation_cache import KeptPasses
 from upslope.policies.given import GivenModel
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.smollm2 import cache_folder
@@ -155,7 +156,7 @@ def _is_rounding(policy: LanguageModel, rows: Trajectories, gap: float) -> bool:
         return True  # half precision rounds by more than any mistake worth finding; models are loaded in float32
     if policy.parameter_count() <= LARGE:
         precise = copy.copy(policy)
-        precise.kept, precise.model = None, copy.deepcopy(policy.model).double()
+        precise.kept, precise.model = KeptPasses(), copy.deepcopy(policy.model).double()
         with contextlib.suppress(RuntimeError):
             return _gap(precise, rows, whole_passes(precise, rows)) <= LARGEST_GAP
     return gap <= 10 * LARGEST_GAP
@@ -213,7 +214,7 @@ def _on_cpu(policy: LanguageModel) -> LanguageModel:
     if policy.device.type == "cpu":
         return policy
     beside = copy.copy(policy)
-    beside.kept, beside._body, beside.heads = None, None, {}
+    beside.kept, beside._body, beside.heads = KeptPasses(), None, {}
     beside.model = copy.deepcopy(policy.model).to("cpu", torch.float32)
     return beside
 
@@ -233,7 +234,8 @@ def _copied(policy: LanguageModel, dtype: torch.dtype) -> LanguageModel:
     few: Any = nn.ModuleList(copy.deepcopy(layer, memo) for layer in layers)
     memo[id(stack.layers)] = few
     small = copy.copy(policy)
-    small.model, small.heads, small.kept, small.precise, small._body = copy.deepcopy(model, memo).to("cpu"), {}, None, True, None
+    small.model, small.heads, small._body = copy.deepcopy(model, memo).to("cpu"), {}, None
+    small.kept, small.precise = KeptPasses(), True
     config = small.model.config
     config.num_hidden_layers = len(few)
     if getattr(config, "layer_types", None):

@@ -257,8 +257,6 @@ class TextRollout:
         repeated = [problem for problem, own in zip(problems, each, strict=True) for _ in range(own)]
         group = torch.arange(len(problems)).repeat_interleave(torch.tensor(each)) + assignment.first_group
         rows = sampled_rows(self.policy, prompts, each, completions, sampling).replace(group=group, version=version)
-        if self.reuse and self.policy.kept is not None:
-            rows = rows.replace(inputs=replace(rows.inputs, kept=self.policy.kept.numbers))
         rows = self.scored(rows, repeated, sampled_ids(completions), completions.finish)
         for note, why in zip(rows.info, assignment.row_notes, strict=True):
             note |= {"chosen": why} if why else {}

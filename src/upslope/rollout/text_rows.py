@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -141,7 +141,7 @@ def sampled_rows(
         ended=last * how.unsqueeze(1),
         bootstrap=torch.zeros_like(sampled),
         horizon=sampling.max_tokens,
-        inputs=inputs,
+        inputs=replace(inputs, kept=completions.kept),
     )
 
 
@@ -158,6 +158,10 @@ def _of_now(batch: Trajectories, batches: list[Trajectories]) -> Tensor:
 
 def _unmeasured(batch: Trajectories) -> Tensor:
     return torch.full_like(batch.sampled, torch.nan)
+
+
+def _kept(batch: Trajectories) -> Tensor:
+    return torch.full_like(batch.group, -1) if batch.inputs.kept is None else batch.inputs.kept
 
 
 def join_text(batches: list[Trajectories]) -> Trajectories:
@@ -190,5 +194,6 @@ def join_text(batches: list[Trajectories]) -> Trajectories:
         batches = [batch.replace(seconds=_unmeasured(batch)) if batch.seconds is None else batch for batch in batches]
     kept = ("inputs", "state", "embedding")
     columns = {f.name: joined([getattr(b, f.name) for b in batches]) for f in fields(Trajectories) if f.name not in kept}
-    inputs = TextInputs(left(lambda b: b.inputs.prompt), left(lambda b: b.inputs.prompt_mask))
+    passes = torch.cat([_kept(batch) for batch in batches]) if any(batch.inputs.kept is not None for batch in batches) else None
+    inputs = TextInputs(left(lambda b: b.inputs.prompt), left(lambda b: b.inputs.prompt_mask), kept=passes)
     return batches[0].replace(**columns, inputs=inputs, embedding=None)

@@ -39,7 +39,8 @@ def sample_turns(rollout: TextRollout, turns: Sequence[Turn], numbers: TurnNumbe
     contexts = [ids + list(turn.begun) for ids, turn in zip(asked, turns, strict=True) for _ in range(turn.samples)]
     room = [min(sampling.max_tokens - len(turn.begun), turn.limit or sampling.max_tokens) for turn in each]
     drawn = uniforms((len(each), sampling.max_tokens), seed, *where)
-    written = rollout.engine.generate(contexts, 1, sampling, drawn, room, **spoken)
+    keep = rollout.reuse and any(turn.learn == "asked" for turn in turns)
+    written = rollout.engine.generate(contexts, 1, sampling, drawn, room, keep=keep, **spoken)
     rows = sampled_rows(policy, contexts, 1, written, sampling)
     answers = [[*turn.begun, *ids] for turn, ids in zip(each, sampled_ids(written), strict=True)]
     rows = _scored(rollout, rows, each, answers, written.finish)

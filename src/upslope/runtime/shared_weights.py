@@ -18,7 +18,7 @@ from upslope.runtime.tensor_files import DTYPES, NAMES
 
 ALIGNED = 64
 """Bytes at a multiple of which each tensor begins."""
-PIECE = 1 << 17
+PIECE = 1 << 20
 """Numbers that are copied and added up at a time."""
 
 

@@ -77,3 +77,5 @@ class Completions:
     """``[R, T]``, of the same distribution."""
     finish: list[Finish]
     """Per row: the model stopped, or the limit cut it."""
+    kept: Tensor | None = None
+    """``[R]``: what the pass that sampled the rows calls them, where it was kept to learn from (`ActivationCache`)."""

@@ -19,7 +19,6 @@ TIMES = ("seconds", "seconds_sampling", "tokens_per_second")
 def made(method: str, tokens: int = 0) -> PolicyGradient:
     found = learner(method, SETTINGS)
     found.policy.slices.tokens = tokens
-    found.policy.kept = None
     found.rollout.reuse = False  # what sampling computed is read in another order by other slices
     return found
 

@@ -15,6 +15,7 @@ from upslope.policies.forward.activation_cache import ActivationCache, CacheWrit
 from upslope.policies.tiny import tiny
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.rollout.text import TextRollout
+from upslope.rollout.text_rows import join_text
 from upslope.runtime import seeding
 from upslope.runtime.settings import Settings
 from upslope.tasks import load_task
@@ -48,8 +49,7 @@ def sampled(policy: LanguageModel, prompts: list[list[int]], most_rows: int = 99
     uniforms = seeding.uniforms((len(prompts) * N, TOKENS), 7)
     done = engine.generate(prompts, N, Sampling(TOKENS, temperature=0.8), uniforms, keep=True)
     rows = rows_of(policy, prompts, N, done, 0.8)
-    numbers = None if policy.kept is None else policy.kept.numbers
-    return rows.replace(inputs=dataclasses.replace(rows.inputs, kept=numbers))
+    return rows.replace(inputs=dataclasses.replace(rows.inputs, kept=done.kept))
 
 
 def learned(policy: LanguageModel, rows: Trajectories) -> list[torch.Tensor]:
@@ -118,11 +118,15 @@ def test_a_weight_that_moved_a_token_that_changed_and_another_pass_are_noticed(p
     again = sampled(policy, PROMPTS)
     policy.evaluate(rows)
     policy.evaluate(again)
-    assert passes == [False, False, True], "rows of the pass before have no place in this one"
+    assert passes == [False, True, True], "two calls of one step"
+    TorchEngine(policy).sync(policy)
+    policy.evaluate(again)
+    assert passes[3:] == [False], "of another step"
+    again = sampled(policy, PROMPTS)
     with torch.no_grad():
         policy.trainable()["policy"][3].mul_(1.01)
     policy.evaluate(again)
-    assert passes[-1] is False and policy.kept is None
+    assert passes[-1] is False and not policy.kept.passes
 
 
 def test_rows_that_are_compared_are_looked_at_alike(passes):
@@ -150,14 +154,16 @@ def test_an_optimiser_that_does_not_count_its_changes_is_noticed(passes):
 def test_what_is_kept_is_bounded_and_only_for_learning():
     policy = policy_of("llama")
     assert sampled(policy, PROMPTS).inputs.kept is not None
-    assert policy.frozen_copy().kept is None
+    assert not policy.frozen_copy().kept.passes
+    names = [*policy.kept.passes]
     TorchEngine(policy).generate(PROMPTS, 2, Sampling(5), seeding.uniforms((10, 5), 1))
-    assert policy.kept is None, "an evaluation keeps nothing"
+    assert [*policy.kept.passes] == names, "an evaluation keeps nothing"
     body = policy.body
     assert body is not None
     shared = sum(len(prompt) - 1 for prompt in {tuple(prompt) for prompt in PROMPTS})
     needed = ActivationCache.size(body, torch.float32, shared, len(PROMPTS) * N * TOKENS)
-    kept = sampled(policy, PROMPTS) and policy.kept
+    policy.kept.forget()
+    (kept,) = (sampled(policy, PROMPTS) and policy.kept).passes.values()
     assert needed == sum(tensor.numel() * tensor.element_size() for layer in kept.layers for tensor in layer)
     policy.slice_bytes = 2 * needed - 1
     assert sampled(policy, PROMPTS).inputs.kept is None, "more than half of what learning may take"
@@ -166,6 +172,56 @@ def test_what_is_kept_is_bounded_and_only_for_learning():
     policy.recompute = False
     assert sampled(policy, PROMPTS).inputs.kept is not None
     assert sampled(policy_of("qwen3"), PROMPTS).inputs.kept is None, "its heads are normed between product and attention"
+
+
+def together(*batches: Trajectories) -> Trajectories:
+    return join_text([batch.replace(info=[{}] * batch.rows) for batch in batches])
+
+
+def test_rows_of_several_calls_of_a_step_are_each_learned_from_by_their_own_pass(passes):
+    policy = policy_of("llama").to(dtype=torch.float64)
+    first, second = sampled(policy, PROMPTS), sampled(policy, LONG)
+    mixed = together(first, second).take_rows(torch.tensor([17, first.rows + 2, 16, 3, first.rows, 0, first.rows + 1]))
+    for mine, plain in zip(learned(policy, mixed), learned(policy, forgotten(mixed)), strict=True):
+        torch.testing.assert_close(mine, plain, atol=1e-10, rtol=1e-9)
+    assert passes == [True, True, False]
+
+
+def test_rows_that_nobody_kept_are_computed_apart_unless_they_share_too_much_with_the_others(passes):
+    policy = policy_of("llama").to(dtype=torch.float64)
+    mine = sampled(policy, PROMPTS)
+    other = forgotten(sampled(policy, [[1, 7, 7, 3]]))
+    rows = together(mine, other)
+    found = learned(policy, rows)
+    assert passes == [True, False]
+    for own, plain in zip(found, learned(policy, forgotten(rows)), strict=True):
+        torch.testing.assert_close(own, plain, atol=1e-10, rtol=1e-9)
+    long = sampled(policy, [[1, *range(3, 12)] * 4])  # one row of it and a stranger: the prompt is nearly all there is to compute
+    pair = together(long.take_rows(torch.tensor([0])), forgotten(long.take_rows(torch.tensor([1]))))
+    passes.clear()
+    policy.evaluate(pair)
+    assert passes == [False], "apart they would compute the prompt twice"
+
+
+def test_the_passes_of_a_step_are_bounded_together_and_the_oldest_make_room():
+    policy = policy_of("llama")
+    sampled(policy, PROMPTS)
+    (size,) = (kept.size_of(policy.body, torch.float32) for kept in policy.kept.passes.values())
+    policy.kept.forget()
+    policy.slice_bytes = 5 * size  # two passes in half of it, and not three
+    names = [sampled(policy, PROMPTS).inputs.kept[0] >> 32 for _ in range(3)]
+    assert [*policy.kept.passes] == [int(name) for name in names[1:]]
+
+
+def test_passes_with_other_weights_do_not_stay_beside_a_new_one(passes):
+    policy = policy_of("llama")
+    old = sampled(policy, PROMPTS)
+    with torch.no_grad():
+        policy.trainable()["policy"][3].mul_(1.01)
+    new = sampled(policy, PROMPTS)
+    policy.evaluate(new)
+    policy.evaluate(old)
+    assert passes == [True, False] and len(policy.kept.passes) == 1
 
 
 def test_one_stretch_is_written_to_only_by_all_rows_in_order_and_equally_far():
@@ -188,11 +244,18 @@ def test_memory_is_used_again():
     engine, uniforms = TorchEngine(policy), seeding.uniforms((len(PROMPTS) * N, TOKENS), 7)
 
     def addresses() -> list[int]:
+        engine.sync(policy)
         engine.generate(PROMPTS, N, Sampling(TOKENS), uniforms, keep=True)
-        assert policy.kept is not None
-        return [tensor.data_ptr() for layer in policy.kept.layers for tensor in layer]
+        (kept,) = policy.kept.passes.values()
+        return [tensor.data_ptr() for layer in kept.layers for tensor in layer]
 
-    assert addresses() == addresses()
+    whole = addresses()
+    assert addresses() == whole
+    engine.sync(policy)
+    engine.generate(PROMPTS[:2], N, Sampling(TOKENS), uniforms[: 2 * N], keep=True)
+    (kept,) = policy.kept.passes.values()
+    assert kept.layers[0][0].data_ptr() == whole[0], "fewer rows"
+    assert addresses() == whole, "none of it was lost"
 
 
 def by_letters(texts: list[str]) -> Scores:
@@ -224,6 +287,26 @@ def test_a_learner_makes_no_forward_pass_before_its_first_update(updates, expect
     assert spared[1] == expected * 2 and not any(made[1])
     for mine, plain in zip(spared[0], made[0], strict=True):
         torch.testing.assert_close(mine, plain, atol=2e-5, rtol=1e-3)
+
+
+def test_a_step_that_asks_again_makes_no_forward_pass_either(passes, monkeypatch):
+    """Groups that fail are asked again with a hint: half of the rows come from the first call and half from the second."""
+    policy, task = tiny(0, width=32), load_task("reverse:length=2")
+
+    asked: list[int] = []
+
+    def score(_, problems, texts) -> Scores:
+        paid, again = by_letters(texts).reward, bool(asked)
+        asked.append(len(texts))
+        return Scores([x * (again or problem.id % 2) for x, problem in zip(paid, problems, strict=True)], [False] * len(texts))
+
+    monkeypatch.setattr(type(task), "score", score)
+    rollout = TextRollout(task, policy, tasks=6, samples=4, sampling=Sampling(5), seed=1)
+    chosen = Settings(steps=3, lr=0.01, tasks_per_step=6, samples_per_task=4, updates_per_step=1, watch_kl=False)
+    settings = chosen.resolved("text", "tiny", max_tokens=5)
+    learner = PolicyGradient(find("ghpo").derive(regularize=None), policy, rollout, settings)
+    found = learner.step(1)
+    assert found["further_samples"] > 0 and len(passes) == 2 and all(passes)
 
 
 def test_adapters_learn_from_what_was_kept(passes):

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.blocks import Products
-from upslope.policies.forward.packing import Layout
+from upslope.policies.forward.packing import Layout, packed_tokens
+from upslope.policies.text_inputs import TextInputs
 from upslope.runtime import torch_private
 
 _passes = itertools.count()
+BACKWARD = 2 / 3
+"""The share of a pass and its gradient that is left where the pass was kept."""
+ROWS = 32
+"""Bits of a row's number that say which of its pass it is; those above say which pass."""
+Memory = list[list[Tensor]]
+"""Of each layer the tensors that `Products.tensors` are written to, of all tokens."""
 
 
 class ActivationCache:
@@ -28,7 +36,7 @@ class ActivationCache:
         prompts: Shared tokens of each distinct prompt: all but its last.
         owner: The prompt of each row ``[R]``.
         room: The most own tokens of a row.
-        former: A pass that nobody needs any more: its memory is taken over if it fits, as new memory costs time.
+        memory: Of a pass that nobody needs any more, at least as large: it is taken over, as new memory costs time.
     """
 
     def __init__(
@@ -38,20 +46,22 @@ class ActivationCache:
         prompts: Sequence[int],
         owner: Tensor,
         room: int,
-        former: ActivationCache | None = None,
+        memory: Memory | None = None,
     ):
         self.shared, self.rows = sum(prompts), len(owner)
-        self.numbers = torch.arange(self.rows) + (next(_passes) << 32)
+        self.name = next(_passes)
+        self.numbers = torch.arange(self.rows) + (self.name << ROWS)
         """What to call the rows: no two passes have the same."""
-        self._weights = _Weights(body)
+        self.weights = _Weights(body)
         lengths = torch.tensor(prompts)
         self._prompt = (lengths.cumsum(0) - lengths)[owner]
         """Where the prompt of each row begins."""
         self._length = lengths[owner]
         needed = _needed(body, dtype, self.shared, self.rows * room)
-        self.layers: list[list[Tensor]] = [] if former is None else former.layers
-        if [[(tensor.shape, tensor.dtype) for tensor in layer] for layer in self.layers] != needed:
-            self.layers = [[torch.empty(shape, dtype=kind) for shape, kind in layer] for layer in needed]
+        self.memory: Memory = memory or [[torch.empty(shape, dtype=kind) for shape, kind in layer] for layer in needed]
+        self.layers = [
+            [tensor[: shape[0]] for tensor, (shape, _) in zip(*both, strict=True)] for both in zip(self.memory, needed, strict=True)
+        ]
         """Of each layer `Products.tensors`, of all tokens: the prompts' first, then the rows' own, step by step."""
         self.own = [[tensor[-self.rows * room :] for tensor in layer] for layer in self.layers]
         """The rows' own tokens of it."""
@@ -69,6 +79,10 @@ class ActivationCache:
         """Memory in bytes of so many tokens."""
         return sum(shape.numel() * kind.itemsize for layer in _needed(body, dtype, shared, own) for shape, kind in layer)
 
+    def size_of(self, body: Architecture, dtype: torch.dtype) -> int:
+        """Its memory in bytes, without what it was given beyond its need."""
+        return self.size(body, dtype, self.shared, len(self.ids) - self.shared)
+
     def write_prompts(self, number: int, ids: Tensor, products: Sequence[Tensor]) -> None:
         """What a layer computed of the prompts' shared tokens; of the last one only the heads are."""
         self.ids[: self.shared] = ids
@@ -77,11 +91,7 @@ class ActivationCache:
 
     def fresh(self, body: Architecture) -> bool:
         """Whether the weights are still those it was made with."""
-        return self._weights == _Weights(body)
-
-    def holds(self, numbers: Tensor) -> bool:
-        """Whether rows with these numbers are its own."""
-        return bool(((numbers >= self.numbers[0]) & (numbers <= self.numbers[-1])).all())
+        return self.weights == _Weights(body)
 
     def whole(self, numbers: Tensor, extent: Tensor) -> bool:
         """Whether these are all its rows, equally long: then nothing need be moved to read them step by step."""
@@ -102,6 +112,75 @@ class ActivationCache:
             return [Products.of(x[: count if len(x) == len(self.ids) else count - own] for x in layer) for layer in self.layers]
         of_rows -= self.shared
         return [Products.of(x[index if len(x) == len(self.ids) else of_rows] for x in layer) for layer in self.layers]
+
+
+class SampledTogether(NamedTuple):
+    """Rows ``[n]`` and the pass that has sampled them; None where there is none, or none any more."""
+
+    rows: Tensor
+    kept: ActivationCache | None
+
+    def of(self, column: Tensor) -> Tensor:
+        """These rows of a column."""
+        return column[self.rows]
+
+
+class KeptPasses:
+    """The passes of a step's sampling calls, one for each call, until the weights change or the next step begins."""
+
+    def __init__(self) -> None:
+        self.passes: dict[int, ActivationCache] = {}
+        """By name, the oldest first."""
+        self._spare: list[Memory] = []
+
+    def forget(self) -> None:
+        """Nobody will learn from these rows with these weights. The memory stays, to be written again."""
+        self._spare = [kept.memory for kept in self.passes.values()] or self._spare
+        self.passes = {}
+
+    def begin(
+        self, body: Architecture, dtype: torch.dtype, prompts: Sequence[int], owner: Tensor, room: int, most: int
+    ) -> ActivationCache | None:
+        """One more pass, where that is no more than ``most`` bytes; so that all are no more, the oldest make room."""
+        own = sum(prompts), len(owner) * room
+        size = ActivationCache.size(body, dtype, *own)
+        if size > most:
+            return None
+        while sum(kept.size_of(body, dtype) for kept in self.passes.values()) + size > most:
+            self._spare = [self.passes.pop(next(iter(self.passes))).memory]
+        made = ActivationCache(body, dtype, prompts, owner, room, self._memory(_needed(body, dtype, *own)))
+        self.passes = {name: kept for name, kept in self.passes.items() if kept.weights == made.weights} | {made.name: made}
+        return made
+
+    def of(self, body: Architecture, inputs: TextInputs, extent: Tensor) -> list[SampledTogether]:
+        """Rows by the pass that has computed them; those of none, or of one with other weights, together.
+
+        All are together as rows of none where that is less work: whoever is looked at apart shares no prompt with the others.
+        """
+        every = torch.arange(len(extent))
+        if self.passes and inputs.kept is not None and not next(iter(self.passes.values())).fresh(body):
+            self.forget()
+        if not self.passes or inputs.kept is None:
+            return [SampledTogether(every, None)]
+        names = inputs.kept >> ROWS
+        known = [SampledTogether((names == name).nonzero().squeeze(1), kept) for name, kept in self.passes.items()]
+        rest = torch.isin(names, torch.tensor([*self.passes]), invert=True).nonzero().squeeze(1)
+        parts = [part for part in (*known, SampledTogether(rest, None)) if len(part.rows)]
+        if len(parts) == 1:
+            return parts
+        work = [packed_tokens(part.of(inputs.prompt), part.of(inputs.prompt_mask), part.of(extent)).sum() for part in parts]
+        apart = sum(own * (1 if part.kept is None else BACKWARD) for own, part in zip(work, parts, strict=True))
+        together = packed_tokens(inputs.prompt, inputs.prompt_mask, extent).sum()
+        return parts if apart < together else [SampledTogether(every, None)]
+
+    def _memory(self, needed: _Shapes) -> Memory | None:
+        """The smallest that is free and large enough."""
+        fitting = [memory for memory in self._spare if _holds(memory, needed)]
+        if not fitting:
+            return None
+        chosen = min(fitting, key=lambda memory: memory[0][0].numel())
+        self._spare = [memory for memory in self._spare if memory is not chosen]
+        return chosen
 
 
 class CacheWriter:
@@ -140,7 +219,20 @@ class CacheWriter:
         return found if self.alive is None else found[self.alive]
 
 
-def _needed(body: Architecture, dtype: torch.dtype, shared: int, own: int) -> list[list[tuple[torch.Size, torch.dtype]]]:
+_Shapes = list[list[tuple[torch.Size, torch.dtype]]]
+
+
+def _holds(memory: Memory, needed: _Shapes) -> bool:
+    """Whether tensors are as those needed, or longer."""
+    if len(memory) != len(needed):
+        return False
+    pairs = [pair for layers in zip(memory, needed, strict=True) for pair in zip(*layers, strict=True)]
+    return all(
+        tensor.dtype == kind and tensor.shape[1:] == shape[1:] and len(tensor) >= shape[0] for tensor, (shape, kind) in pairs
+    )
+
+
+def _needed(body: Architecture, dtype: torch.dtype, shared: int, own: int) -> _Shapes:
     """Shape and precision of each layer's `Products.tensors`; of prompts the last layer computes only heads."""
     features, inner = body.head.in_features, body.layers[0].mlp.gate_proj.out_features
     heads = (body.heads + 2 * body.kv_heads, body.width)

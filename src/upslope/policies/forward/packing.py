@@ -138,6 +138,14 @@ class Layout:
         return {}
 
 
+def packed_tokens(prompt: Tensor, prompt_mask: Tensor, response: Tensor) -> Tensor:
+    """Tokens of each row ``[N]``: so many of its response, and its share of a prompt that it has with its neighbours."""
+    new = torch.ones(len(prompt), dtype=torch.long, device=prompt.device)
+    new[1:] = (prompt[1:] != prompt[:-1]).any(1)
+    which = new.cumsum(0) - 1
+    return prompt_mask.sum(1) / which.bincount()[which] + response
+
+
 def lay_out(prompt: Tensor, prompt_mask: Tensor, action: Tensor, extent: Tensor, by_step: bool = False) -> Layout:
     """The layout of rows.
 

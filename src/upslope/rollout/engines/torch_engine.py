@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -51,11 +52,11 @@ class TorchEngine:
         self._weights: Weights | None = None
         self._several = False
         self._steppers: dict[int, Stepper] = {}
-        self._former: ActivationCache | None = None
 
     def sync(self, policy: LanguageModel) -> None:
-        """Continue with this policy's weights from now on."""
+        """Continue with this policy's weights from now on. What was kept of earlier calls is forgotten."""
         self.policy = policy
+        policy.kept.forget()
 
     def generate(
         self,
@@ -71,8 +72,7 @@ class TorchEngine:
         heeded if memory allows.
 
         Args:
-            by: Copies of the policy with other weights, which sample in its place; nothing is kept of what they compute, and what
-                the policy has kept stays.
+            by: Copies of the policy with other weights, which sample in its place; nothing is kept of what they compute.
 
         Raises:
             UserError: if a prompt is empty or, with its completion, longer than the model's positions; or if the model
@@ -103,8 +103,6 @@ class TorchEngine:
         limits = [sampling.max_tokens] * len(prompts) if limits is None else [min(own, sampling.max_tokens) for own in limits]
         each = samples_each(n, len(prompts))
         self._refuse(prompts, each, sampling, uniforms, limits)
-        if by is None:
-            self.policy.kept = None
         device, rows = self.policy.device, len(uniforms)
         with _sampling_mode():
             stops = torch.tensor(sorted(self.policy.stop_ids), dtype=torch.long, device=device)
@@ -151,26 +149,22 @@ class TorchEngine:
         owner = [number.setdefault(tuple(prompt), len(number)) for prompt, n in zip(prompts, each, strict=True) for _ in range(n)]
         at_once = max(1, min(len(owner), self.max_rows, self._memory() // (self._row_bytes(room) * (1 + mixed))))
         if keep:
-            self.policy.kept = self._kept(body, [len(prompt) - 1 for prompt in number], owner, room)
+            call.kept = self._kept(body, [len(prompt) - 1 for prompt in number], owner, room)
         stepper: Stepper
         if isinstance(by, MixedModels):
             stepper = MixedStepper(by, list(number), at_once, room, job)
         else:
-            stepper = self._ready(body, list(number), at_once, room, job, self.policy.kept if keep else None, place)
+            stepper = self._ready(body, list(number), at_once, room, job, call.kept, place)
         call.stepper = stepper
         yield from _converse(stepper, torch.tensor(owner, device=self.policy.device))
         call.stepper = None
 
     def _kept(self, body: Architecture, lengths: list[int], owner: list[int], room: int) -> ActivationCache | None:
         """Where to keep what is computed, unless that is more than learning itself may take."""
-        policy, dtype = self.policy, self.policy.compute_dtype
-        former, self._former = self._former, None
+        policy = self.policy
         if policy.recompute or not ActivationCache.serves(body):
             return None
-        if ActivationCache.size(body, dtype, sum(lengths), len(owner) * room) > policy.slice_bytes // 2:
-            return None
-        self._former = ActivationCache(body, dtype, lengths, torch.tensor(owner), room, former)
-        return self._former
+        return policy.kept.begin(body, policy.compute_dtype, lengths, torch.tensor(owner), room, policy.slice_bytes // 2)
 
     def _ready(
         self, body: Architecture, prompts: list[tuple[int, ...]], count: int, room: int, job: DecodeJob | None = None,
@@ -305,6 +299,8 @@ class Continuation:
         """What continues the rows now, if it is our own decoding."""
         self.stopped: set[int] = set()
         """Rows that a text has ended."""
+        self.kept: ActivationCache | None = None
+        """What was computed on the way, if that was asked for and there was room."""
 
     def advance(self) -> bool:
         """Every row that is being continued says a token or a few; whether the call goes on."""
@@ -320,7 +316,8 @@ class Continuation:
     def completions(self) -> Completions:
         """What was sampled."""
         with _sampling_mode():
-            return self.job.record.completions(self.job.stops, self.stopped)
+            done = self.job.record.completions(self.job.stops, self.stopped)
+        return done if self.kept is None else replace(done, kept=self.kept.numbers)
 
     def written(self) -> Record:
         """What was sampled so far, to be read and left alone."""
