@@ -12,11 +12,6 @@ from upslope.objective.surrogate import LogLikelihood
 from upslope.objective.terms import Term
 from upslope.types import Paper
 
-SLOWER = (
-    " On a CPU grpo learns from what sampling has computed, which is kept of one round of answers only: with further turns the "
-    "forward pass is made again, and a step takes a quarter to a third longer by sampled token (bench/guided_step.py)."
-)
-
 ghpo = grpo.derive(
     name="ghpo",
     family="hybrid",
@@ -33,7 +28,7 @@ ghpo = grpo.derive(
     notes="The ladder of the released code; the paper describes a single ratio (data.hints.shares=(0.5,)) and a cold start "
     "(data.begin). Its reward also pays half a point for format, which belongs to a task. A group that fails with every "
     "hint enters "
-    "without signal, with the answers to the last." + SLOWER,
+    "without signal, with the answers to the last.",
 )
 
 scaf_grpo = grpo.derive(
@@ -54,7 +49,7 @@ scaf_grpo = grpo.derive(
     notes="The answer is learned behind the hinted prompt, as in the released default; data.learn=problem glues it to the "
     "plain one. "
     "Hints are the task's own, weakest first; the paper has twelve, in tiers of knowledge, plan and solution (its code leaves the "
-    "second out). The warm-up without help is 50 steps there, a tenth of the run here. Replacing two answers is left out." + SLOWER,
+    "second out). The warm-up without help is 50 steps there, a tenth of the run here. Replacing two answers is left out.",
 )
 
 expo_explain = grpo.derive(
@@ -95,5 +90,6 @@ poro = grpo.derive(
     notes="Inferred from abstract and summaries. That half of the answers was sampled from another context is ignored on "
     "purpose, as "
     "in the paper; ratio.against=behavior divides by who really wrote them. Take half of --samples-per-task to sample as many as "
-    "grpo. The first two stages of the paper, learning the documents themselves, are cap-cpt's: cap-cpt+poro." + SLOWER,
+    "grpo. The first two stages of the paper, learning the documents themselves, are cap-cpt's: cap-cpt+poro. On a CPU "
+    "the answers that were written with the documents cost a forward pass, as they are learned behind another prompt.",
 )
