@@ -11,6 +11,7 @@ from small_models import PROMPTS, policy_of, rows_of
 from upslope.learners.policy_gradient import PolicyGradient
 from upslope.methods import find
 from upslope.policies import LanguageModel, language_model
+from upslope.policies.forward import activation_cache
 from upslope.policies.forward.activation_cache import ActivationCache, CacheWriter
 from upslope.policies.tiny import tiny
 from upslope.rollout.engines.torch_engine import TorchEngine
@@ -174,11 +175,17 @@ def test_what_is_kept_is_bounded_and_only_for_learning():
     assert sampled(policy_of("qwen3"), PROMPTS).inputs.kept is None, "its heads are normed between product and attention"
 
 
+@pytest.fixture
+def calls_cost_nothing(monkeypatch) -> None:
+    """So few tokens as here would not be worth a pass."""
+    monkeypatch.setattr(activation_cache, "CALLS", 0)
+
+
 def together(*batches: Trajectories) -> Trajectories:
     return join_text([batch.replace(info=[{}] * batch.rows) for batch in batches])
 
 
-def test_rows_of_several_calls_of_a_step_are_each_learned_from_by_their_own_pass(passes):
+def test_rows_of_several_calls_of_a_step_are_each_learned_from_by_their_own_pass(passes, calls_cost_nothing):
     policy = policy_of("llama").to(dtype=torch.float64)
     first, second = sampled(policy, PROMPTS), sampled(policy, LONG)
     mixed = together(first, second).take_rows(torch.tensor([17, first.rows + 2, 16, 3, first.rows, 0, first.rows + 1]))
@@ -187,7 +194,13 @@ def test_rows_of_several_calls_of_a_step_are_each_learned_from_by_their_own_pass
     assert passes == [True, True, False]
 
 
-def test_rows_that_nobody_kept_are_computed_apart_unless_they_share_too_much_with_the_others(passes):
+def test_parts_of_a_few_tokens_are_not_worth_a_pass_each(passes):
+    policy = policy_of("llama").to(dtype=torch.float64)
+    policy.evaluate(together(*(sampled(policy, PROMPTS) for _ in range(3))))
+    assert passes == [False]
+
+
+def test_rows_that_nobody_kept_are_computed_apart_unless_they_share_too_much_with_the_others(passes, calls_cost_nothing):
     policy = policy_of("llama").to(dtype=torch.float64)
     mine = sampled(policy, PROMPTS)
     other = forgotten(sampled(policy, [[1, 7, 7, 3]]))
@@ -206,7 +219,7 @@ def test_rows_that_nobody_kept_are_computed_apart_unless_they_share_too_much_wit
 def test_the_passes_of_a_step_are_bounded_together_and_the_oldest_make_room():
     policy = policy_of("llama")
     sampled(policy, PROMPTS)
-    (size,) = (kept.size_of(policy.body, torch.float32) for kept in policy.kept.passes.values())
+    (size,) = (kept.bytes for kept in policy.kept.passes.values())
     policy.kept.forget()
     policy.slice_bytes = 5 * size  # two passes in half of it, and not three
     names = [sampled(policy, PROMPTS).inputs.kept[0] >> 32 for _ in range(3)]
@@ -289,7 +302,7 @@ def test_a_learner_makes_no_forward_pass_before_its_first_update(updates, expect
         torch.testing.assert_close(mine, plain, atol=2e-5, rtol=1e-3)
 
 
-def test_a_step_that_asks_again_makes_no_forward_pass_either(passes, monkeypatch):
+def test_a_step_that_asks_again_makes_no_forward_pass_either(passes, calls_cost_nothing, monkeypatch):
     """Groups that fail are asked again with a hint: half of the rows come from the first call and half from the second."""
     policy, task = tiny(0, width=32), load_task("reverse:length=2")
 

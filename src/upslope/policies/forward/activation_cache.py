@@ -23,6 +23,8 @@ from upslope.runtime import torch_private
 _passes = itertools.count()
 BACKWARD = 2 / 3
 """The share of a pass and its gradient that is left where the pass was kept."""
+CALLS = 128
+"""Tokens that take as long as the calls of a pass by themselves, of a small model: rows of a few tokens are not worth one."""
 ROWS = 32
 """Bits of a row's number that say which of its pass it is; those above say which pass."""
 Memory = list[list[Tensor]]
@@ -58,6 +60,8 @@ class ActivationCache:
         """Where the prompt of each row begins."""
         self._length = lengths[owner]
         needed = _needed(body, dtype, self.shared, self.rows * room)
+        self.bytes = _bytes(needed)
+        """Its memory, without what it was given beyond its need."""
         self.memory: Memory = memory or [[torch.empty(shape, dtype=kind) for shape, kind in layer] for layer in needed]
         self.layers = [
             [tensor[: shape[0]] for tensor, (shape, _) in zip(*both, strict=True)] for both in zip(self.memory, needed, strict=True)
@@ -77,11 +81,7 @@ class ActivationCache:
     @staticmethod
     def size(body: Architecture, dtype: torch.dtype, shared: int, own: int) -> int:
         """Memory in bytes of so many tokens."""
-        return sum(shape.numel() * kind.itemsize for layer in _needed(body, dtype, shared, own) for shape, kind in layer)
-
-    def size_of(self, body: Architecture, dtype: torch.dtype) -> int:
-        """Its memory in bytes, without what it was given beyond its need."""
-        return self.size(body, dtype, self.shared, len(self.ids) - self.shared)
+        return _bytes(_needed(body, dtype, shared, own))
 
     def write_prompts(self, number: int, ids: Tensor, products: Sequence[Tensor]) -> None:
         """What a layer computed of the prompts' shared tokens; of the last one only the heads are."""
@@ -146,7 +146,7 @@ class KeptPasses:
         size = ActivationCache.size(body, dtype, *own)
         if size > most:
             return None
-        while sum(kept.size_of(body, dtype) for kept in self.passes.values()) + size > most:
+        while sum(kept.bytes for kept in self.passes.values()) + size > most:
             self._spare = [self.passes.pop(next(iter(self.passes))).memory]
         made = ActivationCache(body, dtype, prompts, owner, room, self._memory(_needed(body, dtype, *own)))
         self.passes = {name: kept for name, kept in self.passes.items() if kept.weights == made.weights} | {made.name: made}
@@ -155,7 +155,8 @@ class KeptPasses:
     def of(self, body: Architecture, inputs: TextInputs, extent: Tensor) -> list[SampledTogether]:
         """Rows by the pass that has computed them; those of none, or of one with other weights, together.
 
-        All are together as rows of none where that is less work: whoever is looked at apart shares no prompt with the others.
+        All are together as rows of none where that is less work: whoever is looked at apart shares no prompt with the others, and
+        each part is a pass of its own.
         """
         every = torch.arange(len(extent))
         if self.passes and inputs.kept is not None and not next(iter(self.passes.values())).fresh(body):
@@ -169,8 +170,8 @@ class KeptPasses:
         if len(parts) == 1:
             return parts
         work = [packed_tokens(part.of(inputs.prompt), part.of(inputs.prompt_mask), part.of(extent)).sum() for part in parts]
-        apart = sum(own * (1 if part.kept is None else BACKWARD) for own, part in zip(work, parts, strict=True))
-        together = packed_tokens(inputs.prompt, inputs.prompt_mask, extent).sum()
+        apart = sum(CALLS + own * (1 if part.kept is None else BACKWARD) for own, part in zip(work, parts, strict=True))
+        together = CALLS + packed_tokens(inputs.prompt, inputs.prompt_mask, extent).sum()
         return parts if apart < together else [SampledTogether(every, None)]
 
     def _memory(self, needed: _Shapes) -> Memory | None:
@@ -220,6 +221,10 @@ class CacheWriter:
 
 
 _Shapes = list[list[tuple[torch.Size, torch.dtype]]]
+
+
+def _bytes(shapes: _Shapes) -> int:
+    return sum(shape.numel() * kind.itemsize for layer in shapes for shape, kind in layer)
 
 
 def _holds(memory: Memory, needed: _Shapes) -> bool:
