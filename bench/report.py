@@ -44,8 +44,8 @@ WHY = {
     "in it the ratio would be 1.9.",
     "dpo_long_prompt": "With each prompt computed once for both sides of its pair 55% of the tokens are left, which by itself is a "
     "ratio of 1.8.",
-    "online_dpo": "Of a step 55% is sampling, 24 tokens of 32 rows at 7 ms each: small calls on both sides, and few rows to share "
-    "them.",
+    "online_dpo": "Of our step 55% is sampling, 24 tokens of 32 rows, and most of that is calls rather than products: there are "
+    "few rows to share them.",
     "async_step": "There are two cores. The step that waits learns with both; beside a worker learning has one, and is then the "
     "longer part by itself.",
     "td3_updates": "Both sides make the same matrix products, which are 57% of our update on two threads (7.9 of 13.8 ms where it "

@@ -53,6 +53,17 @@ def test_learned_where_it_was_asked_both_are_the_same(made):
     assert torch.allclose(made.policy.evaluate(rows).logp[on], rows.behavior.logp[on], atol=1e-5)
 
 
+def test_what_sampling_computed_is_kept_only_of_rows_that_are_learned_where_they_were_asked(monkeypatch):
+    made = learner("grpo")
+    monkeypatch.setattr(made.rollout, "reuse", True)
+    for learn, kept in (("asked", True), ("problem", False), ("nothing", False)):
+        made.rollout.sync()
+        rows = sampled(made, Turn("ed:rabcde=", ABC, samples=2, learn=learn))
+        assert (rows.inputs.kept is not None) is kept and bool(made.policy.kept.passes) is kept, learn
+    monkeypatch.setattr(made.rollout, "reuse", False)
+    assert sampled(made, Turn("ed:rabcde=", ABC, samples=2)).inputs.kept is None
+
+
 def test_rows_come_turn_by_turn_with_groups_notes_and_their_problem(made):
     other = Problem("rbcdef=", "fedcb")
     rows = sampled(made, Turn("a?rabcde=", ABC, 2, group=7, role="teacher"), Turn("rbcdef=", other, 1), Turn("rabcde=", ABC, 1))

@@ -222,7 +222,7 @@ def test_the_passes_of_a_step_are_bounded_together_and_the_oldest_make_room():
     (size,) = (kept.bytes for kept in policy.kept.passes.values())
     policy.kept.forget()
     policy.slice_bytes = 5 * size  # two passes in half of it, and not three
-    names = [sampled(policy, PROMPTS).inputs.kept[0] >> 32 for _ in range(3)]
+    names = [sampled(policy, PROMPTS).inputs.kept[0] >> activation_cache.ROWS for _ in range(3)]
     assert [*policy.kept.passes] == [int(name) for name in names[1:]]
 
 
@@ -305,7 +305,6 @@ def test_a_learner_makes_no_forward_pass_before_its_first_update(updates, expect
 def test_a_step_that_asks_again_makes_no_forward_pass_either(passes, calls_cost_nothing, monkeypatch):
     """Groups that fail are asked again with a hint: half of the rows come from the first call and half from the second."""
     policy, task = tiny(0, width=32), load_task("reverse:length=2")
-
     asked: list[int] = []
 
     def score(_, problems, texts) -> Scores:
@@ -317,7 +316,7 @@ def test_a_step_that_asks_again_makes_no_forward_pass_either(passes, calls_cost_
     rollout = TextRollout(task, policy, tasks=6, samples=4, sampling=Sampling(5), seed=1)
     chosen = Settings(steps=3, lr=0.01, tasks_per_step=6, samples_per_task=4, updates_per_step=1, watch_kl=False)
     settings = chosen.resolved("text", "tiny", max_tokens=5)
-    learner = PolicyGradient(find("ghpo").derive(regularize=None), policy, rollout, settings)
+    learner = PolicyGradient(find("ghpo"), policy, rollout, settings)
     found = learner.step(1)
     assert found["further_samples"] > 0 and len(passes) == 2 and all(passes)
 
