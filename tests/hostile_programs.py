@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -78,10 +79,10 @@ class Traces:
 
     processes: frozenset[str]
     files: frozenset[str]
-    mounts: str
+    mounts: frozenset[str]
     groups: frozenset[str]
     users: frozenset[int]
-    open_files: int
+    open_files: frozenset[str]
 
     @classmethod
     def now(cls, own: range | None = None) -> Traces:
@@ -90,11 +91,17 @@ class Traces:
         return cls(
             frozenset(_processes(users)),
             frozenset(_files()),
-            Path("/proc/self/mountinfo").read_text(),
+            frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
             frozenset(str(path) for folder, _ in own_groups() for path in folder.glob(f"{PREFIX}{os.getpid()}-*")),
             frozenset(number for number in users if is_held(number)),
-            len(os.listdir("/proc/self/fd")),
+            frozenset(_open_files()),
         )
+
+    def since(self, before: Traces) -> dict[str, frozenset[str] | frozenset[int]]:
+        """What is here and was not before, by kind. What went away in the meantime may be anybody's: a file that an earlier
+        test left open closes when its memory is collected."""
+        came = {each.name: getattr(self, each.name) - getattr(before, each.name) for each in fields(self)}
+        return {name: found for name, found in came.items() if found}
 
 
 def _processes(users: frozenset[int]) -> list[str]:
@@ -106,6 +113,15 @@ def _processes(users: frozenset[int]) -> list[str]:
             continue
         if words.startswith(TOKEN.encode()) or owner in users:
             found.append(folder.name)
+    return found
+
+
+def _open_files() -> list[str]:
+    """What this process holds open: paths, and pipes and sockets by their numbers."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the one that listed them is closed by now
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
     return found
 
 

@@ -30,8 +30,8 @@ def hundred(names: list[str]) -> collections.Counter[str]:
         reasons = collections.Counter(each.result().reason for each in running)
         said = sandbox.run("print(6 * 7)")
     assert said.stdout == "42\n", f"a harmless program ended as {said}"
-    after = Traces.now(OWN)
-    assert after == before, f"something is left:\n{after}\nwhere there was\n{before}"
+    left = Traces.now(OWN).since(before)
+    assert not left, f"something is left: {left}"
     return reasons
 
 

@@ -144,7 +144,7 @@ def test_hostile_programs_leave_nothing_behind(monkeypatch):
         reasons = {name: each.result().reason for name, each in running.items()}
         assert sandbox.run("print('fine')").stdout == "fine\n"
     assert set(reasons.values()) >= {"ended", "seconds", "memory", "output"}
-    assert Traces.now(own) == before
+    assert Traces.now(own).since(before) == {}
 
 
 def test_what_is_left_behind_would_be_seen(tmp_path):
@@ -154,13 +154,18 @@ def test_what_is_left_behind_would_be_seen(tmp_path):
         left = subprocess.Popen([TOKEN, "60"], executable="/bin/sleep")
         file = Path("/dev/shm") / f"{TOKEN}-{os.getpid()}"
         file.touch()
+        reading, writing = os.pipe()
         try:
             while not Path(f"/proc/{left.pid}/cmdline").read_bytes().startswith(TOKEN.encode()):
                 time.sleep(0.01)
-            found = Traces.now()
+            found = Traces.now().since(before)
+            pipe = os.readlink(f"/proc/self/fd/{reading}")
         finally:
+            os.close(reading)
+            os.close(writing)
             for process in (left, plainly):
                 process.kill()
                 process.wait()
             file.unlink()
-    assert found.processes - before.processes == {str(left.pid)} and found.files - before.files == {str(file)}
+    assert found == {"processes": {str(left.pid)}, "files": {str(file)}, "open_files": {pipe}}
+    assert Traces.now().since(before) == {}
