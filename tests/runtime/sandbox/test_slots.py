@@ -92,8 +92,8 @@ def test_a_process_that_ends_with_programs_at_work_leaves_nothing():
 
 
 def test_one_that_cannot_start_says_why(monkeypatch):
+    monkeypatch.setattr("upslope.runtime.sandbox.command.python_inside", lambda: "/py/bin/no-such-python")
     with Sandbox(LIMITS, checked=False) as sandbox:
-        monkeypatch.setattr("upslope.runtime.sandbox.command.python_inside", lambda: "/py/bin/no-such-python")
         found = [sandbox.submit("1") for _ in range(3)]
         with pytest.raises(SandboxError, match=r"does not start here: .*no-such-python"):
             [each.result() for each in found]
