@@ -1,7 +1,8 @@
 """Steps at real sizes on one GPU: ``python bench/gpu_sizes.py [1.5B:16x8x512 ...] [--out FILE]``.
 
 Random weights in the shapes of Qwen2, prompts of 64 tokens, `dr-grpo` as it comes. A row is ``MODEL:PROMPTSxSAMPLESxTOKENS`` with
-``+lora32``, ``+recompute``, ``+slices4096`` or ``+bf16`` (Adam's moments) behind it; each has a process of its own. Told of each:
+``+lora32``, ``+recompute``, ``+slices4096`` or ``+bf16`` (Adam's moments) behind it; each has a process of its own. Of a row with
+``+ends`` answers end after between 64 and so many tokens, each after its own number, and nothing is learned. Told of each:
 
 - sampling, in tokens a second, and what share of the bytes' limit that is: all weights, and the keys and values of every row, read
   once for each token at the card's rated bandwidth;
@@ -29,8 +30,10 @@ BANDWIDTH, FLOPS = 4.8e12, 989e12
 """Of an H200."""
 ROWS = (
     "1.5B:16x8x512", "1.5B:16x8x512+slices2816", "1.5B:8x8x2048", "0.5B:8x8x4096", "3.1B:16x8x256+recompute", "3.1B:16x8x512",
-    "7.6B:16x8x256+lora32", "7.6B:4x4x64+bf16",
+    "7.6B:16x8x256+lora32", "7.6B:4x4x64+bf16", "1.5B:64x8x2048+ends",
 )  # fmt: skip
+SHORTEST = 64
+"""Of answers that end early."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,38 @@ def measured(work: Work, steps: int, profile: bool = False) -> dict[str, Any]:
     }
 
 
+def sampled(work: Work, steps: int) -> dict[str, Any]:
+    """Answers that end after between `SHORTEST` and all tokens: a call to warm up, then the median of some."""
+    import torch
+
+    from upslope.rollout.engines.torch_engine import TorchEngine
+    from upslope.types import Sampling
+
+    shape, policy = SHAPES[work.model], policy_of(work)
+    engine, drawn = TorchEngine(policy), torch.Generator().manual_seed(0)
+    asked = torch.randint(5, shape.vocabulary, (work.prompts, PROMPT), generator=drawn).tolist()
+    prompts = [prompt for prompt in asked for _ in range(work.samples)]  # a limit belongs to a prompt: each row is asked by itself
+    limits = torch.randint(SHORTEST, work.tokens + 1, (work.rows,), generator=drawn).tolist()
+    seconds: list[float] = []
+    for _ in range(steps + 1):
+        uniforms = torch.rand(work.rows, work.tokens, generator=drawn)
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        done = engine.generate(prompts, 1, Sampling(max_tokens=work.tokens), uniforms, limits)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begun)
+    took, tokens = sorted(seconds[1:])[steps // 2], sum(limits)
+    assert int(done.sampled.sum()) == tokens
+    return {
+        "row": work.name,
+        "sampling_s": took,
+        "sampling_tokens_s": tokens / took,
+        "tokens": tokens,
+        "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
+        "steps": [round(each, 3) for each in seconds],
+    }
+
+
 def _weight_bytes(policy: Any, shape: Shape) -> int:
     """What one token reads: all matrices in bfloat16; of an untied table of embeddings only a row."""
     held = {id(p): p.numel() for name, p in policy.model.named_parameters() if "lora_" not in name}
@@ -214,7 +249,9 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="with --here: also what takes the time")
     flags = parser.parse_args()
     if flags.here:
-        print("found", json.dumps(measured(Work.of(flags.rows[0]), flags.steps, flags.profile)), flush=True)
+        work = Work.of(flags.rows[0])
+        found_here = sampled(work, flags.steps) if "ends" in work.settings else measured(work, flags.steps, flags.profile)
+        print("found", json.dumps(found_here), flush=True)
         return
     found = []
     for name in flags.rows:
@@ -233,7 +270,9 @@ def main() -> None:
         described = {"card": card.name, "memory_gib": card.total_memory / 2**30, "torch": torch.__version__}
         shapes = {name: asdict(shape) for name, shape in SHAPES.items()}
         told = {"row": "gpu_sizes", "command": command, "date": time.strftime("%Y-%m-%d"), "machine": described, "shapes": shapes}
-        flags.out.write_text(json.dumps(told | {"points": found}, indent=1) + "\n")
+        ends = [each for each in found if each["row"].endswith("+ends")]
+        told |= {"points": [each for each in found if each not in ends], "early_ends": ends}
+        flags.out.write_text(json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -99,6 +99,8 @@ def _sizes_section(result: dict[str, Any]) -> str:
             f"{each['learning_s']:.2f} | {each['mfu']:.0%} | {learning} | {each['mfu_computed']:.0%} | "
             f"{each['reserved_gib']:.1f} GiB | {each['estimated_gib']:.1f} GiB |"
         )
+    for each in result.get("early_ends", ()):
+        lines.append(f"| {each['row']} | {each['sampling_tokens_s']:,.0f} | | | | | | | {each['reserved_gib']:.1f} GiB | |")
     return "\n".join(
         [
             "## Real sizes on one GPU",
@@ -106,7 +108,7 @@ def _sizes_section(result: dict[str, Any]) -> str:
             "Our side alone: random weights in the shapes of Qwen2, prompts of 64 tokens, `dr-grpo` as it comes; a row is "
             "`MODEL:PROMPTSxSAMPLESxTOKENS`. The bytes' limit is all weights and the keys and values of every row read once for "
             "each token at 4.8 TB/s. MFU counts 6 operations (4 with adapters) for each parameter and token, prompts with every "
-            "row, against 989 TFLOP/s.",
+            "row, against 989 TFLOP/s. Answers of a row with `+ends` end after between 64 and so many tokens; nothing is learned.",
             "",
             *lines,
             "",
@@ -153,7 +155,8 @@ five windows of work, in brackets the quartiles; the ratio says how many times a
 over paired windows. Both sides count what they did (samples, tokens, tokens with a gradient, environment steps, updates), and
 no ratio is given unless the counts agree. "With our switches" is a second ratio, against the other library in a process that was
 set up as ours sets itself up on ARM (torch without oneDNN, its allocator keeping freed memory): it tells how much comes from our
-code alone. Memory on a CPU is the peak of resident memory above what set-up left, on a GPU the peak that torch allocated."""
+code alone. Where a row was also measured on another processor, both ratios stand here. Memory on a CPU is the peak of resident
+memory above what set-up left, on a GPU the peak that torch allocated."""
 
 
 HOW = """## Where the time is saved
@@ -211,7 +214,13 @@ def _ratio(found: Mapping[str, Any]) -> str:
         return "none"
     mark = "" if found["idle"] else ", machine not idle"
     borrowed = f"; {found['borrowed']['ratio']:.2f} with our switches" if "borrowed" in found else ""
-    return f"**{found['ratio']:.2f}** ({found['ratio_low']:.2f} to {found['ratio_high']:.2f}{mark}){borrowed}"
+    others = "".join(f"; {each['ratio']:.2f} on {_processor(each)}" for each in found.get("elsewhere", ()))
+    return f"**{found['ratio']:.2f}** ({found['ratio_low']:.2f} to {found['ratio_high']:.2f}{mark}){borrowed}{others}"
+
+
+def _processor(found: Mapping[str, Any]) -> str:
+    """Whose it is, in a word: what distinguishes two machines of a table."""
+    return str(found["machine"]["cpu"]).replace("(R)", "").split(" Processor")[0].split(" @")[0].strip()
 
 
 def _memory(mebibytes: float | None) -> str:
@@ -239,6 +248,9 @@ def reached(results: Results) -> str:
             lines.append(f"- {words}: only our side was measured; there is no ratio.")
         elif found["wanted"] is not None and found["ratio"] < found["wanted"]:
             lines.append(f"- {words}: {found['ratio']:.2f} times as fast; {found['goal']}. Not reached.{_why(name)}")
+        for each in (found or {}).get("elsewhere", ()):
+            if found is not None and found["wanted"] is not None and each["ratio"] < found["wanted"]:
+                lines.append(f"- {words}: on {_processor(each)} {each['ratio']:.2f} times as fast. Not reached there.{_why(name)}")
         with_switches = (found or {}).get("borrowed", {}).get("ratio")
         if found is not None and with_switches is not None and found["wanted"] is not None and with_switches < found["wanted"]:
             lines.append(f"- {words}: beside the other library with our switches, {with_switches:.2f} times as fast.")
@@ -274,6 +286,12 @@ def _row_section(found: Mapping[str, Any]) -> str:
         f"- done by our side in the measured windows: {counts}",
         f"- same on both sides: {checked}{f'; {near}' if near else ''}",
     ]
+    for each in found.get("elsewhere", ()):
+        lines.append(
+            f"- on {machine.in_words(each['machine'])}, {each['date']}: {_number(each['ours'])} against {_number(each['peer'])} "
+            f"{each['unit']}, {each['ratio']:.2f} times as fast ({each['ratio_low']:.2f} to {each['ratio_high']:.2f}"
+            f"{'' if each['idle'] else ', machine not idle'})"
+        )
     if "note" in found:
         lines.append(f"- note: {found['note']}")
     if "equal_return" in found:

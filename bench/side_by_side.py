@@ -171,6 +171,8 @@ def _run_windows(row: Row, workers: list[Worker], windows: int, warmup: int, set
         for number in range(windows + warmup):
             for worker in workers if number % 2 == 0 else workers[::-1]:  # a drift of the machine falls on both sides
                 bar.update(task, description=str(worker), refresh=True)
+                if not bar.console.is_terminal:  # a log shows how far it is
+                    print(f"{row.name}: window {number + 1} of {windows + warmup}, {worker}", file=sys.stderr, flush=True)
                 time.sleep(settle)
                 began = machine.instant([worker.process.pid or 0])
                 worker.window(row.window, measured=number >= warmup)
@@ -313,12 +315,31 @@ def _narrowed(row: Row, given: argparse.Namespace) -> Row:
 
 
 def save(found: dict[str, Any], folder: Path) -> None:
-    """Writes a result; a check of returns made earlier stays, as it has a command of its own."""
+    """Writes a result. A check of returns made earlier stays, as it has a command of its own, and so does what came out on another
+    processor: a ratio is a ratio of that machine."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{found['row']}.json"
-    if file.is_file() and "equal_return" in (old := json.loads(file.read_text())):
-        found = {"equal_return": old["equal_return"]} | found
+    if file.is_file():
+        old = json.loads(file.read_text())
+        if "equal_return" in old:
+            found = {"equal_return": old["equal_return"]} | found
+        if known := elsewhere(found, old):
+            found = found | {"elsewhere": known}
     file.write_text(json.dumps(found, indent=1) + "\n")
+
+
+KEPT = ("unit", "ours", "peer", "ratio", "ratio_low", "ratio_high", "idle", "date", "command")
+"""What is kept of a result from another processor, beside its machine."""
+
+
+def elsewhere(found: Mapping[str, Any], old: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What an older result knows of other processors than that of a new one, each once, the newest first."""
+    known = [{name: old[name] for name in KEPT} | {"machine": old["machine"]}] if old.get("ratio") is not None else []
+    by_processor: dict[str, dict[str, Any]] = {}
+    for each in [*known, *old.get("elsewhere", [])]:
+        by_processor.setdefault(each["machine"]["cpu"], each)
+    by_processor.pop(found["machine"]["cpu"], None)
+    return list(by_processor.values())
 
 
 def in_words(found: Mapping[str, Any]) -> str:

@@ -44,9 +44,9 @@ def parts_of(room: int, key_heads: int) -> int:
     """In how many parts the keys of a row are walked: a row that may say little, or one with many key heads, needs fewer.
 
     On an H200 64 rows of 2,048 keys took 114 us with a program for each row and key head, 41 in four parts (two key heads of
-    128 features); with 256 keys the launch that puts parts together costs what they save.
+    128 features); up to 512 keys the launch that puts parts together costs more than they save.
     """
-    return max(1, min(MOST_PARTS, power(room) // (128 * key_heads)))
+    return max(1, min(MOST_PARTS, power(room) // (256 * key_heads)))
 
 
 class GraphStepper(Stepper):

@@ -27,8 +27,10 @@ class Cut(NamedTuple):
     stages: int
 
 
-CUTS = {(9, 0): {"plain": Cut(64, 128, 4, 4), "gate": Cut(64, 64, 4, 4)}}
-"""By the card's compute capability; measured on an H200 at the sizes of 1.5B parameters."""
+CUTS = {(9, 0): {"plain": Cut(64, 128, 4, 4), "gate": Cut(64, 64, 4, 4), "short gate": Cut(64, 128, 4, 4)}}
+"""By the card's compute capability; measured on an H200 at the sizes of 0.5B and 1.5B parameters."""
+SHORT = 1024
+"""Inputs of a gate up to which it is a short one: there are few programs, and each may read more at once."""
 
 
 def early_launch(device: torch.device) -> bool:
@@ -63,7 +65,8 @@ class ThinProducts:
 
     def gated(self, x: Tensor, weight: Tensor, activation: str, out: Tensor) -> None:
         """Gate and up of ``x``, the one through the activation times the other."""
-        cut = CUTS[torch.cuda.get_device_capability(x.device)]["gate"]
+        kind = "short gate" if weight.shape[1] <= SHORT else "gate"
+        cut = CUTS[torch.cuda.get_device_capability(x.device)][kind]
         self._run(x, weight, out, len(weight) // 2, weight.shape[1], 1, activation, cut)
 
     def _run(self, x: Tensor, weight: Tensor, out: Tensor, features: int, inner: int, shares: int, gate: str, cut: Cut) -> None:
