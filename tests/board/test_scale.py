@@ -96,7 +96,8 @@ def test_a_million_lines_are_previewed_at_once_and_then_kept_in_little_room(tmp_
     append(run, step(LINES + 1))
     began = time.perf_counter()
     assert browser.get(f"/api/curves?run=long&key=reward&from={LINES}").json()["curves"][0]["x"][-1] == LINES + 1
-    assert time.perf_counter() - began < 1 and preview < 1.5 and again < 1 and grown < 300
+    after = time.perf_counter() - began
+    assert max(preview, again, after) < whole / 4 and grown < 300, (preview, again, after, whole)  # a busy machine slows all
 
 
 def _resident() -> int:

@@ -138,7 +138,7 @@ def test_hostile_programs_leave_nothing_behind(monkeypatch):
     if own is not None:
         monkeypatch.setattr(pool, "user_range", lambda: own)
     before = Traces.now(own)
-    limits = Limits(seconds=0.8, cpu=1, memory=64, scratch=2, processes=16, files=32)
+    limits = Limits(seconds=1.5, cpu=1, memory=64, scratch=2, processes=16, files=32)
     with Sandbox(limits, slots=2, checked=False) as sandbox:
         running = {name: sandbox.submit(text) for name, text in PROGRAMS.items()}
         reasons = {name: each.result().reason for name, each in running.items()}
