@@ -255,3 +255,17 @@ def test_starts_and_stops_a_run_where_that_is_allowed(page: Page, address: str, 
         expect(page.get_by_role("button", name="Resume")).to_be_visible()
         (run,) = [each.parent for each in root.glob("*/run.toml")]
         assert "high = 0.3" in (run / "run.toml").read_text()
+
+
+def test_a_view_that_is_drawn_after_a_click_does_not_take_it_back(page: Page, address: str) -> None:
+    page.goto(address)
+    expect(page.locator("tr.run")).to_have_count(7)
+    # The list is drawn again between the click and its event, and writes down what it shows.
+    there = """async () => {
+        const { note } = await import("/page/js/router.js");
+        document.querySelector('nav a[data-view="methods"]').click();
+        note("runs", { filter: "late" });
+        return location.hash;
+    }"""
+    assert page.evaluate(there) == "#/methods"
+    expect(page).to_have_title("Methods · upslope board")

@@ -23,8 +23,10 @@ export function go(view, params = {}) {
   location.hash = link(view, params);
 }
 
-/** Writes what is shown into the address without leaving a way back, as while a slider moves. */
+/** Writes what is shown into the address without leaving a way back, as while a slider moves. Not once the address asks for
+ * another view: that one opens a moment later, and would not if this one wrote over where to go. */
 export function note(view, params = {}) {
+  if (here().view !== view) return;
   const target = link(view, params);
   if (target !== location.hash) history.replaceState(null, "", target);
 }
