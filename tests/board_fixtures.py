@@ -44,6 +44,7 @@ def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
     ``indirect`` chooses the colour scheme."""
     scheme = getattr(request, "param", "light")
     context = browser.new_context(viewport=SIZE, color_scheme=scheme, reduced_motion="reduce")
+    context.set_default_timeout(90_000)  # a busy machine is slow, and nothing is wrong with the page
     opened = context.new_page()
     troubles: list[str] = []
     opened.on("dialog", lambda dialog: (troubles.append(f"dialog: {dialog.message}"), dialog.dismiss()))
