@@ -34,7 +34,7 @@ ROW = Row(
 )
 
 THREADS = 8
-"""Of both sides of the large row. With one, TRL's steps took several times as long here as by themselves."""
+"""Of both sides of the large row. With one, TRL's steps took several times as long in turns as by themselves; why is not known."""
 LARGE = replace(
     ROW,
     ours=replace(ROW.ours, settings=(Setting("as it comes", THREADS),)),

@@ -99,8 +99,10 @@ def _sizes_section(result: dict[str, Any]) -> str:
             f"{each['learning_s']:.2f} | {each['mfu']:.0%} | {learning} | {each['mfu_computed']:.0%} | "
             f"{each['reserved_gib']:.1f} GiB | {each['estimated_gib']:.1f} GiB |"
         )
-    for each in result.get("early_ends", ()):
+    ends = [each for each in result.get("early_ends", ()) if "error" not in each]
+    for each in ends:
         lines.append(f"| {each['row']} | {each['sampling_tokens_s']:,.0f} | | | | | | | {each['reserved_gib']:.1f} GiB | |")
+    early = " Answers of a row with `+ends` end after between 64 and so many tokens; nothing is learned." if ends else ""
     return "\n".join(
         [
             "## Real sizes on one GPU",
@@ -108,7 +110,7 @@ def _sizes_section(result: dict[str, Any]) -> str:
             "Our side alone: random weights in the shapes of Qwen2, prompts of 64 tokens, `dr-grpo` as it comes; a row is "
             "`MODEL:PROMPTSxSAMPLESxTOKENS`. The bytes' limit is all weights and the keys and values of every row read once for "
             "each token at 4.8 TB/s. MFU counts 6 operations (4 with adapters) for each parameter and token, prompts with every "
-            "row, against 989 TFLOP/s. Answers of a row with `+ends` end after between 64 and so many tokens; nothing is learned.",
+            f"row, against 989 TFLOP/s.{early}",
             "",
             *lines,
             "",
@@ -249,7 +251,7 @@ def reached(results: Results) -> str:
         elif found["wanted"] is not None and found["ratio"] < found["wanted"]:
             lines.append(f"- {words}: {found['ratio']:.2f} times as fast; {found['goal']}. Not reached.{_why(name)}")
         for each in (found or {}).get("elsewhere", ()):
-            if found is not None and found["wanted"] is not None and each["ratio"] < found["wanted"]:
+            if found and found["wanted"] is not None and each["ratio"] < found["wanted"]:
                 lines.append(f"- {words}: on {_processor(each)} {each['ratio']:.2f} times as fast. Not reached there.{_why(name)}")
         with_switches = (found or {}).get("borrowed", {}).get("ratio")
         if found is not None and with_switches is not None and found["wanted"] is not None and with_switches < found["wanted"]:

@@ -47,6 +47,7 @@ PROGRAMS = {
     "zombies": "import os, time\nfor _ in range(20):\n    if os.fork() == 0: os._exit(0)\ntime.sleep(9)",
     "stops itself": "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
     "stops its group": "import os, signal\nos.killpg(0, signal.SIGSTOP)",
+    # The second link goes through the root of the first process: outside of the sandbox, if its own were not the first.
     "links out": f"import os\nos.symlink('/', '/tmp/{TOKEN}')\nopen('/tmp/{TOKEN}/tmp/{TOKEN}-out', 'w').write('x')\n"
     f"os.symlink('/proc/1/root/tmp', '/tmp/{TOKEN}-2')\nopen('/tmp/{TOKEN}-2/{TOKEN}-out', 'w').write('x')",
     "closes everything": "import os\nfor n in range(64):\n    try: os.close(n)\n    except OSError: pass\nwhile True: pass",

@@ -97,7 +97,7 @@ def test_a_million_lines_are_previewed_at_once_and_then_kept_in_little_room(tmp_
     began = time.perf_counter()
     assert browser.get(f"/api/curves?run=long&key=reward&from={LINES}").json()["curves"][0]["x"][-1] == LINES + 1
     after = time.perf_counter() - began
-    assert max(preview, again, after) < whole / 4 and grown < 300, (preview, again, after, whole)  # a busy machine slows all
+    assert max(preview, again, after) < whole / 10 and grown < 300, (preview, again, after, whole)  # a busy machine slows all
 
 
 def _resident() -> int:
