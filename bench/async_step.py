@@ -1,7 +1,8 @@
-"""A step that samples while it learns beside one that waits: ``python bench/async_step.py``.
+"""A step that samples while it learns beside one that waits: ``python bench/async_step.py [--device cuda]``.
 
 Both sides are this library and sample and learn as much. Ours has one worker and rows one step old, as with ``--workers 1
---max-staleness 1``, one thread each; the other takes turns in one process, at its better of one and two threads.
+--max-staleness 1``, one thread each; the other takes turns in one process, at its better of one and two threads. On a GPU both
+processes of ours are on the same one, with a model of SmolLM2's sizes.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import itertools
 import json
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from guided_step import AsOurs
 from side_by_side import arguments, main
 from sides import Clock, Row, Setting, Side
-from text_sides import LR, InOrder
+from text_sides import LR, InOrder, cut_as_planned
 from text_work import TextWork, worth
 
 from upslope.rollout.workers import WorkerPlan, WorkerPool
@@ -46,7 +47,9 @@ class BenchPlan(WorkerPlan):
     work: TextWork = field(default_factory=TextWork)
 
     def command(self, channel: int) -> list[str]:
-        sizes = {name: getattr(self.work, name) for name in ("prompts", "samples", "prompt_tokens", "max_tokens")}
+        sizes = {
+            name: getattr(self.work, name) for name in ("model", "prompts", "samples", "prompt_tokens", "max_tokens", "device")
+        }
         return [sys.executable, str(Path(__file__).with_name("async_worker.py")), str(channel), json.dumps(sizes)]
 
 
@@ -82,9 +85,11 @@ def run(clock: Clock, given: TextWork, setting: Setting, method: str, ahead: int
     use_threads(setting.threads)
     settings = Settings(
         steps=10**6, lr=LR, schedule="constant", warmup=0, tasks_per_step=given.prompts, warm_start=0.0,
-        samples_per_task=given.samples, max_tokens=given.max_tokens, watch_kl=False, max_staleness=ahead,
+        samples_per_task=given.samples, max_tokens=given.max_tokens, watch_kl=False, max_staleness=ahead, device=given.device,
     ).resolved("text", given.model, max_tokens=given.max_tokens)  # fmt: skip
     policy = given.policy()
+    if given.device == "cuda":
+        settings = cut_as_planned(policy, find(method), settings, [given.prompt_tokens] * given.prompts)
     rollout = rollout_of(given, policy, ahead)
     if pool is not None:
         rollout.under_way.pool = pool
@@ -93,7 +98,8 @@ def run(clock: Clock, given: TextWork, setting: Setting, method: str, ahead: int
     clock.ready()
     while True:
         told = learner.step(next(numbers))
-        clock.tick(samples=told["samples"], tokens=told["tokens"], updates=told["updates"], waited=told.get("waited", 0.0))
+        spent = {name: told[name] for name in ("waited", "seconds_sampling", "seconds_learning") if name in told}
+        clock.tick(samples=told["samples"], tokens=told["tokens"], updates=told["updates"], **spent)
 
 
 ROW = Row(
@@ -110,5 +116,24 @@ ROW = Row(
     goal="1.3 times as fast as our own step that waits, at its better of one and two threads",
 )
 
+GPU_ROW = replace(
+    ROW,
+    name="gpu_async",
+    work="a GRPO step of SmolLM2-135M's sizes, all weights, 64 x 8 answers of 128 tokens; random weights; sampled by one worker on "
+    "the same GPU while the step before is learned from, beside the same in turns",
+    ours=Side("upslope, 1 worker, 1 step ahead", run_async, (Setting("one GPU, two processes"),)),
+    peer=Side("upslope, in turns", run_sync, (AsOurs("one process"),)),
+    given=AsyncWork(TextWork(model="random", prompts=64, samples=8, prompt_tokens=28, max_tokens=128, device="cuda")),
+    window=10,
+    wanted=1.0,
+    goal="no slower than our own step that waits",
+    device="cuda",
+)
+
 if __name__ == "__main__":
-    main(ROW, arguments(ROW).parse_args())
+    parser = arguments(ROW)
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: SmolLM2-135M's sizes, answers of 128 tokens"
+    )
+    flags = parser.parse_args()
+    main(GPU_ROW if flags.device == "cuda" else ROW, flags)

@@ -2,7 +2,8 @@
 
 A `Row` names the work and its two sides. Each side in each of its settings (one thread, two threads) is a process of its own,
 spawned once and kept alive, so that thread pools and peak memory do not mix. Windows of work alternate between the processes,
-one at a time; the first warm up and are dropped. A side counts at the setting with its best median; the ratio is that of the
+one at a time (or one process has all of its windows before the next begins, where they would be in each other's way:
+`Row.in_turns`); the first warm up and are dropped. A side counts at the setting with its best median; the ratio is that of the
 medians, its spread the quartiles over paired windows. Both sides report what they did: unless it was the same, there is no ratio.
 The other side is run with our library's switches too (`Setting.borrowed`), for a ratio of its own.
 
@@ -150,6 +151,16 @@ def measure(
     # Settings in the outer loop: in turns the two sides stand next to each other in time.
     longest = max(len(side.settings) for _, side in sides)
     order = [(role, side, side.settings[i]) for i in range(longest) for role, side in sides if i < len(side.settings)]
+    workers: list[Worker] = []
+    for together in [order] if row.in_turns else [[each] for each in order]:
+        workers += _measured(row, together, windows, warmup, settle, company)
+    return result(row, workers, busy_before=before, company=company)
+
+
+def _measured(
+    row: Row, order: Sequence[tuple[str, Side, Setting]], windows: int, warmup: int, settle: float, company: machine.Company
+) -> list[Worker]:
+    """Processes that were there at the same time and took turns, with their windows; they have ended."""
     workers = [Worker(role, side, setting, row) for role, side, setting in order]
     try:
         for worker in workers:
@@ -158,7 +169,7 @@ def measure(
     finally:
         for worker in workers:
             worker.close()
-    return result(row, workers, busy_before=before, company=company)
+    return workers
 
 
 def _run_windows(row: Row, workers: list[Worker], windows: int, warmup: int, settle: float, company: machine.Company) -> None:
@@ -204,6 +215,7 @@ def result(row: Row, workers: Sequence[Worker], *, busy_before: float, company: 
         "others_worst_window": round(company.worst, 3),
         "load": [round(load, 2) for load in os.getloadavg()],
         "units_per_window": row.window,
+        "in_turns": row.in_turns,
         "settings": {role: each for role, each in told.items() if each},
         "machine": machine.describe(row.device),
         "versions": machine.versions(),

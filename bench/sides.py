@@ -70,6 +70,7 @@ class Row:
         device: where the work is done; decides what peak memory means.
         uncounted: its work is done by processes that the system does not count as children, as those of a sandbox: whether the
             machine was idle is then what was heard before.
+        in_turns: windows of both sides alternate. Otherwise one side ends before the other begins: each has the GPU to itself.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Row:
     goal: str = ""
     device: str = "cpu"
     uncounted: bool = False
+    in_turns: bool = True
 
 
 class Finished(BaseException):

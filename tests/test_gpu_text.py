@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 import pytest
 import torch
 
+import upslope as up
 from upslope.policies.forward.gradient_sums import one_update
 from upslope.policies.forward.triton import launch
 from upslope.policies.language_model import LanguageModel
@@ -14,6 +16,7 @@ from upslope.policies.tiny import character_tokenizer
 from upslope.rollout.engines import torch_engine as engine_module
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.rollout.text_rows import sampled_rows
+from upslope.runtime.shared_weights import ReadWeights, SharedWeights, take_over
 from upslope.types import Sampling
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -280,3 +283,27 @@ def test_a_copy_that_never_moves_says_what_the_policy_says_in_half_the_memory(ti
     rows = sampled_rows(policy, prompts, 6, done, draw).to("cuda")
     with torch.no_grad():
         assert torch.equal(copy.evaluate(rows).logp, policy.evaluate(rows).logp)
+
+
+# -- another process on the same GPU -------------------------------------------------------------------------------------------
+
+
+def test_weights_go_from_gpu_to_gpu_through_shared_memory():
+    given = {"w": torch.randn(5, 7, device="cuda"), "half": torch.randn(3, device="cuda").bfloat16(), "tail": torch.ones(33).cuda()}
+    shared, published = SharedWeights(), ReadWeights(for_gpu=True)
+    for version in (1, 2, 3, 4):
+        shared.publish(version, {name: tensor + version for name, tensor in given.items()}, needed=(version - 1,))
+        told = shared.versions[version]
+        own = {name: torch.zeros_like(tensor) for name, tensor in given.items()}
+        assert take_over(own, published.of(os.dup(told.file), told.plain())) == told.checksum
+        assert all(torch.equal(own[name], tensor + version) for name, tensor in given.items())
+    shared.close()
+
+
+def test_a_worker_on_the_same_gpu_changes_no_weight(tmp_path):
+    found = []
+    for workers in (0, 1):
+        run = up.train("grpo", "reverse", steps=3, device="cuda", workers=workers, reuse="off", seed=1, out=tmp_path / str(workers),
+                       tasks_per_step=4, samples_per_task=4, warm_start=0.0, eval_problems=4)  # fmt: skip
+        found.append({name: weight.cpu() for name, weight in run.policy.weights().items()})
+    assert all(torch.equal(weight, found[1][name]) for name, weight in found[0].items())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from upslope.runtime.messages import Closed, Message, decoded, encoded, receive, send
-from upslope.runtime.shared_weights import ReadWeights, SharedWeights, checksum, take_over
+from upslope.runtime.shared_weights import ReadWeights, SharedWeights, _taken_over_by_gpu, checksum, take_over
 
 
 def through(message: Message) -> Message:
@@ -100,6 +100,13 @@ def test_a_checksum_is_of_the_numbers_wherever_they_stand(kind):
         piece = whole[begin:end]
         assert checksum({"a": piece}) == checksum({"a": piece.clone()})
     assert checksum({"a": whole.view(5, 8).T}) == checksum({"a": whole.view(5, 8).T.contiguous()})
+
+
+def test_what_a_gpu_adds_up_is_what_the_cpu_does():
+    given = {"w": torch.randn(5, 7), "half": torch.randn(3).bfloat16(), "count": torch.tensor(9), "even": torch.randn(4, 4).T}
+    one, other = ({name: torch.zeros_like(tensor) for name, tensor in given.items()} for _ in range(2))
+    assert _taken_over_by_gpu(one, given) == take_over(other, given) == checksum(given)
+    assert all(torch.equal(one[name], given[name]) and torch.equal(other[name], given[name]) for name in given)
 
 
 def test_a_checksum_tells_other_weights():

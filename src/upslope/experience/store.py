@@ -113,17 +113,25 @@ class Lane:
 
     def observations(self, rows: np.ndarray) -> np.ndarray:
         """What was seen at rows, ``[M, ...]``, put together of its frames."""
-        kept = self.columns.observation
+        return self.columns.observation[self.place(self.frame_rows(rows))]
+
+    def frame_rows(self, rows: np.ndarray) -> np.ndarray:
+        """The rows whose frames make what was seen at rows, ``[M, frames]``; of observations of one frame the rows themselves."""
         if self.frames == 1:
-            return kept[self.place(rows)]
-        places = np.empty((len(rows), self.frames), np.int64)
-        places[:, -1] = self.place(rows)
+            return rows
+        found = np.empty((len(rows), self.frames), np.int64)
+        found[:, -1] = rows
         for back in range(1, self.frames):
             before = rows - 1
             inside = (before >= 0) & (self.columns.ended[self.place(before)] != NOT_ACTED)
             rows = np.where(inside, before, rows)
-            places[:, -1 - back] = self.place(rows)
-        return kept[places]
+            found[:, -1 - back] = rows
+        return found
+
+    @property
+    def oldest_row(self) -> int:
+        """The first row that something remembered is put together of."""
+        return self._with_frames(self.first_row)
 
     def begin(self, observation: np.ndarray, mask: np.ndarray | None = None) -> None:
         """A new episode begins; what ran before, if it did not end by itself, is cut.

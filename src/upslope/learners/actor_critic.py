@@ -155,7 +155,10 @@ class ActorCritic:
 
     def _update(self, count: int, sums: Sums) -> None:
         """So many updates."""
+        moved = self.rollout.bring_frames()
         if self.graphed is not None:
+            if moved:
+                self.graphed.forget()
             self.graphed.run(self.updates + 1, count)
         else:
             for first in range(0, count, self._drawn_at_once):
@@ -178,14 +181,15 @@ class ActorCritic:
 
     def _learn(self, rows: Trajectories, noise: Noise, number: int, sums: Sums) -> None:
         """One update on these rows."""
-        method = self._now[0]
+        method, drawn = self._now[0], rows
+        rows = self.rollout.shown(rows)
         compared = {name: self.references.compared(method, name) for name, _ in method.references}
         nets = BoundNetworks(self.policy, rows.inputs, noise, compared)  # type: ignore[arg-type]
         learn_once(method, rows, nets, self.optimizers, number, sums)
         self.policy.follow(number, rarely=None if self.graphed is None else False)
         if self.slow is not None:
             self.slow.step(number)
-        self.last = rows.replace(advantage=torch.zeros_like(rows.sampled))
+        self.last = drawn.replace(advantage=torch.zeros_like(drawn.sampled))
 
     # -- carrying over a stop ------------------------------------------------------------------------------------------
 

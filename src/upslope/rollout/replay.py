@@ -18,12 +18,13 @@ from upslope.experience.episodes import Episodes
 from upslope.experience.log import ExperienceLog
 from upslope.experience.sampler import DrawnRows, draw, joined, returns_to_go
 from upslope.experience.search_tree import SearchTree
-from upslope.experience.store import DatasetRows, ReplayStore
+from upslope.experience.store import DatasetRows, ReplayStore, Rows
 from upslope.objective.data.stored import DEMONSTRATED, REPLAYED
 from upslope.plain_data import JsonDict
 from upslope.policies.control.bound_networks import ExperienceInputs
 from upslope.policies.control.network import forbid
 from upslope.policies.control.network_policy import NetworkPolicy
+from upslope.rollout.device_frames import DeviceFrames
 from upslope.rollout.environments import EpisodeStats
 from upslope.rollout.level_draws import LevelDraws
 from upslope.rollout.normalise import ObservationNormaliser, Stored
@@ -86,6 +87,10 @@ class ReplayRollout:
         self._actor = policy.acting()
         self._random = torch.Generator()
         self._columns: Trajectories | None = None
+        changed = getattr(data.augment, "for_images", False)
+        by_place = task.observation_dtype == np.uint8 and episodes is None and not changed and not policy.plain
+        self.frames = DeviceFrames.where_they_fit(self.store, policy.device) if by_place else None
+        """Stored images on the GPU, where updates ask for them by place."""
 
     # -- acting --------------------------------------------------------------------------------------------------------
 
@@ -176,6 +181,14 @@ class ReplayRollout:
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 
+    def bring_frames(self) -> bool:
+        """Brings what was seen to where updates look at it. True if all of it lies elsewhere from now on."""
+        return self.frames is not None and self.frames.follow()
+
+    def shown(self, rows: Trajectories) -> Trajectories:
+        """The rows of an update with what was seen, if they were drawn with its places alone."""
+        return rows if self.frames is None else rows.replace(inputs=self.frames.shown(rows.inputs))
+
     def draw(self, rows: int, step: int, updates: Sequence[int], data: DrawnData) -> Trajectories:
         """Rows for some updates ``[updates * rows, 1]``, one behind the other, each drawn by its own number.
 
@@ -244,7 +257,8 @@ class ReplayRollout:
         return World(torch.from_numpy(self._seen(observation)), torch.from_numpy(np.ascontiguousarray(action)), SearchTree)
 
     def _drawn(self, numbers: np.ndarray, data: DrawnData) -> DrawnRows:
-        lanes = self.store.lanes
+        held = self.frames
+        lanes: Sequence[Rows] = self.store.lanes if held is None else [held.lane(each) for each in range(self._count)]
         if len(lanes) == 1:
             return draw(lanes[0], numbers, data.gamma, data.n_steps)
         ends = np.cumsum([lane.decision_count for lane in lanes])
@@ -342,6 +356,8 @@ class ReplayRollout:
             self.observations.load_state(found)
         if self.log is not None:
             self.log.restore([int(length) for length in state["logged"]])
+        if self.frames is not None:
+            self.frames.forget()
         self._raw, self._finished = None, []
         self._carried = state.get("environments")
 

@@ -36,7 +36,8 @@ class Worker:
     def __init__(self, channel: WorkerChannel, make: Callable[[], tuple[Any, dict[str, Any]]]):
         self.channel = channel
         channel.say_alive()
-        self.replica, self.published = Replica(*make()), ReadWeights()
+        self.replica = Replica(*make())
+        self.published = ReadWeights(for_gpu=self.replica.policy.device.type == "cuda")
 
     def serve(self) -> None:
         """Until the run has no more to ask."""

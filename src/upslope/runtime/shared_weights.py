@@ -50,6 +50,7 @@ class SharedWeights:
         """By file. They stay mapped: to map them anew for each version took longer than to copy the weights."""
         self._free: list[tuple[int, int]] = []
         """Memory of versions that nobody needs any more, to be written again."""
+        self._pinned: set[int] = set()
 
     @property
     def newest(self) -> int | None:
@@ -59,7 +60,7 @@ class SharedWeights:
         """Copies the weights; of the versions before, those that are ``needed`` stay."""
         self.drop_but(needed)
         table, size = layout(weights)
-        file = self._memory(size)
+        file = self._memory(size, any(tensor.is_cuda for tensor in weights.values()))
         found = fill(torch.frombuffer(self._memories[file], dtype=torch.uint8), table, weights)
         self.versions[version] = WeightsInMemory(file, size, table, found)
 
@@ -70,7 +71,7 @@ class SharedWeights:
             old = self.versions.pop(version)
             self._free.append((old.file, old.size))
 
-    def _memory(self, size: int) -> int:
+    def _memory(self, size: int, for_gpu: bool) -> int:
         for place, (file, own) in enumerate(self._free):
             if own == size:
                 del self._free[place]
@@ -78,20 +79,30 @@ class SharedWeights:
         file = os.memfd_create("upslope-weights") if hasattr(os, "memfd_create") else _unnamed_file()
         os.ftruncate(file, size)
         self._memories[file] = mmap.mmap(file, size)
+        if for_gpu:
+            pin(torch.frombuffer(self._memories[file], dtype=torch.uint8))
+            self._pinned.add(file)
         return file
 
     def close(self) -> None:
         for file, memory in self._memories.items():
+            if file in self._pinned:
+                unpin(torch.frombuffer(memory, dtype=torch.uint8))
             with suppress(BufferError):  # somebody still looks at it; it goes when they do
                 memory.close()
             os.close(file)
-        self.versions, self._free, self._memories = {}, [], {}
+        self.versions, self._free, self._memories, self._pinned = {}, [], {}, set()
 
 
 class ReadWeights:
-    """The memory that another process publishes weights in, as far as it was shown here; it stays mapped, as it is used again."""
+    """The memory that another process publishes weights in, as far as it was shown here; it stays mapped, as it is used again.
 
-    def __init__(self) -> None:
+    Args:
+        for_gpu: Weights go from there to a GPU.
+    """
+
+    def __init__(self, for_gpu: bool = False) -> None:
+        self.for_gpu = for_gpu
         self._memories: dict[tuple[int, int], mmap.mmap] = {}
 
     def of(self, file: int, told: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -99,8 +110,20 @@ class ReadWeights:
         place = os.fstat(file).st_ino, told["size"]
         if place not in self._memories:
             self._memories[place] = mmap.mmap(file, told["size"], prot=mmap.PROT_READ | mmap.PROT_WRITE)
+            if self.for_gpu:
+                pin(torch.frombuffer(self._memories[place], dtype=torch.uint8))
         os.close(file)
         return views(torch.frombuffer(self._memories[place], dtype=torch.uint8), told["table"])
+
+
+def pin(memory: Tensor) -> None:
+    """Lets a GPU copy to and from memory at its full speed. Where that is not allowed, copies are slower and that is all."""
+    torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
+
+
+def unpin(memory: Tensor) -> None:
+    """Undoes `pin`, before the memory goes."""
+    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
 
 
 def checksum(weights: Mapping[str, Tensor]) -> int:
@@ -111,7 +134,19 @@ def checksum(weights: Mapping[str, Tensor]) -> int:
 def take_over(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> int:
     """Copies weights to where one's own stand, by name, and gives the checksum of what stands there then."""
     with torch.no_grad():
+        if any(tensor.is_cuda for tensor in (*own.values(), *given.values())):
+            return _taken_over_by_gpu(own, given)
         return _of_all({name: _copied(tensor, given[name]) for name, tensor in own.items()})
+
+
+def _taken_over_by_gpu(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> int:
+    """To or from a GPU, which adds up its own side: what it sends, or what has arrived. It is waited for once, at the end."""
+    sums = []
+    for name, tensor in own.items():
+        tensor.copy_(given[name], non_blocking=True)
+        sums.append(_bits(tensor if tensor.is_cuda else given[name]).sum(dtype=torch.int64))
+    found = torch.stack([each.to(sums[0].device) for each in sums]).tolist()
+    return _of_all(dict(zip(own, found, strict=True)))
 
 
 def _of_all(sums: Mapping[str, int]) -> int:
@@ -125,7 +160,7 @@ def _copied(own: Tensor, given: Tensor) -> int:
     """Copies a tensor, and adds up its bits piece by piece while they are still in the processor's cache."""
     own, given = own.detach(), given.detach()
     even = own.storage_offset() * own.element_size() % 8 == 0 and own.numel() * own.element_size() % 8 == 0
-    if own.is_cuda or given.is_cuda or not (even and own.is_contiguous() and given.is_contiguous()):
+    if not (even and own.is_contiguous() and given.is_contiguous()):
         own.copy_(given)
         return int(_bits(own).sum(dtype=torch.int64))
     total = torch.zeros((), dtype=torch.int64)
