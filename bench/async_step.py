@@ -65,7 +65,7 @@ def rollout_of(given: TextWork, policy: Any, ahead: int) -> Any:
 
 
 def run_async(clock: Clock, given: AsyncWork, setting: Setting) -> None:
-    pool = WorkerPool(BenchPlan(Path(tempfile.mkdtemp()), 1, work=given.text))
+    pool = WorkerPool(BenchPlan(Path(tempfile.mkdtemp()), 1, device=given.text.device, work=given.text))
     try:
         run(clock, given.text, setting, "asyncflow", 1, pool)
     finally:
@@ -96,10 +96,14 @@ def run(clock: Clock, given: TextWork, setting: Setting, method: str, ahead: int
     learner, numbers = PolicyGradient(find(method).derive(regularize=None), policy, rollout, settings), itertools.count(1)
     learner.step(next(numbers))  # workers are up, and steps under way
     clock.ready()
+    begins = True
     while True:
+        if begins:  # its rows were sampled while nobody measured; behind it one step is under way, as at the window's end
+            learner.step(next(numbers))
+            clock.begin_again()
         told = learner.step(next(numbers))
         spent = {name: told[name] for name in ("waited", "seconds_sampling", "seconds_learning") if name in told}
-        clock.tick(samples=told["samples"], tokens=told["tokens"], updates=told["updates"], **spent)
+        begins = clock.tick(samples=told["samples"], tokens=told["tokens"], updates=told["updates"], **spent)
 
 
 ROW = Row(
@@ -131,9 +135,7 @@ GPU_ROW = replace(
 )
 
 if __name__ == "__main__":
-    parser = arguments(ROW)
-    parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: SmolLM2-135M's sizes, answers of 128 tokens"
-    )
-    flags = parser.parse_args()
-    main(GPU_ROW if flags.device == "cuda" else ROW, flags)
+    row = GPU_ROW if "cuda" in sys.argv else ROW
+    parser = arguments(row)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: SmolLM2's sizes, answers of 128 tokens")
+    main(row, parser.parse_args())

@@ -75,8 +75,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=24.0, help="after which the run is ended and judged")
     parser.add_argument("--steps", type=int, default=1_000_000, help="of all environments")
     parser.add_argument("--workers", type=int, default=6)
+    parser.add_argument("--evaluations", type=int, default=10, help="of five greedy episodes each, beside the first")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--adam-eps", type=float, help="added to Adam's divisor, as in upslope train")
     asked = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     without_opencv()
@@ -84,13 +86,14 @@ def main() -> None:
 
     steps = max(asked.steps // (ENVS * HORIZON), 1)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    about = {"method": "dqn", "task": TASK, "settings": SETTINGS, "knobs": KNOBS, "planned_steps": asked.steps, "seed": asked.seed}
+    settings = SETTINGS | ({} if asked.adam_eps is None else {"adam_eps": asked.adam_eps})
+    about = {"method": "dqn", "task": TASK, "settings": settings, "knobs": KNOBS, "planned_steps": asked.steps, "seed": asked.seed}
     curve = Curve(asked.out, asked.minutes, about)
     if (asked.run / "run.toml").exists():
         up.resume(asked.run, steps=steps, callbacks=[curve])
         return
     up.train("dqn", TASK, knobs=KNOBS, out=asked.run, callbacks=[curve], steps=steps, seed=asked.seed, device=asked.device,
-             env_workers=asked.workers, eval_every=max(steps // 10, 1), record="none", **SETTINGS)  # fmt: skip
+             env_workers=asked.workers, eval_every=max(steps // asked.evaluations, 1), record="none", **settings)  # fmt: skip
 
 
 if __name__ == "__main__":

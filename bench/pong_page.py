@@ -46,6 +46,8 @@ def write(found: dict[str, Any], pages: Path) -> Path:
     lines += ["## in this setting", "", line_of(found), ""]
     lines += ["| steps | minutes | score | interval over episodes |", "|---|---|---|---|", *rows, ""]
     lines += ["Five episodes a point are few: the score went down twice on the way. It does not win yet at the last point.", ""]
+    if found.get("again"):
+        lines += ["## The same again", "", *found["again"], ""]
     lines += ["![curve](pong.png)", ""]
     lines += [f"*Made by `{found['command']}` on {found['machine']}. Numbers: `bench/results/pong.json`.*", ""]
     plot(found, pages / "pong.png")

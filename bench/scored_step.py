@@ -72,9 +72,13 @@ def run(clock: Clock, given: TextWork, setting: Setting, method: str, ahead: int
         rollout.under_way.pool, rollout.scored_apart = ScoredRows(rollout.under_way.pool, scorers, ahead + 1), True
         learner.step(next(numbers))  # the process is up, and steps under way
         clock.ready()
+        begins = True
         while True:
+            if begins:  # its rows were scored while nobody measured; behind it one step is under way, as at the window's end
+                learner.step(next(numbers))
+                clock.begin_again()
             told = learner.step(next(numbers))
-            clock.tick(samples=told["samples"], tokens=told["tokens"], updates=told["updates"], waited=told["waited"])
+            begins = clock.tick(samples=told["samples"], tokens=told["tokens"], updates=told["updates"], waited=told["waited"])
     finally:
         scorers.close()
 

@@ -112,13 +112,21 @@ class Clock:
         self._pipe.send({"baseline": machine.forget_peak(self._device)})
         self._wait()
 
-    def tick(self, **counts: float) -> None:
-        """One unit of work is done, and what it consisted of; returns when the next one may begin."""
+    def begin_again(self) -> None:
+        """The window begins now: what was done since the last tick does not count."""
+        if self._device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+        self._began = time.perf_counter()
+
+    def tick(self, **counts: float) -> bool:
+        """One unit of work is done, and what it consisted of; returns when the next one may begin, and whether a window does."""
         for name, count in counts.items():
             self._counts[name] += count
         self._left -= 1
         if self._left:
-            return
+            return False
         if self._device == "cuda":
             import torch
 
@@ -126,6 +134,7 @@ class Clock:
         seconds = time.perf_counter() - self._began
         self._pipe.send({"seconds": seconds, "counts": dict(self._counts), "peak": machine.peak(self._device)})
         self._wait()
+        return True
 
     def _wait(self) -> None:
         wanted = self._pipe.recv()

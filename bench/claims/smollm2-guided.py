@@ -73,7 +73,7 @@ CLAIM = Spelling(
         Statement("ghpo", "accuracy above that of", "grpo", "accuracy"),
     ],
     curves={"reward": "reward of samples", "guided_groups": "groups with a hint", "gated_groups": "groups that imitate"},
-    seeds=3,
+    seeds=5,
     chosen="""lr 1e-5 was the first tried. With the reward `exact` and 12 tokens no hint ever led to a right answer (seed 0), since
     the model wraps it in a sentence: the reward was then taken to be `contains`.""",
 )
