@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,11 @@ ADDRESS = "http://127.0.0.1:8420"
 
 
 def client(root: Path, allow_control: bool = False, **door: Any) -> TestClient:
-    """A browser on the board of a folder."""
-    return TestClient(make_app(root, Door(**door), allow_control), base_url=ADDRESS, raise_server_exceptions=False)
+    """A browser on the board of a folder, whose first look at it is over: whoever asks meanwhile gets what it has seen so far."""
+    app = make_app(root, Door(**door), allow_control)
+    for thread in [each for each in threading.enumerate() if each.name == "upslope-board-look"]:
+        thread.join(30)
+    return TestClient(app, base_url=ADDRESS, raise_server_exceptions=False)
 
 
 def plan(method: str = "grpo", task: str = "reverse", knobs: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:

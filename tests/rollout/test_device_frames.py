@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import image_environment
@@ -119,6 +120,21 @@ def test_a_store_filled_anew_is_sent_anew():
 
 def test_they_stay_with_the_cpu_where_it_learns():
     assert DeviceFrames.where_they_fit(store_of(1, 64), CPU) is None
+
+
+def no_memory(frames: DeviceFrames) -> torch.Tensor:
+    raise torch.OutOfMemoryError("others have it")
+
+
+@pytest.mark.parametrize(("total", "empty", "held"), [
+    (4 * 2 * 34 * 6, None, True),  # two lanes of 32 + 2 frames of six bytes: a quarter
+    (4 * 2 * 34 * 6 - 4, None, False),
+    (10**9, no_memory, False),
+])  # fmt: skip
+def test_they_take_a_quarter_of_a_gpu_at_most_and_what_is_free(total, empty, held, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=total))
+    monkeypatch.setattr(DeviceFrames, "_empty", empty or (lambda frames: torch.zeros(1)))
+    assert (DeviceFrames.where_they_fit(store_of(1, 64), torch.device("cuda")) is not None) == held
 
 
 # -- learning ------------------------------------------------------------------------------------------------------------------

@@ -44,7 +44,12 @@ class DeviceFrames:
         lane = store.lanes[0]
         frame = lane.columns.observation[0].nbytes
         wanted = len(store.lanes) * (lane.capacity + lane.capacity // 16) * frame
-        return DeviceFrames(store, device) if wanted <= SHARE * torch.cuda.get_device_properties(device).total_memory else None
+        if wanted > SHARE * torch.cuda.get_device_properties(device).total_memory:
+            return None
+        try:
+            return DeviceFrames(store, device)
+        except torch.OutOfMemoryError:  # others have the memory
+            return None
 
     def _empty(self) -> Tensor:
         seen = self.store.lanes[0].columns.observation
