@@ -102,7 +102,7 @@ def run(clock: Clock, given: TextWork, setting: Setting, method: str, ahead: int
             learner.step(next(numbers))
             clock.begin_again()
         told = learner.step(next(numbers))
-        spent = {name: told[name] for name in ("waited", "seconds_sampling", "seconds_learning") if name in told}
+        spent = {name: told[name] for name in ("waited", "seconds_sampling") if name in told}
         begins = clock.tick(samples=told["samples"], tokens=told["tokens"], updates=told["updates"], **spent)
 
 
@@ -135,7 +135,7 @@ GPU_ROW = replace(
 )
 
 if __name__ == "__main__":
-    row = GPU_ROW if "cuda" in sys.argv else ROW
+    row = GPU_ROW if any(word.endswith("cuda") for word in sys.argv) else ROW
     parser = arguments(row)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: SmolLM2's sizes, answers of 128 tokens")
     main(row, parser.parse_args())

@@ -48,7 +48,7 @@ LARGE = replace(
     wanted=5.0,
     most_memory=34 * 1024.0,
     goal="at least 5 times TRL and at most 34 GiB is wanted",
-    in_turns=False,  # in turns TRL's steps took several times as long as by themselves; why is not known
+    in_turns=False,  # TRL's step was slow beside a process that waits; by itself its first one is too, why is not known
 )  # fmt: skip
 
 

@@ -127,8 +127,8 @@ def no_memory(frames: DeviceFrames) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("total", "empty", "held"), [
-    (4 * 2 * 34 * 6, None, True),  # two lanes of 32 + 2 frames of six bytes: a quarter
-    (4 * 2 * 34 * 6 - 4, None, False),
+    (4 * 2 * 36 * 6, None, True),  # two lanes of 32 + 4 frames of six bytes: a quarter
+    (4 * 2 * 36 * 6 - 4, None, False),
     (10**9, no_memory, False),
 ])  # fmt: skip
 def test_they_take_a_quarter_of_a_gpu_at_most_and_what_is_free(total, empty, held, monkeypatch):

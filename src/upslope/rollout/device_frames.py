@@ -29,9 +29,7 @@ class DeviceFrames:
 
     def __init__(self, store: ReplayStore, device: torch.device):
         self.store, self.device = store, device
-        lane = store.lanes[0]
-        # A lane keeps a row more for each episode, and how many those are nobody knows beforehand.
-        self.room = lane.capacity + lane.capacity // 16 + 1 + lane.frames
+        self.room = room_for(store.lanes[0])
         self._sent = [0] * len(store.lanes)
         """Rows of each lane that were sent, ever."""
         self.frames = self._empty()
@@ -42,8 +40,7 @@ class DeviceFrames:
         if device.type != "cuda":
             return None
         lane = store.lanes[0]
-        frame = lane.columns.observation[0].nbytes
-        wanted = len(store.lanes) * (lane.capacity + lane.capacity // 16) * frame
+        wanted = len(store.lanes) * room_for(lane) * lane.columns.observation[0].nbytes
         if wanted > SHARE * torch.cuda.get_device_properties(device).total_memory:
             return None
         try:
@@ -102,6 +99,11 @@ class DeviceFrames:
         return ExperienceInputs(
             self.frames[inputs.observation], self.frames[inputs.following], inputs.action_mask, inputs.following_mask
         )
+
+
+def room_for(lane: Lane) -> int:
+    """Frames of a lane: it keeps a row more for each episode, and how many those are nobody knows beforehand."""
+    return lane.capacity + lane.capacity // 16 + 1 + lane.frames
 
 
 class PlacedLane:
