@@ -13,6 +13,7 @@ numpy averages the frames (``bench/no_opencv``).
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib.util
 import json
 import os
@@ -24,6 +25,8 @@ from typing import Any
 TASK = "gym:ALE/Pong-v5:repeat_action_probability=0.0"
 ENVS, HORIZON = 16, 250
 SETTINGS = {"envs": ENVS, "horizon": HORIZON, "updates_per_step": ENVS * HORIZON // 2, "eval_problems": 5}
+STEPS_BETWEEN_CHECKPOINTS = 50
+"""Behind each, episodes begin anew, and a long one has thousands of decisions."""
 KNOBS = {"models.q.lag_every": 1000}
 KEPT = ("env_steps", "episode_return", "episode_length", "q_loss", "q_value", "updates_per_second", "seconds", "seconds_sampling")
 
@@ -79,6 +82,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--adam-eps", type=float, help="added to Adam's divisor, as in upslope train")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KNOB=VALUE", help="knobs of the method, numbers all of them")
     asked = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     without_opencv()
@@ -87,13 +91,15 @@ def main() -> None:
     steps = max(asked.steps // (ENVS * HORIZON), 1)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     settings = SETTINGS | ({} if asked.adam_eps is None else {"adam_eps": asked.adam_eps})
-    about = {"method": "dqn", "task": TASK, "settings": settings, "knobs": KNOBS, "planned_steps": asked.steps, "seed": asked.seed}
+    knobs = KNOBS | {name: ast.literal_eval(value) for name, _, value in (each.partition("=") for each in asked.set)}
+    about = {"method": "dqn", "task": TASK, "settings": settings, "knobs": knobs, "planned_steps": asked.steps, "seed": asked.seed}
     curve = Curve(asked.out, asked.minutes, about)
     if (asked.run / "run.toml").exists():
         up.resume(asked.run, steps=steps, callbacks=[curve])
         return
-    up.train("dqn", TASK, knobs=KNOBS, out=asked.run, callbacks=[curve], steps=steps, seed=asked.seed, device=asked.device,
-             env_workers=asked.workers, eval_every=max(steps // asked.evaluations, 1), record="none", **settings)  # fmt: skip
+    up.train("dqn", TASK, knobs=knobs, out=asked.run, callbacks=[curve], steps=steps, seed=asked.seed, device=asked.device,
+             env_workers=asked.workers, eval_every=max(steps // asked.evaluations, 1), record="none",
+             checkpoint_every=STEPS_BETWEEN_CHECKPOINTS, **settings)  # fmt: skip
 
 
 if __name__ == "__main__":

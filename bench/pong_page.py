@@ -9,54 +9,57 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-ABOUT = """DQN with its settings for images learns Atari's Pong from pixels on a GPU: 16 environments in 4 processes, an update of
+ABOUT = """DQN with its settings for images learns Atari's Pong from pixels on a GPU: 16 environments in 8 processes, an update of
 32 rows for every second step, exploration falling to 0.01 over the first tenth of the planned steps, no sticky actions. An
 episode ends when one side has 21 points; the score is the difference, so -21 is the worst and 21 the best. There is no parent
-beside it and no interval over seeds: one run, one seed. Frames are shrunk to 84 x 84 by OpenCV or, where it is missing, by
-numpy's average of the same areas; which of the two it was is not recorded."""
+beside it and no interval over seeds. Frames are shrunk to 84 x 84 by OpenCV or, where it is missing, by numpy's average of the same
+areas, as here."""
+CUT = """Five episodes a point are few. A checkpoint was written every tenth step of the run, and behind each all episodes begin
+anew: episodes of training that were longer than 2,500 decisions, as all were that the policy did not lose soon, never came to their
+end, and nearly none is in the plot behind 300,000 steps. Those of an evaluation are played to their end. The script writes
+checkpoints less often since."""
 
 
-def line_of(found: dict[str, Any]) -> str:
+def line_of(run: dict[str, Any]) -> str:
     """What came out; the page of the method quotes it."""
-    first, last = found["evaluations"][0], found["evaluations"][-1]
-    told = f"- {found['method']}: Pong, {last['env_steps']:,} of {found['planned_steps']:,} planned steps, "
+    first, last = run["evaluations"][0], run["evaluations"][-1]
+    told = f"- {run['method']}: Pong, seed {run['seed']}, {last['env_steps']:,} of {run['planned_steps']:,} planned steps, "
     told += f"{last['minutes']:.1f} minutes: score {first['score']:.1f} -> {last['score']:.1f} "
     told += f"({last['low']:.1f} to {last['high']:.1f} over {last['episodes']} episodes)"
-    if last["env_steps"] < found["planned_steps"]:
-        told += (
-            "; its time ended there, not finished and still rising" if _rising(found) else "; its time ended there, not finished"
-        )
+    if last["env_steps"] < run["planned_steps"]:
+        told += "; its time ended there, not finished and still rising" if _rising(run) else "; its time ended there, not finished"
     return told + "."
 
 
-def _rising(found: dict[str, Any]) -> bool:
+def _rising(run: dict[str, Any]) -> bool:
     """Whether the last evaluation is the best of them."""
-    scores = [each["score"] for each in found["evaluations"]]
+    scores = [each["score"] for each in run["evaluations"]]
     return scores[-1] > max(scores[:-1])
 
 
 def write(found: dict[str, Any], pages: Path) -> Path:
     """The page and its plot."""
-    knobs = ", ".join(f"{name} {value}" for name, value in {**found["settings"], **found["knobs"], "seed": found["seed"]}.items())
+    runs = found["runs"]
+    knobs = ", ".join(f"{name} {value}" for name, value in {**runs[0]["settings"], **runs[0]["knobs"]}.items())
+    judged = [(run["seed"], each) for run in runs for each in run["evaluations"]]
     rows = [
-        f"| {each['env_steps']:,} | {each['minutes']:.1f} | {each['score']:.1f} | {each['low']:.1f} to {each['high']:.1f} |"
-        for each in found["evaluations"]
+        f"| {seed} | {at['env_steps']:,} | {at['minutes']:.1f} | {at['score']:.1f} | {at['low']:.1f} to {at['high']:.1f} |"
+        for seed, at in judged
     ]
-    lines = ["# dqn: Pong from pixels, one seed", "", ABOUT, "", f"Task: `{found['task']}`. Settings: {knobs}.", ""]
-    lines += ["## in this setting", "", line_of(found), ""]
-    lines += ["| steps | minutes | score | interval over episodes |", "|---|---|---|---|", *rows, ""]
-    lines += ["Five episodes a point are few: the score went down twice on the way. It does not win yet at the last point.", ""]
+    lines = ["# dqn: Pong from pixels", "", ABOUT, "", f"Task: `{runs[0]['task']}`. Settings: {knobs}.", ""]
+    lines += ["## in this setting", "", *map(line_of, runs), ""]
+    lines += ["| seed | steps | minutes | score | interval over episodes |", "|---|---|---|---|---|", *rows, "", CUT, ""]
     if found.get("again"):
-        lines += ["## The same again", "", *found["again"], ""]
+        lines += ["## Without Adam's larger eps", "", *found["again"], ""]
     lines += ["![curve](pong.png)", ""]
     lines += [f"*Made by `{found['command']}` on {found['machine']}. Numbers: `bench/results/pong.json`.*", ""]
-    plot(found, pages / "pong.png")
+    plot(runs, found.get("older"), pages / "pong.png")
     path = pages / "pong.md"
     path.write_text("\n".join(lines))
     return path
 
 
-def plot(found: dict[str, Any], path: Path) -> None:
+def plot(runs: Sequence[dict[str, Any]], older: dict[str, Any] | None, path: Path) -> None:
     """Greedy episodes, and the episodes of training where one ended in a step."""
     import matplotlib
 
@@ -64,14 +67,17 @@ def plot(found: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axis = plt.subplots(figsize=(5.0, 3.0))
-    judged = found["evaluations"]
-    at = [each["env_steps"] for each in judged]
-    axis.plot(at, [each["score"] for each in judged], marker="o", markersize=3, linewidth=1.3, label="greedy episodes")
-    axis.fill_between(at, [each["low"] for each in judged], [each["high"] for each in judged], alpha=0.15)
-    trained = [each for each in found["training"] if "episode_return" in each]
-    dots = {"s": 8, "color": "C1", "label": "training episodes"}
-    axis.scatter([each["env_steps"] for each in trained], [each["episode_return"] for each in trained], **dots)
-    axis.set_xlabel("steps in the environment")
+    shown = [(run, f"seed {run['seed']}", "-") for run in runs] + ([(older, "eps 1e-8, seed 0", "--")] if older else [])
+    for color, (run, label, line) in enumerate(shown):
+        judged, at = run["evaluations"], [each["env_steps"] / 1000 for each in run["evaluations"]]
+        axis.plot(
+            at, [each["score"] for each in judged], line, marker="o", markersize=3, linewidth=1.3, label=label, color=f"C{color}"
+        )
+        axis.fill_between(at, [each["low"] for each in judged], [each["high"] for each in judged], alpha=0.15, color=f"C{color}")
+        trained = [each for each in run["training"] if "episode_return" in each] if line == "-" else []
+        returns = [each["episode_return"] for each in trained]
+        axis.scatter([each["env_steps"] / 1000 for each in trained], returns, s=5, alpha=0.5, color=f"C{color}")
+    axis.set_xlabel("thousand steps in the environments (dots: episodes of training)")
     axis.set_ylabel("score")
     axis.set_ylim(-22, 22)
     axis.grid(alpha=0.3)

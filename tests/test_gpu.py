@@ -145,7 +145,8 @@ def test_a_checkpoint_is_copied_beside_kernels_and_before_the_next_update(tmp_pa
     with CheckpointSaver(folder, keep=3) as saver:
         for step in (1, 2, 3):
             held = {"w": weights, "m": moments[3:], "c": counted}
-            saver.save(folder.checkpoint(step), lambda files, held=held: files.write_tensors("t", held), still=(weights, moments))
+            still, last = (weights, moments), step == 3
+            saver.save(folder.checkpoint(step), lambda files, held=held: files.write_tensors("t", held), still, last)
             counted.add_(1)
             saver.wait_for_copy()
             weights.add_(1)

@@ -48,7 +48,8 @@ def test_pong_says_that_it_is_not_finished(tmp_path, scores, said):
         for number, score in enumerate(scores)
     ]
     about = {"method": "dqn", "task": "pong", "settings": {"envs": 2}, "knobs": {}, "seed": 0, "planned_steps": 300}
-    found = {**about, "command": "it", "machine": "one", "evaluations": judged, "training": []}
+    run = {**about, "evaluations": judged, "training": [{"env_steps": 50, "episode_return": -20.0}, {"env_steps": 90}]}
+    found = {"command": "it", "machine": "one", "runs": [run], "older": run}
     page = pong_page.write(found, tmp_path).read_text()
-    assert f"200 of 300 planned steps, 1.0 minutes: score -21.0 -> {scores[-1]:.1f} (" in page and said in page
+    assert f"seed 0, 200 of 300 planned steps, 1.0 minutes: score -21.0 -> {scores[-1]:.1f} (" in page and said in page
     assert (tmp_path / "pong.png").stat().st_size > 1000

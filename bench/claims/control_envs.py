@@ -187,6 +187,18 @@ class CubeReach(gymnasium.Env[np.ndarray, np.ndarray]):
         return seen, float(there), there, not there and self.steps >= self.length, {}
 
 
+class CubeReachPixels(CubeReach):
+    """The same reach seen by a camera, in pictures of 64 x 64."""
+
+    name = "visual-cube-single-singletask-v0"
+
+    def __init__(self) -> None:
+        from upslope.tasks.rendering import use_no_display
+
+        use_no_display()
+        super().__init__()
+
+
 class ToCube:
     """OGBench's own scripted manipulator, which goes to the cube first."""
 
@@ -218,7 +230,12 @@ class Towards:
         return np.clip(8 * (goal - place) - 4 * self.simulator.speed, -1, 1)
 
 
-CONTROLLERS = {"WalledPoint": ("WalledPoint", Towards), "SparseReach": ("SparseReach", Towards), "CubeReach": ("CubeReach", ToCube)}
+CONTROLLERS = {
+    "WalledPoint": ("WalledPoint", Towards),
+    "SparseReach": ("SparseReach", Towards),
+    "CubeReach": ("CubeReach", ToCube),
+    "CubeReachPixels": ("CubeReachPixels", ToCube),
+}
 
 
 class Detour(_Point):

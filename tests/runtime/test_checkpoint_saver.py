@@ -74,6 +74,35 @@ def test_an_update_waits_until_weights_and_moments_are_copied_and_not_for_the_di
         assert all(found[name].shape == tensor.shape and found[name].dtype == tensor.dtype for name, tensor in held.items())
 
 
+def test_behind_the_last_step_weights_are_written_from_where_they_are(folder, monkeypatch):
+    weights, counted, gate, order = torch.ones(4, 3), torch.ones(2), threading.Event(), []
+    whole = CheckpointWriter.write_tensors
+    monkeypatch.setattr(CheckpointWriter, "write_tensors", lambda *args: (gate.wait(60), whole(*args), order.append("written")))
+    monkeypatch.setattr(HostMemory, "make", lambda *args: pytest.fail("there is no need for a copy"))
+    monkeypatch.setattr(
+        checkpoint_saver, "free_bytes", lambda: 0
+    )  # where none would fit, the last one does not keep anybody waiting
+
+    def moves():
+        saver.wait_for_copy()
+        order.append("moved")
+        weights.fill_(7.0)
+
+    with CheckpointSaver(folder, keep=2, size=100) as saver:
+        held = {"w": weights, "c": counted}
+        saver.save(folder.checkpoint(1), lambda files: files.write_tensors("t", held), still=(weights,), last=True)
+        counted.fill_(9.0)  # as an evaluation may do with what is not still
+        somebody = threading.Thread(target=moves)
+        somebody.start()
+        time.sleep(0.2)  # who did not wait would come first
+        assert names(folder) == [] and order == []
+        gate.set()
+        somebody.join()
+    assert order == ["written", "moved"]
+    found = CheckpointReader(folder.checkpoint(1)).read_tensors("t")
+    assert found["w"].unique().tolist() == [1.0] and found["c"].tolist() == [1.0, 1.0]
+
+
 def test_few_bytes_are_copied_at_once(folder, monkeypatch):
     gate, copied_by = threading.Event(), []
     copy_still = Snapshot.copy_still

@@ -19,6 +19,7 @@ from upslope.plain_data import JsonDict
 from upslope.policies.control.mlp import Actor, ControlInputs, MLPPolicy
 from upslope.policies.control.network import forbid
 from upslope.policies.control.torch_policy import TorchPolicy
+from upslope.rollout.cut_episodes import CutEpisodes
 from upslope.rollout.level_draws import LevelDraws
 from upslope.rollout.local import LocalRollout
 from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser
@@ -76,6 +77,7 @@ class EnvRollout(LocalRollout):
         """Where environments that are never reset were when the run was saved, until they begin."""
         self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
         self._finished: list[EpisodeStats] = []
+        self._cut, self._anew = CutEpisodes(task.name, told=task.is_pair), False
         self._played: list[JsonDict] = []
         """Levels of the episodes that ended in this rollout."""
 
@@ -87,7 +89,7 @@ class EnvRollout(LocalRollout):
         self._levels.restart(step)
         seeds = [mix(self.seed, "reset", step, env) >> 32 for env in range(len(self._envs))]
         self._raw = np.stack([self._envs.reset(env, seed, self._levels.next(env)) for env, seed in enumerate(seeds)])
-        self._return[:], self._length[:], self._memory = 0.0, 0, None
+        self._return[:], self._length[:], self._memory, self._anew = 0.0, 0, None, True
         if self.rewards is not None:
             self.rewards.restart()
 
@@ -96,6 +98,9 @@ class EnvRollout(LocalRollout):
         step = request.step
         if self._raw is None:
             self.restart(step)
+        if self._anew:
+            self._cut.begin_anew()
+            self._anew = False
         finished_before, self._played = len(self._finished), []
         tasks = torch.tensor([self._levels.task_id(env, self.task.name) for env in range(len(self._envs))])
         actor = self.policy.acting()
@@ -175,6 +180,7 @@ class EnvRollout(LocalRollout):
         action = actor.choose(output, noise)
         stepped = self._envs.step(action, range(len(seen)))
         ends = stepped.terminated | stepped.truncated
+        self._cut.stepped(bool(ends.any()))
         reward = stepped.reward if self.rewards is None else self.rewards(stepped.reward, ends)
         self._return += stepped.reward
         self._length += 1

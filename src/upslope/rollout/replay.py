@@ -24,6 +24,7 @@ from upslope.plain_data import JsonDict
 from upslope.policies.control.bound_networks import ExperienceInputs
 from upslope.policies.control.network import forbid
 from upslope.policies.control.network_policy import NetworkPolicy
+from upslope.rollout.cut_episodes import CutEpisodes
 from upslope.rollout.device_frames import DeviceFrames
 from upslope.rollout.environments import EpisodeStats
 from upslope.rollout.level_draws import LevelDraws
@@ -84,6 +85,7 @@ class ReplayRollout:
         """Where environments that are never reset were when the run was saved, until somebody acts."""
         self._return, self._length = np.zeros(envs), np.zeros(envs, np.int64)
         self._finished: list[EpisodeStats] = []
+        self._cut = CutEpisodes(task.name, told=task.is_pair)
         self._actor = policy.acting()
         self._random = torch.Generator()
         self._columns: Trajectories | None = None
@@ -99,6 +101,7 @@ class ReplayRollout:
         self._raw, self._restart = None, step
 
     def _begin(self) -> None:
+        self._cut.begin_anew()
         if self._envs is None:
             self._envs = self.task.make(self._count, self._workers)
         for env, state in enumerate(self._carried or ()):
@@ -140,6 +143,7 @@ class ReplayRollout:
         self._length += 1
         ended = stepped.terminated * np.int8(Ended.TERMINATED) + stepped.truncated * np.int8(Ended.TRUNCATED)
         self.largest_reward = max(self.largest_reward, float(np.abs(stepped.reward).max()))
+        self._cut.stepped(bool(ended.any()))
         self._raw = stepped.observation
         for env, lane in enumerate(self.store.lanes):
             lane.add(taken[env], float(stepped.reward[env]), int(ended[env]), stepped.observation[env], self._mask(env))

@@ -268,7 +268,7 @@ class TrainingLoop:
         self.folder.append("metrics.jsonl", {"kind": "evaluation", "step": step, **result})
         self.components.record_evaluation(self.folder, step)
         if self.stop_rule.is_best(step, result) and self.settings.keep:
-            self.saver.save(self.folder.best, lambda files: self._fill_best(files, step, result), self.still())
+            self.saver.save(self.folder.best, lambda files: self._fill_best(files, step, result), self.still(), last=self.over)
         self.progress |= {"best": dict(self.stop_rule.seen), "evaluated": result}
         self.evaluated_at = step
         self.watcher.evaluated(step, result)
@@ -305,7 +305,9 @@ class TrainingLoop:
         self.tell_written(wait=True)  # before the new one takes the place of an older one
         self.learner.before_checkpoint()
         progress = self.progress | ({"seconds": self.clock.total()} if self.progress["step"] else {})
-        self.saver.save(self.folder.checkpoint(progress["step"]), lambda files: self._fill(files, progress), self.still())
+        self.saver.save(
+            self.folder.checkpoint(progress["step"]), lambda files: self._fill(files, progress), self.still(), self.over
+        )
 
     def _fill(self, files: CheckpointWriter, progress: JsonDict) -> None:
         if progress["step"]:

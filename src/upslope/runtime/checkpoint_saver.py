@@ -11,7 +11,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Literal
 
@@ -57,6 +57,8 @@ class CheckpointSaver:
         self._copying: Future[list[torch.cuda.Event]] | None = None
         self._writing: Future[None] | None = None
         self._streamed = False
+        self._borrows = False
+        """Whether what is written now is read from the tensors of the training."""
 
     def __enter__(self) -> CheckpointSaver:
         return self
@@ -71,22 +73,28 @@ class CheckpointSaver:
             self._thread.shutdown()
             self._memory.close()
 
-    def save(self, path: Path, fill: Fill, still: Sequence[Tensor] = ()) -> None:
+    def save(self, path: Path, fill: Fill, still: Sequence[Tensor] = (), last: bool = False) -> None:
         """A checkpoint (or another folder of the run) with what ``fill`` writes as it is now; it is on the disk a moment later.
 
         Args:
             still: tensors that nobody moves without `wait_for_copy` before it.
+            last: no update is to come: they are not copied first, and who moves them after all waits for the disk.
         """
         self.wait()
         if _is_checkpoint(path):  # what else is kept, such as the best weights, puts none off
             self.asked = time.perf_counter()
         share = MEMORY_SHARE_BESIDE_GPU if any(tensor.is_cuda for tensor in still) else MEMORY_SHARE
-        if self.size > (free := free_bytes()) // share and not self._memory:
+        if not last and self.size > (free := free_bytes()) // share and not self._memory:
             self._tell_streamed(free)
             self._write(path, fill)
             return
         snapshot = Snapshot(self._memory, still)
         fill(snapshot)
+        self._borrows = last
+        if last:
+            snapshot.borrow_still()
+            self._writing = self._thread.submit(self._write, path, snapshot.replay)
+            return
         streams = snapshot.streams()
         if streams or snapshot.waiting_bytes >= WORTH_A_THREAD:
             self._copying = self._thread.submit(snapshot.copy_still, streams)
@@ -96,6 +104,8 @@ class CheckpointSaver:
 
     def wait_for_copy(self) -> None:
         """Until weights and moments may move: the last checkpoint has its copy of them. On a GPU only its kernels wait."""
+        if self._borrows and self._writing is not None:
+            wait([self._writing])
         if self._copying is not None:
             copying, self._copying = self._copying, None
             for event in copying.result():

@@ -1,13 +1,15 @@
 """Snapshots: what a checkpoint shall hold, copied into host memory while training goes on, and written to disk from there.
 
 Most of a checkpoint are weights and the optimiser's moments, and nothing but an update moves those: while the next step is sampled
-they are copied by a thread, on a GPU on a stream of its own. Everything else is copied before the training goes on.
+they are copied by a thread, on a GPU on a stream of its own. Everything else is copied before the training goes on. Behind the last
+step no update comes, and they are written from where they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -90,6 +92,8 @@ class Snapshot(CheckpointWriter):
         self._waiting: dict[Place, tuple[Tensor, dict[str, Tensor]]] = {}
         """Tensors that are still to be copied, each with the copies of its file."""
         self._sources: list[Tensor] = []
+        self._streams: Mapping[torch.device, torch.cuda.Stream] = {}
+        """Where tensors that were not copied are read."""
         self._taken: torch.cuda.Event | None = None
         self._events: list[torch.cuda.Event] = []
 
@@ -144,6 +148,13 @@ class Snapshot(CheckpointWriter):
         self._waiting = {}
         return passed
 
+    def borrow_still(self) -> None:
+        """Leaves the tensors that nobody moves where they are: they are read from there as they are written."""
+        self._streams = self.streams()
+        for place, (tensor, copies) in self._waiting.items():
+            copies[place[1]] = tensor
+        self._waiting = {}
+
     def replay(self, files: CheckpointWriter) -> None:
         """Writes all of it."""
         if self._waiting:
@@ -152,8 +163,14 @@ class Snapshot(CheckpointWriter):
             event.synchronize()
         self._sources = []
         with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="file") as threads:
-            for done in [threads.submit(write, files) for write in self._writes]:
+            for done in [threads.submit(self._write_one, write, files) for write in self._writes]:
                 done.result()
+
+    def _write_one(self, write: Fill, files: CheckpointWriter) -> None:
+        with ExitStack() as streams:
+            for stream in self._streams.values():
+                streams.enter_context(torch.cuda.stream(stream))
+            write(files)
 
     def _copy(self, place: Place, tensor: Tensor) -> Tensor:
         room = self.memory.room(place, tensor)
