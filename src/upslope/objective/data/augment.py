@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,10 +53,31 @@ class RandomCrop(Augmentation):
     padding: int = 4
 
     def __call__(self, images: Tensor, channel_axis: int, random: torch.Generator) -> Tensor:
-        pixels = images.movedim(channel_axis + 1, -1)
-        count, height, width = pixels.shape[:3]
-        down, right = torch.randint(-self.padding, self.padding + 1, (2, count, 1), generator=random)
-        # What lies outside is the nearest pixel of the edge.
-        rows, columns = ((shift + torch.arange(side)).clamp(0, side - 1) for shift, side in ((down, height), (right, width)))
-        shifted = pixels[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
-        return shifted.movedim(-1, channel_axis + 1).contiguous()
+        pixels = images.numpy()
+        first = 2 if channel_axis == 0 else 1  # the axis of rows; that of columns is behind it
+        sides = pixels.shape[first : first + 2]
+        shifts = torch.randint(-self.padding, self.padding + 1, (2, len(pixels), 1), generator=random)[..., 0].numpy()
+        # Whoever is shifted by more than its own size shows its edge alone.
+        down, right = (np.clip(shift, -side, side) for shift, side in zip(shifts, sides, strict=True))
+        padded = _with_edges(pixels, first, min(self.padding, max(sides)))
+        middle = (padded.shape[first] - sides[0]) // 2
+        begins = zip((middle + down).tolist(), (middle + right).tolist(), strict=True)
+        made, other = np.empty(pixels.shape, pixels.dtype), (slice(None),) * (first - 1)
+        for image, (top, left) in enumerate(begins):
+            made[image] = padded[image][(*other, slice(top, top + sides[0]), slice(left, left + sides[1]))]
+        return torch.from_numpy(made)
+
+
+def _with_edges(pixels: np.ndarray, first: int, width: int) -> np.ndarray:
+    """Images with their outermost pixels repeated on all sides. In numpy, which copies whole rows of bytes at a time."""
+    rows, columns = pixels.shape[first : first + 2]
+    before = (slice(None),) * first
+    shape = (*pixels.shape[:first], rows + 2 * width, columns + 2 * width, *pixels.shape[first + 2 :])
+    made = np.empty(shape, pixels.dtype)
+    inside = (*before, slice(width, width + rows))
+    made[(*inside, slice(width, width + columns))] = pixels
+    made[(*inside, slice(0, width))] = pixels[(*before, slice(None), slice(0, 1))]
+    made[(*inside, slice(width + columns, None))] = pixels[(*before, slice(None), slice(-1, None))]
+    made[(*before, slice(0, width))] = made[(*before, slice(width, width + 1))]
+    made[(*before, slice(width + rows, None))] = made[(*before, slice(width + rows - 1, width + rows))]
+    return made
