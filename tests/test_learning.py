@@ -29,10 +29,7 @@ LANGUAGE_MODEL = (
 )
 """Founding methods, and those whose parts read prompts, answers as text, layers, hidden states or reference answers, or sample in
 their own way."""
-IN_SUITE = (
-    *("reinforce", "ppo", "grpo", "gspo", "dhpo", "t-ppo", "tempsamp-r1", "rank-grpo"),
-    *("hpt", "luffy", "ghpo", "ttrl", "clpo", "sppo", "mcts-dpo"),
-)
+IN_SUITE = ("ppo", "grpo", "dhpo", "tempsamp-r1", "hpt", "ttrl", "mcts-dpo")
 """Of those, one for each way to sample, weigh or judge; the others, 20 seconds each, are run by `make torture`."""
 NEARBY = ("otr", "fdiv-sft")
 """What these learn fades for tokens far from what the policy says, or said at first: they begin with one that knows a little."""
