@@ -6,6 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -134,6 +135,19 @@ def test_the_robot_arm_is_paid_for_reaching_its_cube_and_its_script_does():
     env.reset(seed=1)
     ends = [env.step(np.zeros(5, np.float32))[1:4] for _ in range(env.length)]
     assert ends[-1] == (0.0, False, True) and not any(truncated for _, _, truncated in ends[:-1])
+
+
+def test_the_arm_that_is_seen_by_a_camera_is_the_same_arm():
+    """Without drawing anything, which needs a graphics library."""
+    from upslope.tasks.env_packages import register
+
+    seen, told = control_envs.CubeReachPixels, control_envs.CubeReach
+    register(seen.name)
+    with_camera, without = (gymnasium.spec(each.name).kwargs for each in (seen, told))
+    assert {name: value for name, value in with_camera.items() if name in without} == without
+    assert with_camera["ob_type"] == "pixels" and (with_camera["width"], with_camera["height"]) == (64, 64)
+    assert control_envs.CONTROLLERS["CubeReachPixels"][1] is control_envs.CONTROLLERS["CubeReach"][1]
+    assert (seen.near, seen.length) == (told.near, told.length)
 
 
 def test_cells_that_differ_only_in_their_names_are_run_once():
