@@ -13,14 +13,14 @@ numpy averages the frames (``bench/no_opencv``).
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib.util
-import json
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from curve_file import CurveFile
 
 TASK = "gym:ALE/Pong-v5:repeat_action_probability=0.0"
 ENVS, HORIZON = 16, 250
@@ -31,36 +31,23 @@ KNOBS = {"models.q.lag_every": 1000}
 KEPT = ("env_steps", "episode_return", "episode_length", "q_loss", "q_value", "updates_per_second", "seconds", "seconds_sampling")
 
 
-class Curve:
-    """Writes down what comes out, whenever something does, and ends the run when its time is over."""
+class Curve(CurveFile):
+    """Writes down what comes out, and ends the run when its time is over."""
 
     def __init__(self, file: Path, minutes: float, about: dict[str, Any]):
-        self.file, self.ends, self.began = file, time.monotonic() + 60 * minutes, time.monotonic()
-        known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        self.found: dict[str, Any] = {"evaluations": [], "training": [], "minutes": 0.0} | known | about
-        self.before = self.found["minutes"]
+        super().__init__(file, about)
+        self.ends = self.began + 60 * minutes
 
     def on_step(self, step: int, metrics: dict[str, Any]) -> bool:
-        self._take("training", {"step": step} | {key: metrics[key] for key in KEPT if key in metrics})
+        self.take("training", {"step": step} | {key: metrics[key] for key in KEPT if key in metrics})
         if step % 10 == 0:
             print(step, {key: round(value, 3) for key, value in self.found["training"][-1].items()}, flush=True)
         return time.monotonic() < self.ends
 
     def on_evaluation(self, step: int, result: dict[str, Any]) -> None:
         point = {key: result[key] for key in ("score", "low", "high", "episodes", "spread")}
-        self._take("evaluations", {"step": step, "env_steps": step * ENVS * HORIZON, "minutes": self._minutes()} | point)
-        print(f"score {result['score']:.1f} after {step * ENVS * HORIZON:,} steps, {self._minutes():.1f} minutes", flush=True)
-
-    def _minutes(self) -> float:
-        return self.before + (time.monotonic() - self.began) / 60
-
-    def _take(self, kind: str, point: dict[str, Any]) -> None:
-        """A run that goes on repeats the steps behind its last checkpoint: the newer ones count."""
-        self.found[kind] = [each for each in self.found[kind] if each["step"] < point["step"]] + [point]
-        self.found["minutes"] = self._minutes()
-        draft = self.file.with_suffix(".part")
-        draft.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
-        draft.replace(self.file)
+        self.take("evaluations", {"step": step, "env_steps": step * ENVS * HORIZON, "minutes": self.minutes} | point)
+        print(f"score {result['score']:.1f} after {step * ENVS * HORIZON:,} steps, {self.minutes:.1f} minutes", flush=True)
 
 
 def without_opencv() -> None:
@@ -82,7 +69,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--adam-eps", type=float, help="added to Adam's divisor, as in upslope train")
-    parser.add_argument("--set", nargs="*", default=[], metavar="KNOB=VALUE", help="knobs of the method, numbers all of them")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KNOB=VALUE", help="knobs of the method, as in upslope train")
     asked = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     without_opencv()
@@ -91,7 +78,7 @@ def main() -> None:
     steps = max(asked.steps // (ENVS * HORIZON), 1)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     settings = SETTINGS | ({} if asked.adam_eps is None else {"adam_eps": asked.adam_eps})
-    knobs = KNOBS | {name: ast.literal_eval(value) for name, _, value in (each.partition("=") for each in asked.set)}
+    knobs = KNOBS | dict(each.split("=", 1) for each in asked.set)
     about = {"method": "dqn", "task": TASK, "settings": settings, "knobs": knobs, "planned_steps": asked.steps, "seed": asked.seed}
     curve = Curve(asked.out, asked.minutes, about)
     if (asked.run / "run.toml").exists():

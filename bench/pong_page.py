@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-ABOUT = """DQN with its settings for images learns Atari's Pong from pixels on a GPU: 16 environments in 8 processes, an update of
+ABOUT = """DQN with its settings for images learns Atari's Pong from pixels on a GPU: 16 environments, an update of
 32 rows for every second step, exploration falling to 0.01 over the first tenth of the planned steps, no sticky actions. An
 episode ends when one side has 21 points; the score is the difference, so -21 is the worst and 21 the best. There is no parent
 beside it and no interval over seeds. Frames are shrunk to 84 x 84 by OpenCV or, where it is missing, by numpy's average of the same
-areas, as here."""
-CUT = """Five episodes a point are few. A checkpoint was written every tenth step of the run, and behind each all episodes begin
-anew: episodes of training that were longer than 2,500 decisions, as all were that the policy did not lose soon, never came to their
-end, and nearly none is in the plot behind 300,000 steps. Those of an evaluation are played to their end. The script writes
-checkpoints less often since."""
+areas."""
 
 
 def line_of(run: dict[str, Any]) -> str:
@@ -48,7 +44,7 @@ def write(found: dict[str, Any], pages: Path) -> Path:
     ]
     lines = ["# dqn: Pong from pixels", "", ABOUT, "", f"Task: `{runs[0]['task']}`. Settings: {knobs}.", ""]
     lines += ["## in this setting", "", *map(line_of, runs), ""]
-    lines += ["| seed | steps | minutes | score | interval over episodes |", "|---|---|---|---|---|", *rows, "", CUT, ""]
+    lines += ["| seed | steps | minutes | score | interval over episodes |", "|---|---|---|---|---|", *rows, "", *found["note"], ""]
     if found.get("again"):
         lines += ["## Without Adam's larger eps", "", *found["again"], ""]
     lines += ["![curve](pong.png)", ""]

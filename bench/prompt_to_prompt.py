@@ -2,8 +2,8 @@
 
 ``python bench/prompt_to_prompt.py --out bench/results/prompt_to_prompt.json`` runs the command as a user would, in a process of its
 own, several times in a row; the first of them compiles what later ones find. A part is what lies between two moments that a run
-tells its watcher of. ``--large --steps 4 --times 2 --out bench/results/prompt_to_prompt_large.json`` does it with 3.1 billion
-random weights that are read from a folder, answers of 256 tokens, and tells the disk's rate beside it.
+tells its watcher of. ``--large --steps 4 --checkpoint-every 4 --times 2 --out bench/results/prompt_to_prompt_large.json`` does it
+with 3.1 billion random weights that are read from a folder, answers of 256 tokens, and tells the disk's rate beside it.
 """
 
 from __future__ import annotations

@@ -136,3 +136,12 @@ def test_answers_that_end_early_are_compared_with_those_that_do_not() -> None:
     assert "| 1.5B:64x8x2048+ends | 45,000 | 90% of `1.5B:16x8x512` | 80% |" in page and "`+ends` end after" in page
     assert "+ends" not in report._sizes_section(whole)
     assert "| 1.5B:64x8x2048+ends | 45,000 |  |  |" in report._sizes_section(whole | {"points": [], "early_ends": [ends]})
+
+
+def test_of_a_large_run_what_is_neither_steps_nor_disk_is_told():
+    parts = {"importing": 4.0, "first step": 8.0, "other steps": 7.0, "ending": 21.0}
+    run = {"seconds": 40.0, "parts": parts, "written_gb": 20.0}
+    found = {"about": "Four steps.", "machine": machine.describe(), "disk_gb_per_second": 2.0, "runs": [run], "command": "it"}
+    page = report._large_run_section(found)
+    assert "Of 40.0 s its steps take 15.0; 20.0 GB are written, which takes 10.0 at the 2.00 GB/s" in page
+    assert "The other **15.0 s** are to be at most 25." in page and "| ending | 21.0 |" in page and "| all | **40.0** |" in page

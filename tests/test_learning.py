@@ -30,7 +30,8 @@ LANGUAGE_MODEL = (
 """Founding methods, and those whose parts read prompts, answers as text, layers, hidden states or reference answers, or sample in
 their own way."""
 IN_SUITE = ("ppo", "grpo", "dhpo", "tempsamp-r1", "hpt", "ttrl", "mcts-dpo")
-"""Of those, one for each way to sample, weigh or judge; the others, 20 seconds each, are run by `make torture`."""
+"""Of those, with a critic, with groups, with two trust regions, with guidance, with votes and with a search; the others, 20 seconds
+each, are run by `make torture`."""
 NEARBY = ("otr", "fdiv-sft")
 """What these learn fades for tokens far from what the policy says, or said at first: they begin with one that knows a little."""
 STAGED = ("tp-llama", "itool")

@@ -15,14 +15,14 @@ CLAIM = Claim(
     420 steps) by OGBench's scripted manipulator are given to serl, which crops pictures at random; sac has neither. The reward is
     the environment's. SERL's own robots also tell where their gripper is.""",
     variants={
-        "sac": Variant("sac", {}, {"updates_per_step": 150}),
-        "serl": Variant("serl", {}, {"updates_per_step": 600}),
+        "sac": Variant("sac"),
+        "serl": Variant("serl", settings={"updates_per_step": 600}),
     },
     bed=ControlBed("CubeReachPixels", data="expert", data_steps=420, episodes=30),
     settings={
         "steps": 40,
         "horizon": 150,
-        "updates_per_step": 600,
+        "updates_per_step": 150,
         "minibatch": 128,
         "eval_problems": 10,
         "eval_every": 4,

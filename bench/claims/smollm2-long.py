@@ -15,6 +15,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import sys
 import time
 import traceback
 from collections.abc import Sequence
@@ -24,6 +25,11 @@ from typing import Any
 import numpy as np
 from claim_page import versions_here
 from harness import PAGES
+
+from upslope.runtime.statistics import Interval, bootstrap_interval, difference_interval
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from curve_file import CurveFile
 
 NAME = "smollm2-long"
 METHOD = "dr-grpo"
@@ -70,7 +76,7 @@ whose answers are single words; time_intervals (0.027, 0.2, 49), word_sorting (0
 where fewer problems tell answers apart; gsm_symbolic (0.01, 0, 98; told to reason first 0.01, 0, 88), sentence_reordering (0.05,
 0, 27), number_sorting, game_of_life, manipulate_matrix, propositional_logic and word_sequence_reversal (0, 0, 34 to 114), where
 none did. At temperature 1, tried on five of them, most answers were no sentences. Nothing was trained before the settings were
-fixed; a first run was lost with its machine before it was written down, and nothing was changed behind it."""
+fixed; the curves of a first run were lost before they were kept, and nothing was changed since."""
 
 RULES = """\
 What answers without thought get on the 200 held-out problems, full marks and reward: sudoku with every empty cell a 5: 0, 0.840,
@@ -78,20 +84,18 @@ and copied as it stands 0, 0.084; letter_jumble copied as it stands 0, 0.058; kn
 0.57, or 0.245, 0.61. Less than that is the form of an answer, learned; only what is above it is more."""
 
 
-class Curve:
+class Curve(CurveFile):
     """Writes down what comes out, step by step, and ends the run in time for it to be judged.
 
     Args:
-        file: of the curve; one that is there is gone on with.
         samples: the run's own file of answers, which knows how each of them ended.
         ends: when the run and its last evaluation are to be over, in seconds of the clock.
     """
 
     def __init__(self, file: Path, samples: Path, ends: float, about: dict[str, Any]):
-        self.file, self.samples, self.ends, self.began = file, samples, ends, time.time()
-        known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        self.found: dict[str, Any] = dict(evaluations=[], training=[], examples=[], minutes=0.0, judging=0.0) | known | about
-        self.before = self.found["minutes"]
+        super().__init__(file, about)
+        self.found = {"examples": [], "judging": 0.0} | self.found
+        self.samples, self.ends = samples, ends
 
     def on_step(self, step: int, metrics: dict[str, Any]) -> bool:
         point = {"step": step} | {key: round(float(metrics[key]), 5) for key in KEPT if key in metrics}
@@ -100,31 +104,20 @@ class Curve:
             point["cut"] = round(float(np.mean([each["finish"] == "length" for each in answers])), 5)
             shown = {key: answers[0][key] for key in ("step", "prompt", "answer", "response", "reward")}
             self.found["examples"] = [*self.found["examples"][:1], shown]
-        self._take("training", point)
+        self.take("training", point)
         if step % 5 == 0 or step == 1:
             print(self.found["task"], self.found["training"][-1], flush=True)
         return time.time() + metrics["seconds"] + self.found["judging"] < self.ends
 
     def on_evaluation(self, step: int, result: dict[str, Any]) -> None:
         if step == 0:
-            self.found["judging"] = time.time() - self.began  # with the loading of the model, so rather more than it takes
-        self._take("evaluations", {"step": step} | {key: result[key] for key in ("score", "low", "high", "reward", "problems")})
+            self.found["judging"] = time.monotonic() - self.began  # with the loading of the model, so rather more than it takes
+        self.take("evaluations", {"step": step} | {key: result[key] for key in ("score", "low", "high", "reward", "problems")})
         print(self.found["task"], self.found["evaluations"][-1], flush=True)
 
     def on_end(self, summary: dict[str, Any]) -> None:
         self.found["ended"] = {key: summary[key] for key in ("steps", "seconds", "tokens", "ended_early") if key in summary}
-        self._write()
-
-    def _take(self, kind: str, point: dict[str, Any]) -> None:
-        """A run that goes on repeats the steps behind its last checkpoint: the newer ones count."""
-        self.found[kind] = [each for each in self.found[kind] if each["step"] < point["step"]] + [point]
-        self._write()
-
-    def _write(self) -> None:
-        self.found["minutes"] = round(self.before + (time.time() - self.began) / 60, 3)
-        draft = self.file.with_suffix(".part")
-        draft.write_text(json.dumps(self.found) + "\n", encoding="utf-8")
-        draft.replace(self.file)
+        self.write()
 
 
 def last_records(file: Path, most: int = 2**23) -> list[dict[str, Any]]:
@@ -208,21 +201,17 @@ def ends(found: dict[str, Any], key: str) -> tuple[float, float]:
     return (float(np.mean(values[:ENDS])), float(np.mean(values[-ENDS:]))) if values else (float("nan"), float("nan"))
 
 
-def rise(found: dict[str, Any]) -> tuple[float, float, float]:
-    """The reward of the last steps less that of the first, with a 95% bootstrap interval over steps; their problems differ."""
-    values = np.array([each["reward"] for each in found["training"]])
-    count = min(ENDS, len(values) // 2)
-    pairs = np.stack([values[:count], values[-count:]], 1)
-    low, high = _drawn_apart(pairs)
-    return float(pairs[:, 1].mean() - pairs[:, 0].mean()), low, high
+def rise(found: dict[str, Any]) -> tuple[float, Interval]:
+    """The reward of the last steps less that of the first, with an interval over steps; their problems differ."""
+    values = [each["reward"] for each in found["training"]]
+    first, last = values[:ENDS], values[-ENDS:]
+    before, after = float(np.mean(first)), float(np.mean(last))
+    return after - before, difference_interval(before, bootstrap_interval(first), after, bootstrap_interval(last))
 
 
-def _drawn_apart(pairs: np.ndarray, draws: int = 2000) -> tuple[float, float]:
-    """The two columns are drawn from apart: a step at the end has nothing to do with one at the beginning."""
-    rng, count = np.random.default_rng(0), len(pairs)
-    means = [pairs[rng.integers(0, count, count), column].mean() for _ in range(draws) for column in (0, 1)]
-    low, high = np.percentile(np.array(means[1::2]) - np.array(means[::2]), [2.5, 97.5])
-    return float(low), float(high)
+def moved(interval: Interval, up: str) -> str:
+    """In a word, whether a difference excludes zero."""
+    return up if interval.low > 0 else "fell" if interval.high < 0 else "not shown"
 
 
 def said_of(found: dict[str, Any]) -> list[str]:
@@ -233,17 +222,17 @@ def said_of(found: dict[str, Any]) -> list[str]:
         lines = [f"- {METHOD}: {steps}, greedy accuracy: **not judged**, the run was stopped before its last evaluation."]
     else:
         at = "" if last["step"] == done else f" at step {last['step']}"
-        learned = "learned" if last["low"] > first["high"] else "fell" if last["high"] < first["low"] else "not shown"
+        spans = (Interval(each["low"], each["high"]) for each in (first, last))
+        gain = difference_interval(first["score"], next(spans), last["score"], next(spans))
         lines = [
-            f"- {METHOD}: {steps}, greedy accuracy on {last['problems']} held-out problems{at}: **{learned}** "
-            f"({first['score']:.3f} before, {last['score']:.3f} after, interval {last['low']:.3f} to {last['high']:.3f})."
+            f"- {METHOD}: {steps}, greedy accuracy on {last['problems']} held-out problems{at}: **{moved(gain, 'learned')}** "
+            f"({first['score']:.3f} before, {last['score']:.3f} after, difference {gain.low:+.3f} to {gain.high:+.3f})."
         ]
-    if done >= ENDS:
-        mean, low, high = rise(found)
-        rose = "rose" if low > 0 else "fell" if high < 0 else "not shown"
+    if done >= 2 * ENDS:
+        mean, span = rise(found)
         lines.append(
-            f"- {METHOD}: {steps}, reward of samples in the last steps above that in the first: **{rose}** "
-            f"(difference {mean:+.3f}, interval over steps {low:+.3f} to {high:+.3f})."
+            f"- {METHOD}: {steps}, reward of samples in the last steps above that in the first: **{moved(span, 'rose')}** "
+            f"(difference {mean:+.3f}, interval over steps {span.low:+.3f} to {span.high:+.3f})."
         )
     return lines
 
@@ -296,7 +285,7 @@ def page(out: Path, pages: Path) -> None:
         *table(every),
         "",
         "*Greedy accuracy*: share of held-out problems answered with full marks, in parentheses its 95% interval over problems; "
-        "*learned* means that the interval at the end lies above that at the beginning. *Greedy reward*: the same answers with "
+        "*learned* means that the interval of the difference lies above 0. *Greedy reward*: the same answers with "
         f"partial marks. The other columns are of training's samples: mean of the first {ENDS} steps → mean of the last {ENDS}. "
         "*Rose* means that the difference of the two rewards has an interval above 0, drawn over steps.",
         "",

@@ -79,9 +79,7 @@ def test_behind_the_last_step_weights_are_written_from_where_they_are(folder, mo
     whole = CheckpointWriter.write_tensors
     monkeypatch.setattr(CheckpointWriter, "write_tensors", lambda *args: (gate.wait(60), whole(*args), order.append("written")))
     monkeypatch.setattr(HostMemory, "make", lambda *args: pytest.fail("there is no need for a copy"))
-    monkeypatch.setattr(
-        checkpoint_saver, "free_bytes", lambda: 0
-    )  # where none would fit, the last one does not keep anybody waiting
+    monkeypatch.setattr(checkpoint_saver, "free_bytes", lambda: 0)  # no copy would fit, and nobody waits all the same
 
     def moves():
         saver.wait_for_copy()

@@ -45,8 +45,9 @@ dqn = sac.derive(
     notes="The paper's network is for images; for vectors there are two layers of 64 and an update every second step. From images "
     "it is the paper's, and sizes and rates are those of Stable-Baselines3's zoo for Atari, with 8 environments and a random start "
     "of 10,000 steps for the zoo's 1 and 100,000, and a million steps in place of ten. Adam's eps is Rainbow's, 1.5e-4: with 1e-8 "
-    "four of five runs of Pong learned nothing, as the convolutions' units died. The paper cuts rewards to [-1, 1]: "
-    "--task gym:ALE/Breakout-v5:clip_rewards=true with --test-task gym:ALE/Breakout-v5 trains so and judges by the score.",
+    "four of five runs of Pong learned nothing: behind their convolutions all images came to look alike. The paper cuts rewards "
+    "to [-1, 1]: --task gym:ALE/Breakout-v5:clip_rewards=true with --test-task gym:ALE/Breakout-v5 trains so and judges by the "
+    "score.",
 )
 
 double_dqn = dqn.derive(

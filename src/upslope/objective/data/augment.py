@@ -19,7 +19,7 @@ class Augmentation(Part):
     """Whether there must be images."""
 
     def __call__(self, images: Tensor, channel_axis: int, random: torch.Generator) -> Tensor:
-        """Images ``[M, *shape]`` of the same shape.
+        """Images ``[M, *shape]`` of the same shape, in host memory like those given.
 
         Args:
             channel_axis: Which axis of an image are channels.
@@ -56,15 +56,13 @@ class RandomCrop(Augmentation):
         pixels = images.numpy()
         first = 2 if channel_axis == 0 else 1  # the axis of rows; that of columns is behind it
         sides = pixels.shape[first : first + 2]
-        shifts = torch.randint(-self.padding, self.padding + 1, (2, len(pixels), 1), generator=random)[..., 0].numpy()
-        # Whoever is shifted by more than its own size shows its edge alone.
-        down, right = (np.clip(shift, -side, side) for shift, side in zip(shifts, sides, strict=True))
-        padded = _with_edges(pixels, first, min(self.padding, max(sides)))
-        middle = (padded.shape[first] - sides[0]) // 2
-        begins = zip((middle + down).tolist(), (middle + right).tolist(), strict=True)
-        made, other = np.empty(pixels.shape, pixels.dtype), (slice(None),) * (first - 1)
-        for image, (top, left) in enumerate(begins):
-            made[image] = padded[image][(*other, slice(top, top + sides[0]), slice(left, left + sides[1]))]
+        shifts = torch.randint(-self.padding, self.padding + 1, (2, len(pixels)), generator=random).numpy()
+        edge = min(self.padding, max(sides))  # who is shifted by more than its own size shows its edge alone
+        top, left = (edge + np.clip(shift, -side, side) for shift, side in zip(shifts, sides, strict=True))
+        padded = _with_edges(pixels, first, edge)
+        made, channels = np.empty(pixels.shape, pixels.dtype), (slice(None),) * (first - 1)
+        for image, (row, column) in enumerate(zip(top.tolist(), left.tolist(), strict=True)):
+            made[image] = padded[image][(*channels, slice(row, row + sides[0]), slice(column, column + sides[1]))]
         return torch.from_numpy(made)
 
 
