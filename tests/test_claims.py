@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -270,8 +272,10 @@ def test_a_text_bed_is_a_whole_run():
 
 def test_seeds_for_choosing_write_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("harness.PAGES", tmp_path)
+    before = signal.getsignal(signal.SIGTERM), dict(os.environ)
     main(example(), ["--workers", "1", "--first-seed", "100", "--seeds", "1", "--steps", "2"])
     assert "--seeds 1 --first-seed 100 --steps 2" in capsys.readouterr().out and not list(tmp_path.iterdir())
+    assert (signal.getsignal(signal.SIGTERM), dict(os.environ)) == before
 
 
 def test_claims_that_cannot_be_judged_are_refused(tmp_path):

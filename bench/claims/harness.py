@@ -29,8 +29,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -315,11 +316,23 @@ def _command(claim: Claim, seeds: Sequence[int], steps: int) -> str:
     return f"make claims METHOD={claim.name}" + (f' ARGS="{" ".join(changed)}"' if changed else "")
 
 
-def _end_with_workers(number: int, frame: object) -> None:
-    """Whoever ends a claim ends its processes with it, each of which would go on to the end of its run."""
-    for child in multiprocessing.active_children():
-        child.kill()
-    sys.exit(128 + number)
+@contextmanager
+def _for_workers(data: Path) -> Iterator[None]:
+    """Workers share datasets in a folder, and whoever ends the claim ends them with it: each would go on to the end of its run."""
+
+    def end(number: int, frame: object) -> None:
+        for child in multiprocessing.active_children():
+            child.kill()
+        sys.exit(128 + number)
+
+    handler, folder = signal.signal(signal.SIGTERM, end), os.environ.get(SHARED)
+    os.environ[SHARED] = folder or str(data)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        if folder is None:
+            del os.environ[SHARED]
 
 
 def main(claim: Claim, arguments: Sequence[str] | None = None) -> None:
@@ -334,9 +347,7 @@ def main(claim: Claim, arguments: Sequence[str] | None = None) -> None:
     if not 1 <= given.workers <= 16 or given.seeds < 1:
         parser.error(f"--workers is {given.workers} and --seeds {given.seeds}: 1 to 16 workers, at least one seed.")
     seeds = range(given.first_seed, given.first_seed + given.seeds)
-    signal.signal(signal.SIGTERM, _end_with_workers)
-    with tempfile.TemporaryDirectory() as scratch:
-        os.environ.setdefault(SHARED, str(Path(scratch) / "data"))
+    with tempfile.TemporaryDirectory() as scratch, _for_workers(Path(scratch) / "data"):
         out = given.out or (Path(scratch) if given.first_seed or given.steps else PAGES)
         try:
             path = measure_and_write(claim, out, seeds, given.steps, given.workers)

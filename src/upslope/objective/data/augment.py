@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,29 +52,28 @@ class RandomCrop(Augmentation):
     padding: int = 4
 
     def __call__(self, images: Tensor, channel_axis: int, random: torch.Generator) -> Tensor:
-        pixels = images.numpy()
         first = 2 if channel_axis == 0 else 1  # the axis of rows; that of columns is behind it
-        sides = pixels.shape[first : first + 2]
-        shifts = torch.randint(-self.padding, self.padding + 1, (2, len(pixels)), generator=random).numpy()
+        sides = images.shape[first : first + 2]
+        shifts = torch.randint(-self.padding, self.padding + 1, (2, len(images)), generator=random)
         edge = min(self.padding, max(sides))  # who is shifted by more than its own size shows its edge alone
-        top, left = (edge + np.clip(shift, -side, side) for shift, side in zip(shifts, sides, strict=True))
-        padded = _with_edges(pixels, first, edge)
-        made, channels = np.empty(pixels.shape, pixels.dtype), (slice(None),) * (first - 1)
-        for image, (row, column) in enumerate(zip(top.tolist(), left.tolist(), strict=True)):
-            made[image] = padded[image][(*channels, slice(row, row + sides[0]), slice(column, column + sides[1]))]
-        return torch.from_numpy(made)
+        top, left = (edge + shift.clamp(-side, side) for shift, side in zip(shifts, sides, strict=True))
+        padded = _with_edges(images, first, edge)
+        image, *strides = padded.stride()
+        corners = torch.arange(len(images)) * image + top * padded.stride(first) + left * padded.stride(first + 1)
+        shifted = torch.empty(images.shape, dtype=images.dtype)
+        for into, corner in zip(shifted.unbind(), corners.tolist(), strict=True):  # copies whole rows; a gather goes pixel by pixel
+            into.copy_(padded.as_strided(into.shape, strides, corner))
+        return shifted
 
 
-def _with_edges(pixels: np.ndarray, first: int, width: int) -> np.ndarray:
-    """Images with their outermost pixels repeated on all sides. In numpy, which copies whole rows of bytes at a time."""
-    rows, columns = pixels.shape[first : first + 2]
-    before = (slice(None),) * first
-    shape = (*pixels.shape[:first], rows + 2 * width, columns + 2 * width, *pixels.shape[first + 2 :])
-    made = np.empty(shape, pixels.dtype)
-    inside = (*before, slice(width, width + rows))
-    made[(*inside, slice(width, width + columns))] = pixels
-    made[(*inside, slice(0, width))] = pixels[(*before, slice(None), slice(0, 1))]
-    made[(*inside, slice(width + columns, None))] = pixels[(*before, slice(None), slice(-1, None))]
-    made[(*before, slice(0, width))] = made[(*before, slice(width, width + 1))]
-    made[(*before, slice(width + rows, None))] = made[(*before, slice(width + rows - 1, width + rows))]
+def _with_edges(images: Tensor, first: int, width: int) -> Tensor:
+    """Images with their outermost pixels repeated on all sides; ``F.pad`` has no edges for bytes, nor for channels that come last."""
+    rows, columns = images.shape[first : first + 2]
+    made = images.new_empty((*images.shape[:first], rows + 2 * width, columns + 2 * width, *images.shape[first + 2 :]))
+    inside = made.narrow(first, width, rows)
+    inside.narrow(first + 1, width, columns).copy_(images)
+    inside.narrow(first + 1, 0, width).copy_(images.narrow(first + 1, 0, 1))
+    inside.narrow(first + 1, width + columns, width).copy_(images.narrow(first + 1, columns - 1, 1))
+    made.narrow(first, 0, width).copy_(made.narrow(first, width, 1))
+    made.narrow(first, width + rows, width).copy_(made.narrow(first, width + rows - 1, 1))
     return made
