@@ -67,7 +67,7 @@ class RandomCrop(Augmentation):
 
 
 def _with_edges(images: Tensor, first: int, width: int) -> Tensor:
-    """Images with their outermost pixels repeated on all sides; ``F.pad`` has no edges for bytes, nor for channels that come last."""
+    """Images with their outermost pixels repeated on all sides; ``F.pad`` takes no bytes, nor channels that come last."""
     rows, columns = images.shape[first : first + 2]
     made = images.new_empty((*images.shape[:first], rows + 2 * width, columns + 2 * width, *images.shape[first + 2 :]))
     inside = made.narrow(first, width, rows)
