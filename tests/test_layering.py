@@ -10,7 +10,7 @@ from places import SOURCE
 LAYERS = [
     "cli", "api", "given", "board", "serving", "report", "datasets", "testing", "methods", "parts", "run", "plan", "setting_up",
     "sizes", "learners", "evolve", "curriculum", "rollout", "experience", "rewards", "tasks", "policies", "objective", "runtime",
-    "types", "knobs", "plugins", "fields", "errors", "plain_data",
+    "types", "knobs", "plugins", "fields", "errors", "packed", "plain_data",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 
@@ -49,7 +49,7 @@ def test_the_objective_knows_only_torch_and_the_nouns(file: Path):
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         for name in names:
             top = name.split(".")[0]
-            allowed = ("upslope.objective", "upslope.types", "upslope.errors", "upslope.plain_data")
+            allowed = ("upslope.objective", "upslope.types", "upslope.errors", "upslope.packed", "upslope.plain_data")
             assert (
                 name.startswith(allowed)
                 if top == "upslope"

@@ -226,7 +226,7 @@ def test_by_default_data_go_to_data():
         (dict(recipe="replay"), "--recipe replay needs a trained run: --from RUN"),
         (dict(task="gym:Hopper-v5", recipe="expert"), "gym:Hopper-v5 has no scripted controller"),
         (dict(recipe="oracle"), "oracle works in OGBench's cube environments, such as gym:cube-single"),
-        (dict(recipe="two_quality:axis=3"), r"has the shape \(3,\); axis=3 must be one of its numbers"),
+        (dict(recipe="two_quality:axis=3"), "is 3 numbers; axis=3 must be one of a vector's numbers"),
     ],
 )
 def test_what_cannot_be_made_is_refused(given: dict, told: str):

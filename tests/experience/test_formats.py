@@ -13,11 +13,12 @@ from upslope.errors import MissingExtra, UserError
 from upslope.experience import Dataset, Episode, Episodes, Space, load_dataset
 from upslope.experience.formats import CARD_KEY, write_hdf5, write_npz
 from upslope.experience.minari_files import write_minari
+from upslope.experience.shapes import check_episodes
 from upslope.types import Ended
 
 
 def made(kind: str) -> Dataset:
-    """Two episodes of vectors with vectors, of vectors with choices, or of images with choices."""
+    """Two episodes of vectors with vectors, of vectors with choices, of images with choices, or of images and numbers."""
     rng = np.random.default_rng(0)
 
     def episode(length: int, ended: Ended) -> Episode:
@@ -25,9 +26,14 @@ def made(kind: str) -> Dataset:
             rng.integers(0, 256, (length + 1, 4, 4, 3)).astype(np.uint8) if kind == "images" else rng.normal(size=(length + 1, 3))
         )
         action = rng.uniform(-2, 2, (length, 2)) if kind == "vectors" else rng.integers(0, 3, length)
+        if kind == "both":
+            seen = {
+                "camera": rng.integers(0, 256, (length + 1, 4, 5)).astype(np.uint8),
+                "arm": {"joints": seen, "grip": seen[:, 0]},
+            }
         return Episode(seen, action, rng.normal(size=length), ended)
 
-    episodes = Episodes.of([episode(5, Ended.TERMINATED), episode(3, Ended.TRUNCATED)])
+    episodes = Episodes.of(check_episodes([episode(5, Ended.TERMINATED), episode(3, Ended.TRUNCATED)], "mine"))
     action = Space((2,), "float32", low=(-2.0,), high=(2.0, 3.0)) if kind == "vectors" else Space((), "int64", n=4)
     return Dataset.of(episodes, "mine", env="gym:CartPole-v1", recipe="random", seed=1, random=20.0, expert=500.0, action=action)
 
@@ -37,7 +43,7 @@ def own_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
 
 
-KINDS = ("vectors", "choices", "images")
+KINDS = ("vectors", "choices", "images", "both")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -46,7 +52,7 @@ def test_flat_files_give_back_what_was_written(kind: str, suffix: str, tmp_path:
     dataset, path = made(kind), tmp_path / f"there{suffix}"
     (write_npz if suffix == ".npz" else write_hdf5)(dataset, path)
     found = load_dataset(path)
-    assert found.digest == dataset.digest and found.card == dataset.card
+    assert found.digest == dataset.digest and found.card == dataset.card and found.episodes.pieces == dataset.episodes.pieces
     assert [file.name for file in tmp_path.glob("*there*")] == [path.name]
 
 
@@ -55,7 +61,23 @@ def test_minari_gives_back_what_was_written(kind: str):
     dataset = made(kind)
     write_minari(dataset, "minari:me/mine-v0")
     found = load_dataset("minari:me/mine-v0")
-    assert found.digest == dataset.digest and found.card == dataset.card
+    assert found.digest == dataset.digest and found.card == dataset.card and found.episodes.pieces == dataset.episodes.pieces
+
+
+def test_files_of_images_and_numbers_have_an_array_for_each(tmp_path: Path):
+    import h5py
+
+    dataset = made("both")
+    write_npz(dataset, tmp_path / "mine.npz")
+    write_hdf5(dataset, tmp_path / "mine.hdf5")
+    with np.load(tmp_path / "mine.npz") as file:
+        assert file["observations.camera"].shape == (8, 4, 5, 1) and file["next_observations.arm.joints"].dtype == np.float32
+        columns = {name: file[name] for name in file.files if name != CARD_KEY}
+    with h5py.File(tmp_path / "mine.hdf5") as file:
+        assert file["observations/arm/grip"].shape == (8, 1)
+    np.savez(tmp_path / "without.npz", **columns)  # as a robot would write it
+    found = load_dataset(tmp_path / "without.npz")
+    assert found.digest == dataset.digest and str(found.card.observation) == "arm.grip 1, arm.joints 3, camera 4x5x1 bytes"
 
 
 def test_others_can_read_what_we_write(tmp_path: Path):

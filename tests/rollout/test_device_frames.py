@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import camera_environment
 import image_environment
 import numpy as np
 import pytest
@@ -140,11 +141,11 @@ def test_they_take_a_quarter_of_a_gpu_at_most_and_what_is_free(total, empty, hel
 # -- learning ------------------------------------------------------------------------------------------------------------------
 
 
-def learner(held: bool, blocks: bool) -> ActorCritic:
+def learner(held: bool, blocks: bool, task: str) -> ActorCritic:
     settings = Settings(steps=6, envs=2, horizon=20, updates_per_step=20, minibatch=4, seed=3)
     knobs: dict[str, Any] = {"acting.0.steps": 8, "models.q.network.encoder": "SmallCNN(features=8, channels=4)"}
     knobs["data.capacity"] = 50  # the oldest are forgotten in the second step
-    made = set_up(find("dqn"), f"{image_environment.__file__}:Beacon", "tiny", settings, knobs=knobs)
+    made = set_up(find("dqn"), task, "tiny", settings, knobs=knobs)
     if held:
         made.rollout.frames = DeviceFrames(made.rollout.store, CPU)
     found = ActorCritic(made.method, made.policy, made.rollout, made.settings)
@@ -153,9 +154,12 @@ def learner(held: bool, blocks: bool) -> ActorCritic:
     return found
 
 
-@pytest.mark.parametrize("blocks", [False, True])
-def test_learning_by_place_ends_in_the_same_weights(blocks):
-    shown, by_place = learner(False, blocks), learner(True, blocks)
+IMAGES, WITH_NUMBERS = f"{image_environment.__file__}:Beacon", f"{camera_environment.__file__}:CameraAndJoints"
+
+
+@pytest.mark.parametrize(("task", "blocks"), [(IMAGES, False), (IMAGES, True), (WITH_NUMBERS, True)])
+def test_learning_by_place_ends_in_the_same_weights(task, blocks):
+    shown, by_place = (learner(held, blocks, task) for held in (False, True))
     for step in range(1, 6):
         found, expected = by_place.step(step), shown.step(step)
         assert found["q_loss"] == expected["q_loss"]
@@ -166,7 +170,7 @@ def test_learning_by_place_ends_in_the_same_weights(blocks):
 
 
 def test_recordings_are_forgotten_when_frames_move():
-    found = learner(True, True)
+    found = learner(True, True, IMAGES)
     for step in (1, 2):
         found.step(step)
     assert found.graphed is not None and found.graphed._recordings

@@ -7,6 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from upslope.errors import TaskError
+from upslope.packed import arrays_of
 from upslope.tasks.spaces import observation_layout
 
 VECTOR = spaces.Box(-1, 1, (2, 3), np.float64)
@@ -78,10 +79,50 @@ def test_images_stay_bytes(space: spaces.Space, shape: tuple[int, ...], channels
         layout.writer()(out, {"pixels": np.zeros(shape)} if isinstance(drawn, dict) else np.zeros(shape))
 
 
+GREY = spaces.Box(0, 255, (5, 3), np.uint8)
+SEEN = spaces.Dict(wrist=GREY, arm=NESTED, above=IMAGE)
+
+
+def test_images_beside_numbers_are_packed_with_numbers_first():
+    layout = observation_layout("here", SEEN)
+    assert [piece.name for piece in layout.pieces] == ["arm.a", "arm.b.0", "arm.b.1", "arm.c.d", "above", "wrist"]
+    assert layout.shape == (296,) and layout.has_images and not layout.is_image and layout.channel_axis is None
+    assert str(layout) == "arm.a 5, arm.b.0 3, arm.b.1 2x3, arm.c.d 2, above 8x9x3 bytes, wrist 5x3x1 bytes"  # 64 + 216 + 15 + 1
+    SEEN.seed(0)
+    drawn = [SEEN.sample() for _ in range(4)]
+    rows = np.zeros((4, *layout.shape), np.uint8)
+    for row, each in zip(rows, drawn, strict=True):
+        layout.writer()(row, each)
+    together = {
+        "wrist": np.stack([each["wrist"] for each in drawn]),
+        "above": np.stack([each["above"] for each in drawn]),
+        "arm": {
+            "a": np.stack([each["arm"]["a"] for each in drawn]),
+            "b": tuple(np.stack([each["arm"]["b"][place] for each in drawn]) for place in (0, 1)),
+            "c": {"d": np.stack([each["arm"]["c"]["d"] for each in drawn])},
+        },
+    }
+    assert np.array_equal(layout.rows(together, 4), rows)
+    assert np.array_equal(
+        layout.numbers(rows), np.stack([spaces.flatten(NESTED, each["arm"]) for each in drawn]).astype(np.float32)
+    )
+    found = arrays_of(rows, layout.pieces)
+    assert np.array_equal(found["above"], together["above"]) and np.array_equal(found["wrist"][..., 0], together["wrist"])
+    with pytest.raises(ValueError, match=r"'wrist' has the shape \(5, 4\) and the type uint8, not \(5, 3\)"):
+        layout.writer()(rows[0], drawn[0] | {"wrist": np.zeros((5, 4), np.uint8)})
+    with pytest.raises(ValueError, match=r"'arm\.b\.0' is 9"):
+        layout.writer()(rows[0], drawn[0] | {"arm": drawn[0]["arm"] | {"b": (9, np.zeros((2, 3)))}})
+
+
+def test_two_cameras_have_no_numbers():
+    layout = observation_layout("here", spaces.Tuple([IMAGE, GREY]))
+    assert [piece.name for piece in layout.pieces] == ["0", "1"] and not layout.numbers(np.zeros((2, *layout.shape), np.uint8)).size
+
+
 @pytest.mark.parametrize(
     ("space", "said"),
     [
-        (spaces.Dict(image=IMAGE, speed=VECTOR), "image among other observations.*FilterObservation"),
+        (spaces.Dict(image=spaces.Box(0, 255, (4, 8, 8, 3), np.uint8), speed=VECTOR), "4 axes"),
         (spaces.Box(0, 255, (4, 8, 8, 3), np.uint8), "4 axes"),
         (spaces.MultiDiscrete([2, 3]), r"MultiDiscrete\(\[2 3\]\)"),
         (spaces.Dict(a=spaces.Sequence(spaces.Discrete(2))), r"Sequence.*part 'a'"),

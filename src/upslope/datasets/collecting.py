@@ -120,7 +120,7 @@ def _play(task: GymTask, place: Environments, who: Behaviour, seed: int, number:
     left = ended == Ended.NO and not (len(rewards) >= MOST_WATCHED and not task.max_episode_steps)
     ended, allowed = ended if ended else Ended.TRUNCATED, np.stack(masks) if masks else None
     known = np.array(chances, np.float32) if None not in chances else None
-    episode = Episode(np.stack(seen), np.stack(actions), np.array(rewards), ended, known, allowed)
+    episode = Episode(np.stack(seen), np.stack(actions), np.array(rewards), ended, known, allowed, task.layout.pieces)
     return Played(episode, left)
 
 

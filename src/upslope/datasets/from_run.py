@@ -111,7 +111,8 @@ class ActingRun:
         if steps is not None:
             shares = np.diff([steps * part // len(lanes) for part in range(len(lanes) + 1)])
             lanes = [first_decisions(lane, int(share)) for lane, share in zip(lanes, shares, strict=True) if share]
-        return Episodes(**{name: np.concatenate([lane.by_name[name] for lane in lanes]) for name in lanes[0].by_name})
+        columns = {name: np.concatenate([lane.by_name[name] for lane in lanes]) for name in lanes[0].by_name}
+        return Episodes(**columns, pieces=lanes[0].pieces)
 
     def _lane(self, folder: Path, number: int, rows: int) -> Episodes:
         """What one environment of the run has shown."""
@@ -125,7 +126,7 @@ class ActingRun:
             if not file.is_file() or file.stat().st_size < np.dtype(kind.dtype).itemsize * int(np.prod(shape)):
                 raise UserError(f"{file} is missing, or shorter than the checkpoint says. The run's experience is not whole.")
             found[name] = np.fromfile(file, kind.dtype, int(np.prod(shape))).reshape(shape)
-        return Episodes(**found)
+        return Episodes(**found, pieces=observation.pieces)
 
     def _return(self, task: GymTask, checkpoint: Path, progress: Progress) -> float:
         return float(np.mean(returns(task, self.at(checkpoint), EPISODES, SEED, f"judging {checkpoint.name}", progress)))

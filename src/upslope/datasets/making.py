@@ -245,9 +245,9 @@ class _Bench:
         layout = self.task.layout
         axis = None if layout.parts[0].first is not None and not layout.is_tree else self.recipe["axis"]
         rows = collect(self.task, lambda _: self.random, SPLIT_STEPS, SEED).episodes.observation
-        if rows.ndim > 2 or (axis is not None and axis >= rows.shape[1]):
-            shape = f"an observation of {self.task.name} has the shape {rows.shape[1:]}"
-            raise UserError(f"--recipe {self.recipe}: {shape}; axis={axis} must be one of its numbers.")
+        if layout.has_images or (axis is not None and axis >= rows.shape[1]):
+            seen = f"an observation of {self.task.name} is {layout}"
+            raise UserError(f"--recipe {self.recipe}: {seen}; axis={axis} must be one of a vector's numbers, from 0.")
         return axis, float(np.median([_place(row, axis) for row in rows]))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from upslope import __version__
 from upslope.errors import UserError
+from upslope.packed import Piece
 from upslope.plain_data import JsonDict
 from upslope.tasks.spaces import action_components
 
@@ -37,6 +38,8 @@ class Space:
     low: tuple[float, ...] | None = None
     high: tuple[float, ...] | None = None
     """A number for each entry, or one for all; ``None`` where there is no bound or none is known."""
+    pieces: tuple[Piece, ...] = ()
+    """Of images and numbers packed into rows of bytes: what is where."""
 
     @property
     def size(self) -> int:
@@ -52,9 +55,9 @@ class Space:
 
     @classmethod
     def of(cls, layout: ObservationLayout) -> Space:
-        """Of observations as environments hand them on: a vector, or an image."""
-        if layout.is_image:
-            return cls(layout.shape, "uint8", low=(0.0,), high=(255.0,))
+        """Of observations as environments hand them on: a vector, an image, or both packed."""
+        if layout.has_images:
+            return cls(layout.shape, "uint8", low=(0.0,), high=(255.0,), pieces=layout.pieces)
         ends = [_ends_of(part.space) for part in layout.parts]
         low, high = (np.concatenate(sides) for sides in zip(*ends, strict=True))
         return cls(layout.shape, "float32", low=_bound(low), high=_bound(high))
@@ -74,13 +77,15 @@ class Space:
         return cls((int(np.prod(space.shape)),), "float32", low=_bound(space.low), high=_bound(space.high))
 
     @classmethod
-    def seen(cls, column: np.ndarray) -> Space:
+    def seen(cls, column: np.ndarray, pieces: tuple[Piece, ...] = ()) -> Space:
         """Of stored observations or actions, where nothing else is known."""
         if column.ndim == 1:
             return cls((), "int64", n=int(column.max(initial=0)) + 1)
-        return cls(tuple(column.shape[1:]), str(column.dtype))
+        return cls(tuple(column.shape[1:]), str(column.dtype), pieces=pieces)
 
     def __str__(self) -> str:
+        if self.pieces:
+            return ", ".join(map(str, self.pieces))
         return f"{self.n} choices" if self.n is not None else f"{'x'.join(map(str, self.shape))} numbers ({self.dtype})"
 
 
@@ -133,7 +138,7 @@ class Card:
     @classmethod
     def of(cls, name: str, episodes: Episodes, digest: str, **known: Any) -> Card:
         """With spaces and counts as the episodes show them, unless more is known."""
-        spaces = {"observation": Space.seen(episodes.observation), "action": Space.seen(episodes.action)}
+        spaces = {"observation": Space.seen(episodes.observation, episodes.pieces), "action": Space.seen(episodes.action)}
         counts = {"episodes": len(episodes), "decisions": len(episodes.decisions)}
         return cls(name=name, digest=digest, **{**spaces, **known, **counts})
 
@@ -145,6 +150,9 @@ class Card:
     def record(self) -> JsonDict:
         """As JSON has it: what is not known is null."""
         found: JsonDict = {"format": FORMAT, **dataclasses.asdict(self)}
+        for kind in ("observation", "action"):
+            if not found[kind]["pieces"]:
+                del found[kind]["pieces"]  # which versions of upslope without them would not read
         return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in found.items()}
 
     @classmethod
@@ -170,7 +178,8 @@ class Card:
 
 def _space(record: JsonDict) -> Space:
     ends = {side: None if record[side] is None else tuple(map(float, record[side])) for side in ("low", "high")}
-    return Space(**{**record, "shape": tuple(record["shape"]), **ends})
+    pieces = tuple(Piece(**{**each, "shape": tuple(each["shape"])}) for each in record.get("pieces", ()))
+    return Space(**{**record, "shape": tuple(record["shape"]), **ends, "pieces": pieces})
 
 
 def spaces_of(task: GymTask) -> tuple[Space, Space]:

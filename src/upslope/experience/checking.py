@@ -48,7 +48,7 @@ def check_dataset(dataset: Dataset, task: GymTask | None = None) -> None:
 
 def _check_finite(episodes: Episodes, name: str) -> None:
     for column in ("observation", "action", "reward"):
-        values = getattr(episodes, column)
+        values = episodes.numbers(slice(None)) if column == "observation" else getattr(episodes, column)
         if not np.issubdtype(values.dtype, np.floating):
             continue
         wrong = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
@@ -107,9 +107,12 @@ def _check_task(dataset: Dataset, task: GymTask, name: str) -> None:
     card, episodes = dataset.card, dataset.episodes
     observation, action = spaces_of(task)
     seen, named = episodes.observation.shape[1:], f" (made in {card.env})" if card.env else ""
-    if seen != observation.shape:
+    if seen != observation.shape and not (observation.pieces and card.observation.pieces):
         raise UserError(f"{name}{named} has observations of shape {seen}, and {task.name} has {observation.shape}: "
                         "it is of another environment. Give the task it was recorded in, or other data.")  # fmt: skip
+    if observation.pieces != card.observation.pieces:
+        raise UserError(f"{name}{named} has observations of {card.observation}, and {task.name} of {observation}: it is of another "
+                        "environment. Give the task it was recorded in, or other data.")  # fmt: skip
     kinds = ("choices", "vectors")
     if episodes.discrete != (action.n is not None):
         ours, theirs = kinds[not episodes.discrete], kinds[action.n is None]

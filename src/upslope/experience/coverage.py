@@ -70,8 +70,7 @@ def unique_pairs(episodes: Episodes, limits: Limits | None = None, exact_up_to: 
 def _codes(episodes: Episodes, rows: np.ndarray, limits: Limits) -> np.ndarray:
     """Rows ``[N, D]`` of bytes that are equal where the pairs are."""
     parts = [limits.bins(_numbers(episodes, rows))]
-    if episodes.observation.dtype == np.uint8:
-        parts.append(episodes.observation[rows].reshape(len(rows), -1))
+    parts.append(episodes.pixels(rows))
     if episodes.discrete:
         parts.append(episodes.action[rows, None].view(np.uint8))
     return np.ascontiguousarray(np.concatenate(parts, axis=1))
@@ -79,10 +78,7 @@ def _codes(episodes: Episodes, rows: np.ndarray, limits: Limits) -> np.ndarray:
 
 def _numbers(episodes: Episodes, rows: np.ndarray) -> np.ndarray:
     """What is continuous, ``[N, D]``; images and choices are as they are."""
-    columns = [np.zeros((len(rows), 0), np.float32)]
-    columns += [] if episodes.observation.dtype == np.uint8 else [episodes.observation[rows].reshape(len(rows), -1)]
-    columns += [] if episodes.discrete else [episodes.action[rows]]
-    return np.concatenate(columns, axis=1)
+    return np.concatenate([episodes.numbers(rows), *([] if episodes.discrete else [episodes.action[rows]])], axis=1)
 
 
 # -- counting without remembering -------------------------------------------------------------------------------------------------

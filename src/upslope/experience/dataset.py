@@ -152,7 +152,8 @@ def _from_folder(folder: Path) -> Dataset:
     tensors = files.read_tensors(COLUMNS)
     if missing := [name for name in FIELDS if name not in tensors]:
         raise Damaged(f"{folder / COLUMNS} is damaged: it has no column {missing[0]!r}.")
-    episodes = Episodes(**{name: tensors[name].numpy() for name in (*FIELDS, PROPENSITY, MASK) if name in tensors})
+    columns = {name: tensors[name].numpy() for name in (*FIELDS, PROPENSITY, MASK) if name in tensors}
+    episodes = Episodes(**columns, pieces=card.observation.pieces)
     if (found := digest_of(episodes)) != card.digest:
         raise Damaged(f"{folder / COLUMNS} has the digest {found[:12]}, and {CARD} says {card.digest[:12]}: one was replaced.")
     return Dataset(episodes, card)

@@ -8,11 +8,13 @@ episodes end. Observations and actions are as the environment gave and took them
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from upslope.packed import Piece, numbers_of
 from upslope.types import Ended
 
 NOT_ACTED = -1
@@ -24,7 +26,7 @@ class Episode:
     """One episode of T decisions."""
 
     observations: np.ndarray
-    """``[T + 1, ...]``"""
+    """``[T + 1, ...]``; of images and numbers rows of bytes, or, given by a user, a dict of arrays."""
     actions: np.ndarray
     """``[T]`` ids from 0, or ``[T, A]`` vectors."""
     rewards: np.ndarray
@@ -35,6 +37,8 @@ class Episode:
     """``[T]``, how likely each action was when it was chosen; ``None`` where nobody wrote it down."""
     action_masks: np.ndarray | None = None
     """``[T + 1, choices]`` booleans: what each observation allowed; none where nothing was forbidden."""
+    pieces: tuple[Piece, ...] = ()
+    """Of images and numbers packed into rows of bytes: what is where."""
 
     @property
     def return_(self) -> float:
@@ -45,7 +49,7 @@ class Episode:
         acted, seen = slice(begin, end), slice(begin, end + 1)
         chosen = None if self.propensities is None else self.propensities[acted]
         masks = None if self.action_masks is None else self.action_masks[seen]
-        return Episode(self.observations[seen], self.actions[acted], self.rewards[acted], ended, chosen, masks)
+        return Episode(self.observations[seen], self.actions[acted], self.rewards[acted], ended, chosen, masks, self.pieces)
 
     def __len__(self) -> int:
         """Decisions."""
@@ -57,7 +61,7 @@ class Episodes:
     """Whole episodes, one behind the other. Columns have a row for every observation."""
 
     observation: np.ndarray
-    """``[R, ...]`` float32, or uint8 where they are images."""
+    """``[R, ...]`` float32, or uint8 where there are images."""
     action: np.ndarray
     """``[R]`` int64 or ``[R, A]`` float32; zero at the last row of an episode."""
     reward: np.ndarray
@@ -68,6 +72,8 @@ class Episodes:
     """``[R]`` float32, how likely each action was when it was chosen; ``None`` unless all have it. No part of the digest."""
     action_mask: np.ndarray | None = None
     """``[R, choices]`` booleans: what each observation allowed; none where nothing was forbidden."""
+    pieces: tuple[Piece, ...] = ()
+    """Of images and numbers packed into rows of bytes: what is where."""
 
     @classmethod
     def of(cls, episodes: Iterable[Episode]) -> Episodes:
@@ -85,13 +91,33 @@ class Episodes:
         propensity = np.concatenate(known).astype(np.float32) if len(known) == len(kept) else None
         masks = [each.action_masks for each in kept if each.action_masks is not None]
         mask = np.concatenate(masks).astype(bool, copy=False) if masks else None
-        return cls(seen, action.astype(np.int64 if discrete else np.float32), reward.astype(np.float32), ended, propensity, mask)
+        action, reward = action.astype(np.int64 if discrete else np.float32), reward.astype(np.float32)
+        return cls(seen, action, reward, ended, propensity, mask, kept[0].pieces)
 
     @property
     def by_name(self) -> dict[str, np.ndarray]:
         """The columns that there are."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "pieces"}
         return {name: column for name, column in found.items() if column is not None}
+
+    def with_columns(self, columns: dict[str, Any]) -> Episodes:
+        """The same with these columns in place of its own."""
+        return replace(self, **columns)
+
+    def numbers(self, rows: np.ndarray | slice) -> np.ndarray:
+        """What of the observations is float32, ``[N, D]``; of images alone nothing."""
+        seen = self.observation[rows]
+        if seen.dtype != np.uint8:
+            return seen.reshape(len(seen), -1)
+        return numbers_of(seen, self.pieces) if self.pieces else np.zeros((len(seen), 0), np.float32)
+
+    def pixels(self, rows: np.ndarray | slice) -> np.ndarray:
+        """What of the observations are images, in bytes ``[N, D]``."""
+        seen = self.observation[rows]
+        if seen.dtype != np.uint8:
+            return np.zeros((len(seen), 0), np.uint8)
+        images = [piece.begin for piece in self.pieces if piece.is_image]
+        return seen.reshape(len(seen), -1)[:, min(images, default=0) :]
 
     @property
     def discrete(self) -> bool:
@@ -132,7 +158,7 @@ class Episodes:
         ended = Ended(int(self.ended[first + length - 1]))
         chosen = None if self.propensity is None else self.propensity[acted]
         mask = None if self.action_mask is None else self.action_mask[seen]
-        return Episode(self.observation[seen], self.action[acted], self.reward[acted], ended, chosen, mask)
+        return Episode(self.observation[seen], self.action[acted], self.reward[acted], ended, chosen, mask, self.pieces)
 
     def take(self, numbers: Sequence[int]) -> Episodes:
         """These episodes, in this order."""

@@ -11,6 +11,8 @@ import numpy as np
 
 from upslope.errors import Remark, UserError
 from upslope.experience.episodes import NOT_ACTED, Episode, Episodes
+from upslope.experience.packing_logs import pack_columns
+from upslope.packed import Piece, arrays_of
 from upslope.types import Ended
 
 OBSERVATIONS, ACTIONS, REWARDS, NEXT = "observations", "actions", "rewards", "next_observations"
@@ -36,15 +38,16 @@ def from_flat(columns: Mapping[Any, Any], where: str) -> Episodes:
     Raises:
         UserError: if a column is missing, the columns do not fit each other, or no episode ends.
     """
+    columns, pieces = _packed(columns, where)
     observation, action, reward = (_column(columns, name, where) for name in (OBSERVATIONS, ACTIONS, REWARDS))
     following = _column(columns, NEXT, where) if NEXT in columns else None
     rows = len(reward)
     terminated, truncated = (_flags(columns, names, rows, where) for names in ENDS.values())
     if terminated is None and truncated is None:
         raise UserError(f"{where} has neither 'terminations' nor 'truncations', which say where episodes end. It wants {WANTED}.")
-    reward, observation = _rewards(reward, where), _observations(observation, rows, OBSERVATIONS, where)
+    reward, observation = _rewards(reward, where), _observations(observation, rows, OBSERVATIONS, where, pieces)
     if following is not None:
-        following = _observations(following, rows, NEXT, where)
+        following = _observations(following, rows, NEXT, where, pieces)
         if following.shape != observation.shape:
             told = f"next_observations of shape {following.shape[1:]} beside observations of shape {observation.shape[1:]}"
             raise UserError(f"{where} has {told}; they must be of one shape.")
@@ -57,10 +60,25 @@ def from_flat(columns: Mapping[Any, Any], where: str) -> Episodes:
     if following is None:
         if MASKS in columns:
             raise UserError(f"{where} has action_masks and no next_observations; masks need both, and better next_action_masks.")
-        return _without_following(observation, action, reward, ended, where, chosen)
+        return dataclasses.replace(_without_following(observation, action, reward, ended, where, chosen), pieces=pieces)
     _cut_at_jumps(ended, observation, following, where)
     found = _with_propensities(_with_following(observation, action, reward, ended, following), chosen)
-    return _with_masks(found, columns, where)
+    return dataclasses.replace(_with_masks(found, columns, where), pieces=pieces)
+
+
+def _packed(columns: Mapping[Any, Any], where: str) -> tuple[Mapping[Any, Any], tuple[Piece, ...]]:
+    """Columns in which observations that are dicts of arrays have become rows of bytes, and what is where in those."""
+    seen, following = columns.get(OBSERVATIONS), columns.get(NEXT)
+    if not isinstance(seen, Mapping):
+        return columns, ()
+    rows, pieces = pack_columns(seen, f"{where} has {OBSERVATIONS}")
+    if following is None:
+        return {**columns, OBSERVATIONS: rows}, pieces
+    behind, others = pack_columns(following if isinstance(following, Mapping) else {"": following}, f"{where} has {NEXT}")
+    if others != pieces:
+        told = [", ".join(map(str, each)) for each in (others, pieces)]
+        raise UserError(f"{where} has {NEXT} of {told[0]} beside {OBSERVATIONS} of {told[1]}; they must be the same.")
+    return {**columns, OBSERVATIONS: rows, NEXT: behind}, pieces
 
 
 def stops_short(columns: Mapping[Any, Any]) -> bool:
@@ -71,19 +89,24 @@ def stops_short(columns: Mapping[Any, Any]) -> bool:
     return behind > (0 if NEXT in columns else 1)  # a single row without what followed shows no step, and is left out
 
 
-def to_flat(episodes: Episodes) -> dict[str, np.ndarray]:
-    """The columns that `from_flat` reads back to the same episodes."""
+def to_flat(episodes: Episodes) -> dict[str, Any]:
+    """The columns that `from_flat` reads back to the same episodes: arrays, or, of packed observations, an array for each piece."""
     rows, mask = episodes.decisions, episodes.action_mask
     masks = {} if mask is None else {MASKS: mask[rows], NEXT_MASKS: mask[rows + 1]}
     return {
-        OBSERVATIONS: episodes.observation[rows],
+        OBSERVATIONS: _unpacked(episodes, rows),
         ACTIONS: episodes.action[rows],
         REWARDS: episodes.reward[rows],
         "terminations": episodes.ended[rows] == Ended.TERMINATED,
         "truncations": episodes.ended[rows] == Ended.TRUNCATED,
-        NEXT: episodes.observation[rows + 1],
+        NEXT: _unpacked(episodes, rows + 1),
         **masks,
     } | ({} if episodes.propensity is None else {PROPENSITIES: episodes.propensity[rows]})
+
+
+def _unpacked(episodes: Episodes, rows: np.ndarray) -> np.ndarray | dict[str, np.ndarray]:
+    seen = episodes.observation[rows]
+    return arrays_of(seen, episodes.pieces) if episodes.pieces else seen
 
 
 def as_actions(action: np.ndarray, rows: int, where: str) -> np.ndarray:
@@ -143,11 +166,11 @@ def _rewards(reward: np.ndarray, where: str) -> np.ndarray:
     return reward.reshape(-1).astype(np.float32)
 
 
-def _observations(seen: np.ndarray, rows: int, name: str, where: str) -> np.ndarray:
+def _observations(seen: np.ndarray, rows: int, name: str, where: str, pieces: tuple[Piece, ...]) -> np.ndarray:
     if len(seen) != rows:
         # One row more is what an environment gives; across several episodes nobody can say where it belongs.
         raise UserError(f"{where} has {len(seen):,} {name} and {rows:,} rewards; each step has one of both.")
-    if seen.dtype == np.uint8 and seen.ndim >= 3:
+    if pieces or (seen.dtype == np.uint8 and seen.ndim >= 3):
         return seen
     return seen.reshape(rows, -1).astype(np.float32)
 

@@ -31,17 +31,17 @@ def read_npz(path: Path) -> Dataset:
     """Flat columns that ``numpy.savez`` wrote."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            columns = {name: file[name] for name in file.files if name in (*FLAT, CARD_KEY)}
+            columns = {name: file[name] for name in file.files if name.partition(".")[0] in (*FLAT, CARD_KEY)}
             others = [name for name in file.files if name not in columns]
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as problem:
         told = "it holds Python objects; save plain arrays of numbers" if "pickle" in str(problem).lower() else str(problem)
         raise UserError(f"{path} cannot be read as .npz: {told}.") from None
-    return _from_columns(columns, path, others)
+    return _from_columns(_nested(columns), path, others)
 
 
 def write_npz(dataset: Dataset, path: Path) -> None:
     """Flat columns for ``numpy.load``, with the card."""
-    columns: JsonDict = {**to_flat(dataset.episodes), CARD_KEY: np.array(json.dumps(dataset.card.record()))}
+    columns: JsonDict = {**_dotted(to_flat(dataset.episodes)), CARD_KEY: np.array(json.dumps(dataset.card.record()))}
     with _replacing(path) as draft, draft.open("wb") as file:
         np.savez(file, **columns)  # to compress noise takes a minute for a gigabyte, and gains little
 
@@ -51,7 +51,7 @@ def read_hdf5(path: Path) -> Dataset:
     h5py = _h5py()
     try:
         with h5py.File(path, "r") as file:
-            columns = {name: file[name][()] for name in file if name in FLAT}
+            columns = {name: _arrays(file[name]) for name in file if name in FLAT}
             others = [name for name in file if name not in columns]
             columns |= {CARD_KEY: file.attrs[CARD_KEY]} if CARD_KEY in file.attrs else {}
     except OSError as problem:
@@ -64,13 +64,36 @@ def write_hdf5(dataset: Dataset, path: Path) -> None:
     h5py, columns = _h5py(), to_flat(dataset.episodes)
     ends = {names[1]: columns.pop(names[0]) for names in ENDS.values()}
     with _replacing(path) as draft, h5py.File(draft, "w") as file:
-        for name, column in {**columns, **ends}.items():
-            file.create_dataset(name, data=column, compression="gzip")
+        for name, column in _dotted({**columns, **ends}).items():
+            file.create_dataset(name.replace(".", "/"), data=column, compression="gzip")
         file.attrs[CARD_KEY] = json.dumps(dataset.card.record())
 
 
 READERS: Mapping[str, Callable[[Path], Dataset]] = {".npz": read_npz, ".hdf5": read_hdf5, ".h5": read_hdf5}
 WRITERS: Mapping[str, Callable[[Dataset, Path], None]] = {".npz": write_npz, ".hdf5": write_hdf5, ".h5": write_hdf5}
+
+
+def _dotted(columns: JsonDict) -> JsonDict:
+    """Columns with an array each: ``observations.camera`` of a dict of observations."""
+    found: JsonDict = {}
+    for name, column in columns.items():
+        found |= {f"{name}.{key}": each for key, each in column.items()} if isinstance(column, dict) else {name: column}
+    return found
+
+
+def _nested(columns: JsonDict) -> JsonDict:
+    """What `_dotted` made one array each, in dicts again."""
+    found: JsonDict = {name: column for name, column in columns.items() if "." not in name}
+    for name, column in columns.items():
+        first, dot, key = name.partition(".")
+        if dot and first not in columns:  # beside the column itself they are something else
+            found.setdefault(first, {})[key] = column
+    return found
+
+
+def _arrays(node: Any) -> Any:
+    """An array of a file of HDF5, or, of a group, the arrays in it by name."""
+    return {name: _arrays(node[name]) for name in node} if hasattr(node, "keys") else node[()]
 
 
 def _from_columns(columns: JsonDict, path: Path, others: list[str]) -> Dataset:

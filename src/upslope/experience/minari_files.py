@@ -17,6 +17,7 @@ from upslope.experience.card import Card, Space
 from upslope.experience.dataset import Dataset, digest_of
 from upslope.experience.episodes import Episode, Episodes
 from upslope.experience.formats import CARD_KEY
+from upslope.packed import arrays_of
 from upslope.plain_data import JsonDict
 from upslope.tasks import domain_of, parse_spec
 from upslope.tasks.env_packages import register
@@ -82,7 +83,8 @@ def _from_minari(episode: Any, layout: ObservationLayout, start: int) -> Episode
     discrete = np.issubdtype(actions.dtype, np.integer) and actions.ndim == 1
     actions = actions.astype(np.int64) - start if discrete else actions.reshape(count, -1).astype(np.float32)
     over = bool(count and episode.terminations[-1])
-    return Episode(seen, actions, episode.rewards.astype(np.float32), Ended.TERMINATED if over else Ended.TRUNCATED)
+    ended = Ended.TERMINATED if over else Ended.TRUNCATED
+    return Episode(seen, actions, episode.rewards.astype(np.float32), ended, pieces=layout.pieces)
 
 
 def _env_of(found: Any) -> str:
@@ -130,8 +132,9 @@ def _buffer(number: int, episode: Episode) -> Any:
 
     ends = {kind: np.zeros(len(episode), bool) for kind in (Ended.TERMINATED, Ended.TRUNCATED)}
     ends[episode.ended][-1] = True
+    seen = arrays_of(episode.observations, episode.pieces) if episode.pieces else episode.observations
     return EpisodeBuffer(
-        id=number, observations=episode.observations, actions=episode.actions, rewards=episode.rewards,  # type: ignore[arg-type]
+        id=number, observations=seen, actions=episode.actions, rewards=episode.rewards,  # type: ignore[arg-type]
         terminations=ends[Ended.TERMINATED], truncations=ends[Ended.TRUNCATED], infos={},  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -141,6 +144,13 @@ def _gym_space(space: Space) -> Any:
 
     if space.n is not None:
         return spaces.Discrete(space.n)
+    if space.pieces:
+        return spaces.Dict(
+            {
+                each.name: spaces.Box(0, 255, each.shape, np.uint8) if each.is_image else spaces.Box(-np.inf, np.inf, each.shape)
+                for each in space.pieces
+            }
+        )
     low, high = (end.reshape(space.shape) for end in space.bounds)
     if space.dtype == "uint8":
         return spaces.Box(0, 255, space.shape, np.uint8)

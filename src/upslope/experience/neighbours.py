@@ -56,13 +56,13 @@ def neighbourhoods(episodes: Episodes, actions: Space, seed: int = 0) -> Neighbo
     # Shuffled even where all are taken: of many at the same distance the first are compared.
     size = int(np.prod(episodes.observation.shape[1:]))
     rows = rows[numpy_generator(seed, "neighbours").permutation(len(rows))[: min(AMONG, max(MOST_NUMBERS // size, 100))]]
-    seen = episodes.observation[rows].reshape(len(rows), -1).astype(np.float32)
-    change = episodes.observation[rows + 1].reshape(len(rows), -1).astype(np.float32) - seen
+    seen, following = (_in_numbers(episodes, which) for which in (rows, rows + 1))
+    change = following - seen
     taken = one_hot(episodes.action[rows]) if episodes.discrete else scaled(episodes.action[rows], actions)
     asked = min(ASKED, len(rows))
     states = _standard(seen)
     near, similar = _nearest(states, asked)
-    apart = 2 * RADIUS * math.sqrt(size + taken.shape[1])  # so that different choices are never neighbours
+    apart = 2 * RADIUS * math.sqrt(seen.shape[1] + taken.shape[1])  # so that different choices are never neighbours
     near_pairs, _ = _nearest(np.concatenate([states, taken * apart if episodes.discrete else _standard(taken)], axis=1), asked)
     agree = _mean_variance(taken, near)
     spread = change.astype(np.float64).var(0, ddof=1) if len(change) > 1 else np.zeros(change.shape[1])
@@ -75,6 +75,11 @@ def neighbourhoods(episodes: Episodes, actions: Space, seed: int = 0) -> Neighbo
         states=asked,
         among=len(rows),
     )
+
+
+def _in_numbers(episodes: Episodes, rows: np.ndarray) -> np.ndarray:
+    """Observations ``[N, D]`` float32, a pixel from 0 to 255 each."""
+    return np.concatenate([episodes.numbers(rows), episodes.pixels(rows).astype(np.float32)], axis=1)
 
 
 def one_hot(choices: np.ndarray) -> np.ndarray:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from upslope.errors import UserError
 from upslope.experience.episodes import NOT_ACTED, Episode, Episodes
+from upslope.experience.packing_logs import pack_columns
 from upslope.fields import shown
 from upslope.types import Ended
 
@@ -73,6 +75,9 @@ def check_episodes(given: Sequence[Episode], name: str) -> list[Episode]:
             ours, first = getattr(episode, column).shape[1:], getattr(given[0], column).shape[1:]
             if ours != first:
                 raise UserError(f"{name}: episode {number} has {column} of shape {ours}, and the first one of shape {first}.")
+        if episode.pieces != given[0].pieces:
+            own, other = (", ".join(map(str, each.pieces)) or "one array" for each in (episode, given[0]))
+            raise UserError(f"{name}: episode {number} has observations of {own}, and the first one of {other}.")
         masks = (None if each.action_masks is None else np.shape(each.action_masks)[1:] for each in (episode, given[0]))
         if len(set(masks)) > 1 or (episode.action_masks is not None and len(episode.action_masks) != steps + 1):
             raise UserError(f"{name}: episode {number} has other action_masks than the first one, or not one for each observation; "
@@ -83,7 +88,10 @@ def check_episodes(given: Sequence[Episode], name: str) -> list[Episode]:
 
 
 def _as_arrays(episode: Episode, name: str) -> Episode:
-    columns = {}
+    columns, pieces = {}, episode.pieces
+    if isinstance(episode.observations, Mapping):
+        seen, pieces = pack_columns(episode.observations, f"{name} has observations")
+        episode = dataclasses.replace(episode, observations=seen)
     for column in ("observations", "actions", "rewards"):
         try:
             found = np.asarray(getattr(episode, column))
@@ -96,7 +104,7 @@ def _as_arrays(episode: Episode, name: str) -> Episode:
         raise UserError(f"{name} has ended={shown(episode.ended)}; it must be 1 (terminated) or 2 (truncated).")
     chosen = None if episode.propensities is None else np.asarray(episode.propensities, np.float32)
     masks = None if episode.action_masks is None else np.asarray(episode.action_masks)
-    return Episode(**columns, ended=Ended(episode.ended), propensities=chosen, action_masks=masks)
+    return Episode(**columns, ended=Ended(episode.ended), propensities=chosen, action_masks=masks, pieces=pieces)
 
 
 def place(episodes: Episodes, rows: np.ndarray) -> str:

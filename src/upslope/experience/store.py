@@ -183,7 +183,7 @@ class Lane:
             larger = np.zeros((size, *old.shape[1:]), old.dtype)
             larger[kept % size] = column[first:]
             columns.append(larger)
-        self.columns = Episodes(**dict(zip(self.columns.by_name, columns, strict=True)))
+        self.columns = self.columns.with_columns(dict(zip(self.columns.by_name, columns, strict=True)))
         remembered = np.arange(self._forgotten, self.acted)
         self._row_of = np.zeros(max(len(self._row_of), min(len(remembered), self.capacity)), np.int64)
         self._row_of[remembered % len(self._row_of)] = acted[self._forgotten :]
@@ -231,7 +231,7 @@ class Lane:
             larger = np.zeros((size, *column.shape[1:]), column.dtype)
             larger[kept % size] = column[kept % len(column)]
             made.append(larger)
-        self.columns = Episodes(**dict(zip(self.columns.by_name, made, strict=True)))
+        self.columns = self.columns.with_columns(dict(zip(self.columns.by_name, made, strict=True)))
 
     def _grow_decisions(self) -> None:
         size = len(self._row_of)

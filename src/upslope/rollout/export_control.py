@@ -67,7 +67,7 @@ def export_control(controller: DeployedPolicy, path: Path) -> JsonDict:
         raise UserError(f"--to {str(path)!r} is a folder; give the file to write, such as {str(path / 'policy.onnx')!r}.")
     from gymnasium import spaces
 
-    if controller.task.layout.is_image or not isinstance(controller.observation_space, (spaces.Box, spaces.Discrete)):
+    if controller.task.layout.has_images or not isinstance(controller.observation_space, (spaces.Box, spaces.Discrete)):
         raise UserError(
             f"{controller.task.name} has observations {controller.observation_space}; only a policy on a Box of numbers or a "
             "Discrete space is written as a file. up.load(RUN).predict answers for it."

@@ -62,7 +62,7 @@ class ReplayRollout:
                  planned_steps: int, episodes: Episodes | None = None, normalise: bool = False, workers: int = 1,
                  with_returns: bool = False) -> None:  # fmt: skip
         self.task, self.policy, self.data, self.acting, self.seed = task, policy, data, acting, seed
-        if getattr(data.augment, "for_images", False) and policy.space.channel_axis is None:
+        if getattr(data.augment, "for_images", False) and not policy.space.has_images:
             raise UserError(f"data.augment={data.augment} changes images, and {task.name} shows vectors. Leave it out.")
         self.planned_steps, self.env_steps = planned_steps, 0
         self.observations = ObservationNormaliser(task.observation_size) if normalise else None
@@ -219,14 +219,14 @@ class ReplayRollout:
 
     def _augmented(self, found: Trajectories, step: int, updates: Sequence[int], data: DrawnData) -> Trajectories:
         """The rows with changed images: those of an update by its own number."""
-        axis, each = self.policy.space.channel_axis, found.rows // len(updates)
+        space, each = self.policy.space, found.rows // len(updates)
 
         def changed(column: torch.Tensor, name: str) -> torch.Tensor:
-            pieces = [
-                data.augment(images, axis, self._random.manual_seed(mix(self.seed, name, step, update)))
-                for images, update in zip(column.squeeze(1).split(each), updates, strict=True)
+            several = [
+                data.augment.of_observations(seen, space, self._random.manual_seed(mix(self.seed, name, step, update)))
+                for seen, update in zip(column.squeeze(1).split(each), updates, strict=True)
             ]
-            return torch.cat(pieces).unsqueeze(1)
+            return torch.cat(several).unsqueeze(1)
 
         inputs = found.inputs
         return found.replace(

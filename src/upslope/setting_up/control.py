@@ -285,14 +285,15 @@ def _check_pair(method: Method, task: GymTask) -> None:
 
 def domains_of(task: GymTask) -> tuple[str, ...]:
     """What a method's knobs go by: the kind of task, that of its actions, and whether it shows images."""
-    images = ("control-images",) if task.layout.is_image else ()
+    images = ("control-images",) if task.layout.has_images else ()
     return ("control", f"control-{'continuous' if task.continuous else 'discrete'}", *images)
 
 
 def _images_as_they_are(settings: Settings, task: GymTask) -> dict[str, object]:
     if settings.normalise_observations:
         raise UserError(
-            f"normalise_observations=true: {task.name} shows images, which networks read as shares of 255. Leave it out."
+            f"normalise_observations=true: {task.name} shows images, which networks read as shares of 255, and numbers beside them "
+            "as they are. Leave it out, or scale numbers in the environment by gymnasium's TransformObservation."
         )
     return {"normalise_observations": False}
 
@@ -306,7 +307,7 @@ def _settled(method: Method, task: GymTask, settings: Settings, knobs: Knobs, da
         method = _with_rollout(method, task)
     usual = STORED_EXPERIENCE if stored else WHOLE_EPISODES if method.rollout is not None else {}
     recipe = dict(usual) | recommended
-    if task.layout.is_image:
+    if task.layout.has_images:
         recipe |= _images_as_they_are(settings, task)
     asked = settings.offline_steps
     device: Device = pick_device("cuda", "") if settings.device == "cuda" else "cpu"

@@ -60,7 +60,7 @@ class GymTask:
     Attributes:
         name: ``"gym:CartPole-v1"``; changed physics are in it, ``"gym:Pendulum-v1:params.gravity=12"``, and levels.
         levels: What episodes differ in; false if in nothing.
-        observation_shape: Of an observation as `Environments` give it: ``(D,)``, or that of an image.
+        observation_shape: Of an observation as `Environments` give it: ``(D,)``, that of an image, or ``(bytes,)`` of both.
         observation_dtype: float32, or uint8 for images.
         frames: Of an image: how many frames are stacked in it, all but the newest of them known from the last one; else 1.
         observation_size: Numbers in an observation: a Box flattened, a Discrete one-hot, a Dict or Tuple one after the other.
@@ -169,7 +169,8 @@ class Environments:
         self._write = task.layout.writer()
         self._shape, self._dtype = task.observation_shape, task.observation_dtype
         # Bytes are always finite.
-        self._zeros = None if task.layout.is_image else np.zeros(count * task.observation_size, np.float32)
+        numbers = task.layout.numbers(np.zeros((count, *self._shape), self._dtype))
+        self._zeros = numbers.reshape(-1) if numbers.size else None
 
     def __len__(self) -> int:
         return len(self._envs)
@@ -198,7 +199,7 @@ class Environments:
             self._write(flat, observation)
         except (TypeError, ValueError) as error:
             raise self._wrong("reset()", returned, "an observation and a dict", error) from error
-        if self._zeros is not None and not np.isfinite(flat).all():
+        if self._zeros is not None and not np.isfinite(self.task.layout.numbers(flat)).all():
             raise self._not_finite("reset()", "observation", observation)
         try:
             self._masks.look(which, observation, info)
@@ -248,9 +249,10 @@ class Environments:
 
     def _checked(self, seen: np.ndarray, rewards: list[Any], which: Sequence[int]) -> np.ndarray:
         """The rewards as numbers; they and the observations must be finite."""
+        numbers = self.task.layout.numbers(seen)
         try:
             # What is not finite leaves no zero when it is multiplied with one: a third of the time of numpy's isfinite.
-            fine = self._zeros is None or seen.reshape(-1).dot(self._zeros[: seen.size]) == 0
+            fine = self._zeros is None or numbers.reshape(-1).dot(self._zeros[: numbers.size]) == 0
             fine = fine and sum(rewards) * 0 == 0
             if fine and (paid := np.array(rewards, np.float64)).ndim == 1:
                 return paid
@@ -259,8 +261,8 @@ class Environments:
         for row, (reward, env) in enumerate(zip(rewards, which, strict=True)):
             if not _is_finite_number(reward):
                 raise self._not_finite("step()", "reward", reward, env)
-            if not np.isfinite(seen[row]).all():
-                raise self._not_finite("step()", "observation", seen[row], env)
+            if self._zeros is not None and not np.isfinite(numbers[row]).all():
+                raise self._not_finite("step()", "observation", numbers[row], env)
         return np.array([float(reward) for reward in rewards])  # arrays of one number each, or a sum that overflowed
 
     def _take_mask(self, call: str, env: int, observation: Any, info: Any, ended: bool) -> None:
@@ -280,9 +282,8 @@ class Environments:
 
     def _wrong(self, call: str, returned: object, wanted: str, error: Exception, env: int | None = None) -> TaskError:
         task = self.task
-        declared = f"images {task.observation_shape}" if task.layout.is_image else f"{task.observation_size} numbers"
         return TaskError(f"{task.name} returned {_short(returned)} from {call}{self._when(env)} ({error}); gymnasium wants "
-                         f"{wanted}, and this environment declared observations of {declared}.")  # fmt: skip
+                         f"{wanted}, and this environment declared observations of {task.layout}.")  # fmt: skip
 
     def _not_finite(self, call: str, what: str, value: object, env: int | None = None) -> TaskError:
         return TaskError(f"{self.task.name} gave the {what} {_short(value)}, which is not a finite number, from {call}"

@@ -1,7 +1,8 @@
 """Spaces of gymnasium as arrays: what an observation becomes, and what a policy gives as an environment takes it.
 
 A Box, a Discrete, a MultiBinary, and every tree of them (Dict, Tuple) becomes one vector of float32, in the order of gymnasium's
-``flatten``. An image stays as it is, in bytes. Everything else is refused by name.
+``flatten``. An image stays as it is, in bytes; a tree with images among other parts is packed into bytes (`upslope.packed`).
+Everything else is refused by name.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from upslope.errors import TaskError
+from upslope.packed import NUMBER, Piece, channel_axis, numbers_of, packed_size, packing
 from upslope.tasks.action_masks import MASK
 
 Path = tuple[str | int, ...]
@@ -22,11 +24,12 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of an observation, and where its numbers are in the vector.
+    """A piece of an observation, and where it is in the vector.
 
     Fields:
         path: none for an observation that is no tree.
         space: of the piece.
+        begin, end: its numbers in the vector; of an image in a packed observation its bytes.
         first: of a Discrete, its smallest value; of anything else nothing.
     """
 
@@ -36,13 +39,21 @@ class Part:
     end: int
     first: int | None = None
 
+    @property
+    def name(self) -> str:
+        return ".".join(map(str, self.path))
+
+    @property
+    def is_image(self) -> bool:
+        return _is_image(self.space)
+
     def of(self, observation: Any) -> Any:
         """The piece; ValueError if the observation has none."""
         try:
             for key in self.path:
                 observation = observation[key]
         except (KeyError, IndexError, TypeError) as error:
-            raise ValueError(f"it has no part {'.'.join(map(str, self.path))!r}") from error
+            raise ValueError(f"it has no part {self.name!r}") from error
         return observation
 
     def write(self, flat: np.ndarray, value: Any) -> None:
@@ -59,9 +70,17 @@ class Part:
             raise ValueError(f"{self.told}is {value}, which is not in {self.space}")
         flat.reshape(-1, flat.shape[-1])[np.arange(places.size), self.begin + places.reshape(-1)] = 1.0
 
+    def write_image(self, out: np.ndarray, observation: Any) -> None:
+        """An image of the observation, or of as many as there are rows in ``out``, into their bytes."""
+        image = np.asarray(self.of(observation))
+        if image.size != out.size or image.dtype != np.uint8:
+            wanted = f"{self.space.shape} and uint8"
+            raise ValueError(f"{self.told}has the shape {image.shape} and the type {image.dtype}, not {wanted}")
+        out[...] = image.reshape(out.shape)
+
     @property
     def told(self) -> str:
-        return f"its part {'.'.join(map(str, self.path))!r} " if self.path else "it "
+        return f"its part {self.name!r} " if self.path else "it "
 
 
 @dataclass(frozen=True)
@@ -69,25 +88,42 @@ class ObservationLayout:
     """What an environment's observations become.
 
     Fields:
-        shape: ``(D,)``, or an image's ``(height, width, channels)`` or ``(channels, height, width)`` as the environment has it.
+        shape: ``(D,)``, or an image's ``(height, width, channels)`` or ``(channels, height, width)`` as the environment has it; of
+            several pieces packed together ``(bytes,)``.
         dtype: float32, or uint8 for images.
         parts: of a vector where its numbers come from; of an image the image.
         left_out: texts, which no policy here can read.
+        pieces: of images and numbers packed together, what is where.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     parts: tuple[Part, ...]
     left_out: tuple[str, ...] = ()
+    pieces: tuple[Piece, ...] = ()
 
     @property
-    def is_image(self) -> bool:
+    def has_images(self) -> bool:
         return self.dtype == np.uint8
 
     @property
+    def is_image(self) -> bool:
+        """An image and nothing else."""
+        return self.has_images and not self.pieces
+
+    @property
     def channel_axis(self) -> int | None:
-        """Of an image: 0 or 2, whichever is shorter; a stack of grey frames is a channel each. Of a vector nothing."""
-        return (0 if self.shape[0] < self.shape[2] else 2) if self.is_image else None
+        """Of an image which axis are channels; of a vector, or of what is packed, nothing."""
+        return channel_axis(self.shape) if self.is_image else None
+
+    def numbers(self, rows: np.ndarray) -> np.ndarray:
+        """What of observations ``[..., *shape]`` are float32, in which anything could be written."""
+        return rows if not self.has_images else numbers_of(rows, self.pieces) if self.pieces else np.zeros(0, np.float32)
+
+    def __str__(self) -> str:
+        if self.pieces:
+            return ", ".join(map(str, self.pieces))
+        return f"images {self.shape}" if self.is_image else f"{prod(self.shape)} numbers"
 
     @property
     def is_tree(self) -> bool:
@@ -97,20 +133,24 @@ class ObservationLayout:
         """What writes an observation into zeros of the layout's shape, or raises ValueError or TypeError if it is none."""
         (first, *others) = self.parts
         if self.is_image:
-            return lambda out, observation: _write_image(out, first.of(observation))
+            return lambda out, observation: first.write_image(out, observation)
         if not others and not first.path:
             return _write_vector if first.first is None else _one_hot_writer(first)
         return self.write
 
     def write(self, out: np.ndarray, observation: Any) -> None:
+        numbers = self.numbers(out)
         for part in self.parts:
-            part.write(out, part.of(observation))
+            if part.is_image and self.pieces:
+                part.write_image(out[..., part.begin : part.end], observation)
+            else:
+                part.write(numbers, part.of(observation))
 
     def rows(self, observations: Any, count: int) -> np.ndarray:
         """So many observations at once, each part with one more axis in front, as ``[count, *shape]``."""
         if self.is_image:
             return np.asarray(self.parts[0].of(observations), np.uint8).reshape(count, *self.shape)
-        out = np.zeros((count, *self.shape), np.float32)
+        out = np.zeros((count, *self.shape), self.dtype)
         self.write(out, observations)
         return out
 
@@ -121,24 +161,44 @@ def observation_layout(name: str, space: Any) -> ObservationLayout:
     leaves = list(_leaves(name, space, (), left_out))
     if not leaves:
         raise TaskError(f"{name} has observations {space}, in which there is nothing but text; a policy here needs numbers.")
-    images = [(path, leaf) for path, leaf in leaves if _is_image(leaf)]
-    if images:
-        (path, leaf) = images[0]
-        if len(leaves) > 1:
-            raise TaskError(f"{name} has an image among other observations, {space}; images and numbers together cannot be used. "
-                            "Give a function that makes it with one of them only, by gymnasium's FilterObservation.")  # fmt: skip
-        if len(leaf.shape) > 3:
+    for _, leaf in leaves:
+        if _is_image(leaf) and len(leaf.shape) > 3:
             raise TaskError(f"{name} has observations {leaf}, images of {len(leaf.shape)} axes; stacks must be of grey frames, "
                             "as (frames, height, width).")  # fmt: skip
-        shape = leaf.shape if len(leaf.shape) == 3 else (*leaf.shape, 1)
+    if len(leaves) > 1 and any(_is_image(leaf) for _, leaf in leaves):
+        return _packed_layout(leaves, tuple(left_out))
+    ((path, leaf), *_) = leaves
+    if _is_image(leaf):
+        shape = _shape_of(leaf)
         return ObservationLayout(shape, np.dtype(np.uint8), (Part(path, leaf, 0, prod(shape)),), tuple(left_out))
     parts, begin = [], 0
     for path, leaf in leaves:
-        size = int(leaf.n) if _is_discrete(leaf) else prod(leaf.shape)
-        first = int(leaf.start) if _is_discrete(leaf) else None
-        parts.append(Part(path, leaf, begin, begin + size, first))
-        begin += size
+        parts.append(_numbers(path, leaf, begin))
+        begin = parts[-1].end
     return ObservationLayout((begin,), np.dtype(np.float32), tuple(parts), tuple(left_out))
+
+
+def _packed_layout(leaves: list[tuple[Path, Any]], left_out: tuple[str, ...]) -> ObservationLayout:
+    """Of images beside other parts."""
+    by_name = {".".join(map(str, path)): (path, leaf) for path, leaf in leaves}
+    pieces = packing(Piece(name, _shape_of(leaf), _is_image(leaf)) for name, (_, leaf) in by_name.items())
+    parts = []
+    for piece in pieces:
+        path, leaf = by_name[piece.name]
+        image = Part(path, leaf, piece.begin, piece.end)
+        parts.append(image if piece.is_image else _numbers(path, leaf, piece.begin // NUMBER))
+    return ObservationLayout((packed_size(pieces),), np.dtype(np.uint8), tuple(parts), left_out, pieces)
+
+
+def _numbers(path: Path, leaf: Any, begin: int) -> Part:
+    return Part(path, leaf, begin, begin + prod(_shape_of(leaf)), int(leaf.start) if _is_discrete(leaf) else None)
+
+
+def _shape_of(leaf: Any) -> tuple[int, ...]:
+    """Of an array that holds it: a grey image has one channel, a choice is one-hot."""
+    if _is_discrete(leaf):
+        return (int(leaf.n),)
+    return (*leaf.shape, 1) if _is_image(leaf) and len(leaf.shape) == 2 else leaf.shape or (1,)
 
 
 def without_mask(space: Any, choices: int) -> Any:
@@ -197,13 +257,6 @@ def _one_hot_writer(part: Part) -> Callable[[np.ndarray, Any], None]:
         flat[place] = 1.0
 
     return write
-
-
-def _write_image(out: np.ndarray, observation: Any) -> None:
-    image = np.asarray(observation)
-    if image.size != out.size or image.dtype != np.uint8:
-        raise ValueError(f"it has the shape {image.shape} and the type {image.dtype}, not {out.shape} and uint8")
-    out[...] = image.reshape(out.shape)
 
 
 # -- actions ---------------------------------------------------------------------------------------------------------------

@@ -125,7 +125,8 @@ def random_dataset(task: str, episodes: int = 6, longest: int = 20) -> Dataset:
             observations.append(stepped.observation[0])
             rewards.append(float(stepped.reward[0]))
             ended = Ended.TERMINATED if stepped.terminated[0] else Ended.TRUNCATED
-        found.append(Episode(np.stack(observations), np.stack(actions), np.array(rewards, np.float32), ended))
+        columns = np.stack(observations), np.stack(actions), np.array(rewards, np.float32)
+        found.append(Episode(*columns, ended, pieces=loaded.layout.pieces))
     env.close()
     return Dataset.of(Episodes.of(found), "random", env=task)
 

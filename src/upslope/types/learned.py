@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from torch import Tensor
 
+from upslope.packed import Piece
 from upslope.types.batch import Batch
 from upslope.types.part import Metrics, Part
 from upslope.types.slots import Data, ModelPart, Notes
@@ -28,6 +29,12 @@ class ActionSpace:
     discrete: bool
     channel_axis: int | None = None
     """Of an image: which axis of it are channels; vectors have none."""
+    pieces: tuple[Piece, ...] = ()
+    """Of images and numbers packed into bytes: what is where."""
+
+    @property
+    def has_images(self) -> bool:
+        return self.channel_axis is not None or bool(self.pieces)
 
 
 class ModelNetwork(Part):
@@ -129,7 +136,7 @@ class DrawnData(Data):
     together: int = 1
     """Updates in a row that have the same ``chance``."""
     augment: Any = None
-    """How drawn images are changed, ``(images [M, ...], channel_axis, random) -> images``; ``for_images`` says that it is."""
+    """How drawn images are changed: an `Augmentation`, whose ``for_images`` says whether there must be any."""
 
     def counts(self, rows: int, stored: dict[str, int], chance: float) -> dict[str, int]:
         """Of an update's ``rows``, how many are drawn from each store; ``stored`` is what they hold (``replayed``,

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from upslope.objective.data.augment import NoAugmentation, RandomCrop
+from upslope.packed import Piece, packed_size, packing
+from upslope.types import ActionSpace
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -29,6 +31,22 @@ def test_a_crop_is_a_shift_with_the_edge_repeated(channel_axis: int, padding: in
             for x in range(6):
                 source = before[:, min(max(y + rows, 0), 6), min(max(x + columns, 0), 5)]
                 assert torch.equal(after[:, y, x], source)
+
+
+def test_of_images_and_numbers_the_images_are_shifted_each_on_its_own():
+    pieces = packing([Piece("a", (6, 5, 3), True), Piece("b", (6, 5, 3), True), Piece("n", (2,), False)])
+    seen = torch.randint(256, (30, packed_size(pieces)), generator=seeded(0), dtype=torch.uint8)
+    seen[:, pieces[2].begin : pieces[2].end] = seen[:, pieces[1].begin : pieces[1].end]  # both cameras see the same
+    found = RandomCrop(2).of_observations(seen, ActionSpace((seen.shape[1],), 2, False, pieces=pieces), seeded(1))
+    drawn = seeded(1)
+    for piece in pieces[1:]:
+        images = seen[:, piece.begin : piece.end].reshape(30, 6, 5, 3)
+        assert torch.equal(found[:, piece.begin : piece.end].reshape(30, 6, 5, 3), RandomCrop(2)(images, 2, drawn))
+    assert torch.equal(found[:, :8], seen[:, :8]) and torch.equal(found[:, pieces[2].end :], seen[:, pieces[2].end :])
+    assert not torch.equal(found[:, pieces[1].begin : pieces[1].end], found[:, pieces[2].begin : pieces[2].end])
+    plain = ActionSpace((6, 5, 3), 2, False, 2)
+    images = seen[:, pieces[1].begin : pieces[1].end].reshape(30, 6, 5, 3)
+    assert torch.equal(RandomCrop(2).of_observations(images, plain, seeded(1)), RandomCrop(2)(images, 2, seeded(1)))
 
 
 def test_nothing_is_changed_unless_it_is_asked_for():

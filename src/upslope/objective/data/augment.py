@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from upslope.types import Part
+from upslope.types import ActionSpace, Part
 
 
 class Augmentation(Part):
@@ -25,6 +25,17 @@ class Augmentation(Part):
             random: Of this update, and of observations or of what followed them.
         """
         raise NotImplementedError
+
+    def of_observations(self, seen: Tensor, space: ActionSpace, random: torch.Generator) -> Tensor:
+        """Observations ``[M, *shape]`` with changed images: each of several on its own, and numbers beside them as they are."""
+        if not space.pieces:
+            return self(seen, space.channel_axis, random)  # type: ignore[arg-type]  # of an image
+        changed = seen.clone()
+        for piece in space.pieces:
+            if piece.is_image:
+                images = seen[:, piece.begin : piece.end].reshape(len(seen), *piece.shape)
+                changed[:, piece.begin : piece.end] = self(images, piece.channel_axis, random).flatten(1)  # type: ignore[arg-type]
+        return changed
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from upslope.errors import MethodError
 from upslope.objective.networks.flat_network import FlatNetwork
+from upslope.objective.networks.pieces import tensors_of
+from upslope.packed import Piece
 from upslope.types import ActionSpace, Part
 
 
@@ -35,6 +37,35 @@ class Encoder(Part):
             channel_axis: Which axis of an image are channels; vectors have none.
         """
         raise NotImplementedError
+
+    def build_combined(self, pieces: tuple[Piece, ...], seed: int) -> nn.Module:
+        """An untrained module from packed observations of images and numbers ``[M, bytes]`` to features ``[M, F]``.
+
+        Each image has an encoder of its own, as `build` makes it; numbers are taken as they are.
+        """
+        images = [piece for piece in pieces if piece.is_image]
+        seeds = (seed + number for number in range(len(images)))
+        return CombinedEncoder(
+            pieces, [self.build(image.shape, image.channel_axis, each) for image, each in zip(images, seeds, strict=True)]
+        )
+
+
+class CombinedEncoder(nn.Module):
+    """Features of each image, behind the numbers.
+
+    Args:
+        images: What makes features of each image, in the order of the pieces.
+    """
+
+    def __init__(self, pieces: tuple[Piece, ...], images: Sequence[nn.Module]):
+        super().__init__()
+        self.pieces, self.images = pieces, nn.ModuleList(images)
+
+    def forward(self, packed: Tensor) -> Tensor:
+        seen = tensors_of(packed, self.pieces)
+        made = [encoder(seen[piece.name]) for piece, encoder in zip(self.pieces[-len(self.images) :], self.images, strict=True)]
+        numbers = [seen[piece.name].flatten(1).to(made[0].dtype) for piece in self.pieces if not piece.is_image]
+        return torch.cat([*numbers, *made], 1)
 
 
 class ImageEncoder(nn.Module):
@@ -144,12 +175,12 @@ class DefaultEncoder(Encoder):
 
 def flat_encoder(encoder: Encoder, space: ActionSpace, seed: int) -> tuple[FlatNetwork | None, int]:
     """What stands before the layers of a network, nothing where they see the observation itself, and how many numbers they get."""
-    shape, axis = space.observation, space.channel_axis
-    module = encoder.build(shape, axis, seed)
+    shape, pieces = space.observation, space.pieces
+    module = encoder.build_combined(pieces, seed) if pieces else encoder.build(shape, space.channel_axis, seed)
     if isinstance(module, nn.Identity):
         return None, shape[0]
     with torch.no_grad():
-        found = module(torch.zeros((1, *shape), dtype=torch.float32 if axis is None else torch.uint8))
+        found = module(torch.zeros((1, *shape), dtype=torch.uint8 if space.has_images else torch.float32))
     if found.dim() != 2:
         raise MethodError(
             f"the encoder {type(encoder).__name__} makes {tuple(found.shape)} of one observation of {shape}; "
@@ -160,6 +191,7 @@ def flat_encoder(encoder: Encoder, space: ActionSpace, seed: int) -> tuple[FlatN
 
 def vector_size(space: ActionSpace, network: str) -> int:
     """Numbers in an observation, for networks that take no images."""
-    if space.channel_axis is not None:
-        raise MethodError(f"{network} takes vectors, and observations here are images of {space.observation}.")
+    if space.has_images:
+        seen = f"images of {space.observation}" if not space.pieces else ", ".join(map(str, space.pieces))
+        raise MethodError(f"{network} takes vectors, and observations here are {seen}.")
     return space.observation[0]

@@ -14,6 +14,8 @@ from upslope.objective.networks.encoders import DefaultEncoder, Encoder, flat_en
 from upslope.objective.networks.flat_network import FlatNetwork
 from upslope.objective.networks.layers import MLPStack
 from upslope.objective.networks.pair import PairModel
+from upslope.objective.networks.pieces import in_numbers
+from upslope.packed import Piece
 
 
 class MLPModel(nn.Module):
@@ -23,11 +25,18 @@ class MLPModel(nn.Module):
         judges: ``"state"`` gives a value for a state, ``"action"`` one for a state and an action vector, ``"choices"`` one for each
             choice.
         encoder: Makes features of observations, the same ones for all perceptrons.
+        pieces: Of packed observations what is where.
     """
 
-    def __init__(self, stack: MLPStack, judges: Literal["state", "action", "choices"], encoder: FlatNetwork | None = None):
+    def __init__(
+        self,
+        stack: MLPStack,
+        judges: Literal["state", "action", "choices"],
+        encoder: FlatNetwork | None = None,
+        pieces: tuple[Piece, ...] = (),
+    ):
         super().__init__()
-        self.stack, self.judges, self.encoder = stack, judges, encoder
+        self.stack, self.judges, self.encoder, self.pieces = stack, judges, encoder, pieces
 
     def answer(self, observation: Tensor, action: Tensor | None, frozen: bool, members: int = 0) -> Tensor:
         """``[E, N, T, J]`` for observations ``[N, T, ...]`` and actions ``[N, T, J, A]`` or ids ``[N, T, J]``."""
@@ -46,7 +55,8 @@ class MLPModel(nn.Module):
     def state(self, observation: Tensor, frozen: bool) -> Tensor:
         """The state as `of_state` and `slope` take it, ``[N, T, ...]``, an image in numbers that can be mixed: whoever changes it
         gives it back."""
-        return observation.to(self.stack.flat.dtype)
+        dtype = self.stack.flat.dtype
+        return in_numbers(observation, self.pieces, dtype) if self.pieces else observation.to(dtype)
 
     def of_state(self, observation: Tensor, frozen: bool, state: Tensor) -> Tensor:
         """What a model of states says ``[E, N, T, 1]`` of others than those of the rows."""
@@ -116,4 +126,4 @@ class MLPEnsemble(HiddenLayers, ModelNetwork):
         elif takes_action:
             judges, inputs = "action", inputs + space.actions
         stack = MLPStack(self.members, (inputs, *self.hidden, outputs), self.activation, self.layer_norm, seed)
-        return MLPModel(stack, judges, encoder)
+        return MLPModel(stack, judges, encoder, space.pieces)

@@ -12,7 +12,7 @@ from torch import nn
 from upslope.errors import MethodError
 from upslope.fields import shown
 from upslope.objective.networks.balance import WAVES
-from upslope.objective.networks.encoders import DefaultEncoder, Encoder, ImageEncoder, flat_encoder, vector_size
+from upslope.objective.networks.encoders import CombinedEncoder, DefaultEncoder, Encoder, ImageEncoder, flat_encoder, vector_size
 from upslope.objective.networks.flat_network import FlatNetwork
 from upslope.objective.networks.layers import FlatModule, MLPStack
 from upslope.objective.networks.mlp import HiddenLayers
@@ -107,13 +107,18 @@ def built_encoder(encoder: Encoder, task: Any, seed: int) -> FeatureModule | Non
 
     Convolutions of ours begin orthogonal, as the layers behind them do.
     """
-    axis = task.layout.channel_axis
+    layout, own = task.layout, mix(seed, "encoder")
     with torch.random.fork_rng(devices=[]):  # modules draw from torch's own generator when they are made
-        made = encoder.build(task.observation_shape, axis, mix(seed, "encoder"))
+        if layout.pieces:
+            made = encoder.build_combined(layout.pieces, own)
+        else:
+            made = encoder.build(task.observation_shape, layout.channel_axis, own)
     if isinstance(made, nn.Identity):
         return None
-    if isinstance(made, ImageEncoder):
-        draw_orthogonal(made.modules(), math.sqrt(2), generator(seed, "encoder"))
+    random = generator(seed, "encoder")
+    for each in made.images if isinstance(made, CombinedEncoder) else [made]:
+        if isinstance(each, ImageEncoder):
+            draw_orthogonal(each.modules(), math.sqrt(2), random)
     return with_features(made, task, type(encoder).__name__)
 
 
@@ -265,8 +270,9 @@ def space_of(task: Any) -> ActionSpace:
             "take one choice or a vector. Take ppo, or another that learns from what it samples."
         )
     shape = getattr(task, "observation_shape", (task.observation_size,))
-    axis = task.layout.channel_axis if len(shape) > 1 else None
-    return ActionSpace(shape, task.action_size, not task.continuous, axis)
+    layout = getattr(task, "layout", None)
+    axis, pieces = (None, ()) if layout is None else (layout.channel_axis, layout.pieces)
+    return ActionSpace(shape, task.action_size, not task.continuous, axis, pieces)
 
 
 def box_of(task: Any) -> ActionBox | None:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from upslope.errors import UserError
 from upslope.objective.networks.encoders import Encoder
+from upslope.objective.networks.pieces import tensors_of
+from upslope.packed import Piece
 
 PartT = TypeVar("PartT")
 
@@ -38,6 +40,20 @@ class _ModuleEncoder(Encoder):
 
     def build(self, shape: tuple[int, ...], channel_axis: int | None, seed: int) -> nn.Module:
         return copy.deepcopy(self.module)
+
+    def build_combined(self, pieces: tuple[Piece, ...], seed: int) -> nn.Module:
+        return DictModule(copy.deepcopy(self.module), pieces)
+
+
+class DictModule(nn.Module):
+    """A module that is given the pieces of packed observations as a dict: images in bytes ``[M, *shape]``, numbers in float32."""
+
+    def __init__(self, module: nn.Module, pieces: tuple[Piece, ...]) -> None:
+        super().__init__()
+        self.module, self.pieces = module, pieces
+
+    def forward(self, packed: Tensor) -> Tensor:
+        return self.module(tensors_of(packed, self.pieces))
 
 
 class OwnModule:
@@ -72,7 +88,8 @@ class OwnModule:
             raise UserError(f"model={self.name}: the run trains copies, and it cannot be copied: {_line(problem)}.") from problem
         for given, copied in zip(self.module.parameters(), module.parameters(), strict=True):
             copied.requires_grad_(given.requires_grad)  # what the user froze stays frozen
-        with_features(module, task, f"model={self.name}")
+        pieces = task.layout.pieces
+        with_features(DictModule(module, pieces) if pieces else module, task, f"model={self.name}")
         return module
 
     def refuse_text(self) -> None:
@@ -98,13 +115,14 @@ def with_features(module: nn.Module, task: Any, name: str) -> FeatureModule:
     Args:
         name: What it is called in messages.
     """
-    shape, image = (2, *task.observation_shape), task.layout.is_image
-    told = f"{name}: two observations of {task.name}, {'bytes' if image else 'numbers'} {shape},"
+    shape, layout = (2, *task.observation_shape), task.layout
+    what = f"a dict of {layout}," if layout.pieces else f"{'bytes' if layout.is_image else 'numbers'} {shape},"
+    told = f"{name}: two observations of {task.name}, {what}"
     try:
         with torch.no_grad():
-            found = module(torch.zeros(shape, dtype=torch.uint8 if image else torch.float32))
+            found = module(torch.zeros(shape, dtype=torch.uint8 if layout.has_images else torch.float32))
     except Exception as problem:
-        cure = " It is given bytes: begin with observation.float() / 255." if image else ""
+        cure = " It is given bytes: begin with observation.float() / 255." if layout.is_image else ""
         raise UserError(f"{told} make it raise {_line(problem)}.{cure}") from problem
     if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != 2 or not found.numel() or not found.is_floating_point():
         what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
