@@ -103,9 +103,9 @@ def test_images_beside_numbers_are_packed_with_numbers_first():
         },
     }
     assert np.array_equal(layout.rows(together, 4), rows)
-    assert np.array_equal(
-        layout.numbers(rows), np.stack([spaces.flatten(NESTED, each["arm"]) for each in drawn]).astype(np.float32)
-    )
+    by_name = [spaces.Dict({key: NESTED[key]}) for key in "abc"]  # NESTED itself has b before a
+    flat = [np.concatenate([spaces.flatten(each, row["arm"]) for each in by_name]) for row in drawn]
+    assert np.array_equal(layout.numbers(rows), np.stack(flat).astype(np.float32))
     found = arrays_of(rows, layout.pieces)
     assert np.array_equal(found["above"], together["above"]) and np.array_equal(found["wrist"][..., 0], together["wrist"])
     with pytest.raises(ValueError, match=r"'wrist' has the shape \(5, 4\) and the type uint8, not \(5, 3\)"):
