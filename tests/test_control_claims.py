@@ -148,6 +148,10 @@ def test_the_arm_that_is_seen_by_a_camera_is_the_same_arm():
     assert with_camera["ob_type"] == "pixels" and (with_camera["width"], with_camera["height"]) == (64, 64)
     assert control_envs.CONTROLLERS["CubeReachPixels"][1] is control_envs.CONTROLLERS["CubeReach"][1]
     assert (seen.near, seen.length) == (told.near, told.length)
+    arm, without_camera = object.__new__(seen), told()
+    _, known = without_camera.robot.reset(seed=0)
+    shown = arm.shown(np.zeros((64, 64, 3), np.uint8), known)
+    assert shown["gripper"].shape == (6,) and np.allclose(shown["gripper"][:3], known["proprio/effector_pos"])
 
 
 def test_cells_that_differ_only_in_their_names_are_run_once():

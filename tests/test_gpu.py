@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import camera_environment
 import choice_environments
 import gymnasium
 import image_environment
@@ -40,6 +41,7 @@ def stored_learner(name: str, device: str, updates: int = 80) -> ActorCritic:
     asks = method.offline or any(getattr(part, "needs_dataset", False) for _, part in method.parts())
     task = "gym:Pendulum-v1" if "continuous" in kinds(method) else "gym:CartPole-v1"
     task = f"{image_environment.__file__}:Beacon" if "images" in name else task
+    task = f"{camera_environment.__file__}:CameraAndJoints" if "images and numbers" in name else task
     task = f"{choice_environments.__file__}:Traps" if "masks" in name else task
     task = f"{FILE}:pair" if pair else task
     more = PAIR_KNOBS | VICE_KNOBS if pair else {}
@@ -51,7 +53,10 @@ def stored_learner(name: str, device: str, updates: int = 80) -> ActorCritic:
     return ActorCritic(made.method, made.policy, made.rollout, made.settings)
 
 
-@pytest.mark.parametrize("name", [*STORED, "dqn from images", "dqn with masks", "sac with masks", "serl with VICE and a pair"])
+@pytest.mark.parametrize(
+    "name",
+    [*STORED, "dqn from images", "dqn from images and numbers", "dqn with masks", "sac with masks", "serl with VICE and a pair"],
+)
 def test_recorded_updates_on_a_gpu_are_those_of_the_cpu(name, monkeypatch):
     """Losses to rounding, over blocks that are made, recorded and played again; nobody says that a recording failed."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # of convolutions torch keeps ten bits otherwise

@@ -163,7 +163,7 @@ class WalledPoint(_Point):
         return float(np.linalg.norm(self.place - self.gap) + np.linalg.norm(self.gap - self.goal))
 
 
-class CubeReach(gymnasium.Env[np.ndarray, np.ndarray]):
+class CubeReach(gymnasium.Env[Any, np.ndarray]):
     """OGBench's robot arm and cube: 1 for bringing the gripper to the cube, which ends the episode, else nothing."""
 
     name, near, length = "cube-single-singletask-v0", 0.03, 100
@@ -175,28 +175,38 @@ class CubeReach(gymnasium.Env[np.ndarray, np.ndarray]):
         self.robot: Any = gymnasium.make(self.name).unwrapped  # without its limit of time and its own reward
         self.observation_space, self.action_space = self.robot.observation_space, self.robot.action_space
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.steps = 0
-        return self.robot.reset(seed=seed)[0], {}
+        return self.shown(*self.robot.reset(seed=seed)), {}
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def shown(self, seen: np.ndarray, told: dict[str, Any]) -> Any:
+        """What a policy is shown of what the robot shows and tells."""
+        return seen
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         seen, _, _, _, told = self.robot.step(action)
         self.steps += 1
         there = bool(np.linalg.norm(told["proprio/effector_pos"] - told["privileged/block_0_pos"]) < self.near)
-        return seen, float(there), there, not there and self.steps >= self.length, {}
+        return self.shown(seen, told), float(there), there, not there and self.steps >= self.length, {}
 
 
 class CubeReachPixels(CubeReach):
-    """The same reach seen by a camera, in pictures of 64 x 64."""
+    """The same reach seen by a camera, in pictures of 64 x 64, with what the gripper knows of itself."""
 
     name = "visual-cube-single-singletask-v0"
+    gripper = ("proprio/effector_pos", "proprio/effector_yaw", "proprio/gripper_opening", "proprio/gripper_contact")
 
     def __init__(self) -> None:
         from upslope.tasks.rendering import use_no_display
 
         use_no_display()
         super().__init__()
+        gripper = gymnasium.spaces.Box(-np.inf, np.inf, (6,), np.float32)
+        self.observation_space = gymnasium.spaces.Dict(camera=self.robot.observation_space, gripper=gripper)
+
+    def shown(self, seen: np.ndarray, told: dict[str, Any]) -> Any:
+        return {"camera": seen, "gripper": np.concatenate([told[name] for name in self.gripper]).astype(np.float32)}
 
 
 class ToCube:
