@@ -10,7 +10,7 @@ REACHED = "online steps until nine of ten succeed"
 CLAIM = Claim(
     name="serl-cube-pixels",
     title="serl and sac on a robot arm's sparse reach, seen by a camera, with twenty demonstrations",
-    about="""The reach of `serl-cube` seen by OGBench's camera, in pictures of 64 x 64 pixels, one at a time. As on SERL's own robots
+    about="""The reach of `serl-cube` seen by OGBench's camera, in pictures of 64 x 64 pixels, one at a time. As on SERL's robots
     the gripper knows where it is, how it is turned, how far it is open and whether it touches something; where the cube is, the
     picture alone shows. Of an episode of at most 100 steps the only reward is 1 for bringing the gripper within 3 cm of the cube.
     Twenty demonstrations (about 420 steps) by OGBench's scripted manipulator are given to serl, which crops pictures at random;
