@@ -107,12 +107,12 @@ def _check_task(dataset: Dataset, task: GymTask, name: str) -> None:
     card, episodes = dataset.card, dataset.episodes
     observation, action = spaces_of(task)
     seen, named = episodes.observation.shape[1:], f" (made in {card.env})" if card.env else ""
-    if seen != observation.shape and not (observation.pieces and card.observation.pieces):
+    if observation.pieces != episodes.pieces:
+        raise UserError(f"{name}{named} has observations of {card.observation}, and {task.name} has {observation}: it is of "
+                        "another environment. Give the task it was recorded in, or other data.")  # fmt: skip
+    if seen != observation.shape:
         raise UserError(f"{name}{named} has observations of shape {seen}, and {task.name} has {observation.shape}: "
                         "it is of another environment. Give the task it was recorded in, or other data.")  # fmt: skip
-    if observation.pieces != card.observation.pieces:
-        raise UserError(f"{name}{named} has observations of {card.observation}, and {task.name} of {observation}: it is of another "
-                        "environment. Give the task it was recorded in, or other data.")  # fmt: skip
     kinds = ("choices", "vectors")
     if episodes.discrete != (action.n is not None):
         ours, theirs = kinds[not episodes.discrete], kinds[action.n is None]

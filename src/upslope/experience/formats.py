@@ -25,13 +25,15 @@ CARD_KEY = "upslope_card"
 """Under which name a file keeps the card, for whoever reads it with us."""
 FLAT = ("observations", "actions", "rewards", *ENDS["terminations"], *ENDS["truncations"], "next_observations", PROPENSITIES,
         MASKS, NEXT_MASKS)  # fmt: skip
+PIECES = ("observations.", "next_observations.")
+"""How the names of columns begin that are a part of an observation each."""
 
 
 def read_npz(path: Path) -> Dataset:
     """Flat columns that ``numpy.savez`` wrote."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            columns = {name: file[name] for name in file.files if name.partition(".")[0] in (*FLAT, CARD_KEY)}
+            columns = {name: file[name] for name in file.files if name in (*FLAT, CARD_KEY) or name.startswith(PIECES)}
             others = [name for name in file.files if name not in columns]
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as problem:
         told = "it holds Python objects; save plain arrays of numbers" if "pickle" in str(problem).lower() else str(problem)
