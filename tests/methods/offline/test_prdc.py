@@ -11,12 +11,13 @@ from d3rlpy.algos import PRDCConfig
 from stored_rows import SMALL, SPACE, Small, assert_same_weights, drawn_rows, pendulum_log
 
 import upslope as up
-from upslope.errors import UserError
+from upslope.errors import MethodError, UserError
 from upslope.experience.search_tree import SearchTree
 from upslope.methods import find
 from upslope.objective.models.neighbours import NearestNeighbour, pairs
+from upslope.packed import Piece, packing
 from upslope.testing.runs import Breaks, Crash, assert_same_run
-from upslope.types import World
+from upslope.types import ActionSpace, World
 
 prdc, td3_bc = find("prdc").with_knobs(SMALL), find("td3-bc").with_knobs(SMALL)
 NEAR = 0.1
@@ -93,6 +94,12 @@ def test_choices_and_missing_data_are_refused_before_anything_is_done(tmp_path: 
     knobs = {"regularize": "TowardsNearest()", "models.neighbours": "NearestNeighbour()"}
     with pytest.raises(UserError, match="learns from a dataset"):
         up.train(*nearest, knobs=knobs, out=tmp_path / "other")
+
+
+def test_there_is_no_distance_between_images_and_numbers():
+    pieces = packing([Piece("camera", (8, 8, 3), True), Piece("joint", (1,), False)])
+    with pytest.raises(MethodError, match="observations here are joint 1, camera 8x8x3 bytes.*Take td3-bc"):
+        NearestNeighbour().model_network().build(ActionSpace((196,), 1, False, pieces=pieces), False, 0)
 
 
 def test_a_run_that_goes_on_ends_as_one_that_never_stopped(tmp_path: Path):

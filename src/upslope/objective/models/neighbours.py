@@ -41,6 +41,10 @@ class NeighbourSearch(ModelNetwork):
     def build(self, space: ActionSpace, takes_action: bool, seed: int) -> nn.Module:
         if space.discrete:
             raise MethodError("neighbours are pairs of state and action vector, and this environment's actions are choices.")
+        if space.pieces:
+            seen = ", ".join(map(str, space.pieces))
+            raise MethodError(f"neighbours are near by a distance, and observations here are {seen}: there is none between images "
+                              "and numbers. Take td3-bc.")  # fmt: skip
         return NeighbourModule()
 
 
