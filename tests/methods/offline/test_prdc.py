@@ -98,7 +98,7 @@ def test_choices_and_missing_data_are_refused_before_anything_is_done(tmp_path: 
 
 def test_there_is_no_distance_between_images_and_numbers():
     pieces = packing([Piece("camera", (8, 8, 3), True), Piece("joint", (1,), False)])
-    with pytest.raises(MethodError, match="observations here are joint 1, camera 8x8x3 bytes.*Take td3-bc"):
+    with pytest.raises(MethodError, match=r"observations here are joint 1, camera 8x8x3 bytes.*Take td3-bc"):
         NearestNeighbour().model_network().build(ActionSpace((196,), 1, False, pieces=pieces), False, 0)
 
 
