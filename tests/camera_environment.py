@@ -48,4 +48,18 @@ class CameraAndJoints(gymnasium.Env[Any, Any]):
         return self._see(), reward, self.steps == 3, False, {}
 
 
+class TwoCameras(CameraAndJoints):
+    """What the camera sees twice, and no number."""
+
+    def __init__(self) -> None:
+        super().__init__(continuous=True)
+        camera = self.observation_space["camera"]
+        self.observation_space = spaces.Tuple([camera, camera])
+
+    def _see(self) -> Any:
+        seen = super()._see()["camera"]
+        return seen, seen
+
+
+gymnasium.register("TwoCameras-v0", entry_point=TwoCameras, max_episode_steps=3)
 gymnasium.register("CameraAndJoints-v0", entry_point=CameraAndJoints, max_episode_steps=3)

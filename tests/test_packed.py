@@ -12,6 +12,7 @@ from camera_environment import CameraAndJoints
 import upslope as up
 from upslope.errors import TaskError, UserError
 from upslope.packed import Piece, arrays_of, numbers_of, packed, packed_size, packing
+from upslope.rollout.normalise import ObservationNormaliser, PackedNormaliser
 from upslope.tasks import load_task
 from upslope.testing.runs import Breaks, Crash, assert_same_run
 
@@ -95,9 +96,36 @@ def test_a_run_that_goes_on_equals_one_that_never_stopped(method: str, task: str
         whole.predict({"camera": seen[0]["camera"], "body": {"step": 1}})
 
 
-def test_numbers_beside_images_are_taken_as_they_are(tmp_path):
-    with pytest.raises(UserError, match=r"normalise_observations=true.*numbers beside them as they are.*TransformObservation"):
-        up.train("ppo", CAMERA, normalise_observations=True, out=tmp_path / "run")
+def test_numbers_are_normalised_and_images_are_not():
+    rows = np.random.default_rng(0).integers(0, 256, (50, packed_size(PIECES))).astype(np.uint8)
+    numbers = np.random.default_rng(1).normal(3, 2, (50, 5)).astype(np.float32)
+    numbers_of(rows, PIECES)[...] = numbers
+    before, plain, both = rows.copy(), ObservationNormaliser(5), PackedNormaliser(PIECES)
+    plain.update(numbers)
+    both.update(rows)
+    shown = both(rows)
+    assert np.array_equal(numbers_of(shown, PIECES), plain(numbers)) and np.array_equal(shown[:, 20:], rows[:, 20:])
+    assert np.array_equal(rows, before), "what is stored stays as it was"
+
+
+@pytest.mark.parametrize(("method", "task"), [("ppo", ":continuous=true"), ("dqn", "")])
+def test_a_run_with_normalised_numbers_goes_on(method: str, task: str, tmp_path: Path):
+    settings = {"steps": 4, "envs": 2, "horizon": 20, "checkpoint_every": 2, "eval_problems": 2, "threads": 1}
+    settings |= {"updates_per_step": 6, "minibatch": 8, "normalise_observations": True} if method == "dqn" else {}
+    settings["knobs"] = {"acting.0.steps": 8, "models.q.network.encoder": SMALL} if method == "dqn" else {"policy.encoder": SMALL}
+    whole = up.train(method, CAMERA + task, out=tmp_path / "whole", **settings)
+    assert whole.plan.settings.normalise_observations  # which ppo does by itself where actions are vectors
+    with pytest.raises(Crash):
+        up.train(method, CAMERA + task, out=tmp_path / "cut", watcher=Breaks(3), **settings)
+    up.resume(tmp_path / "cut")
+    assert_same_run(whole.path, tmp_path / "cut")
+
+
+def test_two_cameras_have_nothing_to_normalise(tmp_path):
+    with pytest.raises(UserError, match=r"normalise_observations=true: .* shows images alone"):
+        up.train("ppo", "gym:TwoCameras-v0", normalise_observations=True, out=tmp_path / "run")
+    run = up.train("ppo", "gym:TwoCameras-v0", steps=1, horizon=8, eval_problems=2, threads=1, out=tmp_path / "run")
+    assert not run.plan.settings.normalise_observations and np.isfinite(run.metrics[-1]["loss"])
 
 
 class Both(torch.nn.Module):

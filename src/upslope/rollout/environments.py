@@ -22,7 +22,7 @@ from upslope.policies.control.torch_policy import TorchPolicy
 from upslope.rollout.cut_episodes import CutEpisodes
 from upslope.rollout.level_draws import LevelDraws
 from upslope.rollout.local import LocalRollout
-from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser
+from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser, observation_normaliser
 from upslope.runtime.seeding import generator, mix
 from upslope.tasks.gym import MOST_WATCHED, GymTask, Stepped
 from upslope.tasks.levels import Level
@@ -65,7 +65,7 @@ class EnvRollout(LocalRollout):
             raise TaskError(f"horizon={horizon}: a rollout needs at least 1 step.")
         self.task, self.policy, self.horizon, self.seed = task, policy, horizon, seed
         self.env_steps = 0
-        self.observations = ObservationNormaliser(task.observation_size) if normalise_observations else None
+        self.observations = observation_normaliser(task.layout) if normalise_observations else None
         self.rewards = RewardNormaliser(envs, gamma) if normalise_rewards else None
         self._envs = task.make(envs, workers)
         self._levels = LevelDraws(task.levels, seed, envs)
@@ -343,6 +343,6 @@ def _frozen_normaliser(task: GymTask, state: Mapping[str, Any] | None) -> Observ
     found = _under(state or {}, "observation")
     if not found:
         return None
-    normaliser = ObservationNormaliser(task.observation_size)
+    normaliser = observation_normaliser(task.layout)
     normaliser.load_state(found)
     return normaliser

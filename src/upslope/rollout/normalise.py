@@ -8,6 +8,7 @@ the population variance of all data at once, with no made-up first sample.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor
 
 from upslope.errors import UserError
+from upslope.packed import Piece, numbers_of
+from upslope.tasks.spaces import ObservationLayout
 
 Stored = Tensor | float | int | str
 """What a state may hold in a checkpoint."""
@@ -87,6 +90,28 @@ class ObservationNormaliser:
 
     def load_state(self, state: Mapping[str, object]) -> None:
         self.moments.load_state(state)
+
+
+class PackedNormaliser(ObservationNormaliser):
+    """The same for the numbers of packed observations; the images beside them stay as they are."""
+
+    def __init__(self, pieces: tuple[Piece, ...]) -> None:
+        super().__init__(sum(piece.size for piece in pieces if not piece.is_image))
+        self.pieces = pieces
+
+    def update(self, observation: np.ndarray) -> None:
+        super().update(numbers_of(observation, self.pieces))
+
+    def __call__(self, observation: np.ndarray) -> np.ndarray:
+        shown = observation.copy()
+        numbers = numbers_of(shown, self.pieces)
+        numbers[...] = super().__call__(numbers)
+        return shown
+
+
+def observation_normaliser(layout: ObservationLayout) -> ObservationNormaliser:
+    """That of a task's observations."""
+    return PackedNormaliser(layout.pieces) if layout.pieces else ObservationNormaliser(prod(layout.shape))
 
 
 class RewardNormaliser:

@@ -28,7 +28,7 @@ from upslope.rollout.cut_episodes import CutEpisodes
 from upslope.rollout.device_frames import DeviceFrames
 from upslope.rollout.environments import EpisodeStats
 from upslope.rollout.level_draws import LevelDraws
-from upslope.rollout.normalise import ObservationNormaliser, Stored
+from upslope.rollout.normalise import Stored, observation_normaliser
 from upslope.runtime.seeding import mix, numpy_generator, stable_hash
 from upslope.tasks.gym import GymTask
 from upslope.types import Acting, ActingContext, DrawnData, Ended, Metrics, Source, Trajectories, View, World
@@ -65,7 +65,7 @@ class ReplayRollout:
         if getattr(data.augment, "for_images", False) and not policy.space.has_images:
             raise UserError(f"data.augment={data.augment} changes images, and {task.name} shows vectors. Leave it out.")
         self.planned_steps, self.env_steps = planned_steps, 0
-        self.observations = ObservationNormaliser(task.observation_size) if normalise else None
+        self.observations = observation_normaliser(task.layout) if normalise else None
         action = (task.action_size,) if task.continuous else ()
         kept = (task.observation_shape, task.observation_dtype)
         self.store = ReplayStore(kept, action, not task.continuous, data.capacity, envs, task.frames)
@@ -89,7 +89,7 @@ class ReplayRollout:
         self._actor = policy.acting()
         self._random = torch.Generator()
         self._columns: Trajectories | None = None
-        changed = getattr(data.augment, "for_images", False)
+        changed = getattr(data.augment, "for_images", False) or normalise
         by_place = task.observation_dtype == np.uint8 and episodes is None and not changed and not policy.plain
         self.frames = DeviceFrames.where_they_fit(self.store, policy.device) if by_place else None
         """Stored images on the GPU, where updates ask for them by place."""

@@ -22,7 +22,7 @@ from upslope.policies.control.torch_policy import TorchPolicy
 from upslope.rollout.choosing import Asked, Candidate, Choices, category_id, offered
 from upslope.rollout.environments import action_noise
 from upslope.rollout.local import LocalRollout
-from upslope.rollout.normalise import ObservationNormaliser, Stored
+from upslope.rollout.normalise import Stored, observation_normaliser
 from upslope.runtime.seeding import generator, mix, numpy_generator
 from upslope.tasks.gym import MOST_WATCHED, GymTask
 from upslope.tasks.levels import Level
@@ -84,7 +84,7 @@ class EpisodeRollout(LocalRollout):
                  normalise_observations: bool = False, workers: int = 1) -> None:  # fmt: skip
         self.task, self.policy, self.tasks, self.samples, self.seed = task, policy, tasks, samples, seed
         self.env_steps = 0
-        self.observations = ObservationNormaliser(task.observation_size) if normalise_observations else None
+        self.observations = observation_normaliser(task.layout) if normalise_observations else None
         self._envs = task.make(min(envs, tasks * samples), workers)
         self._played: list[tuple[float, int]] = []
         self.choices = Choices()

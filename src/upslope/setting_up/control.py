@@ -292,8 +292,7 @@ def domains_of(task: GymTask) -> tuple[str, ...]:
 def _images_as_they_are(settings: Settings, task: GymTask) -> dict[str, object]:
     if settings.normalise_observations:
         raise UserError(
-            f"normalise_observations=true: {task.name} shows images, which networks read as shares of 255, and numbers beside them "
-            "as they are. Leave it out, or scale numbers in the environment by gymnasium's TransformObservation."
+            f"normalise_observations=true: {task.name} shows images alone, which networks read as shares of 255. Leave it out."
         )
     return {"normalise_observations": False}
 
@@ -307,7 +306,7 @@ def _settled(method: Method, task: GymTask, settings: Settings, knobs: Knobs, da
         method = _with_rollout(method, task)
     usual = STORED_EXPERIENCE if stored else WHOLE_EPISODES if method.rollout is not None else {}
     recipe = dict(usual) | recommended
-    if task.layout.has_images:
+    if not task.layout.has_numbers:
         recipe |= _images_as_they_are(settings, task)
     asked = settings.offline_steps
     device: Device = pick_device("cuda", "") if settings.device == "cuda" else "cpu"

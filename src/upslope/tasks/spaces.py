@@ -107,6 +107,10 @@ class ObservationLayout:
         return self.dtype == np.uint8
 
     @property
+    def has_numbers(self) -> bool:
+        return not self.has_images or any(not piece.is_image for piece in self.pieces)
+
+    @property
     def is_image(self) -> bool:
         """An image and nothing else."""
         return self.has_images and not self.pieces
