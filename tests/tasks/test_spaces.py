@@ -124,6 +124,7 @@ def test_two_cameras_have_no_numbers():
     [
         (spaces.Dict(image=spaces.Box(0, 255, (4, 8, 8, 3), np.uint8), speed=VECTOR), "4 axes"),
         (spaces.Box(0, 255, (4, 8, 8, 3), np.uint8), "4 axes"),
+        (spaces.Dict({"a.b": IMAGE, "a": spaces.Dict(b=PLACE)}), r"two are called alike.*among a\.b;"),
         (spaces.MultiDiscrete([2, 3]), r"MultiDiscrete\(\[2 3\]\)"),
         (spaces.Dict(a=spaces.Sequence(spaces.Discrete(2))), r"Sequence.*part 'a'"),
     ],

@@ -170,7 +170,7 @@ def observation_layout(name: str, space: Any) -> ObservationLayout:
             raise TaskError(f"{name} has observations {leaf}, images of {len(leaf.shape)} axes; stacks must be of grey frames, "
                             "as (frames, height, width).")  # fmt: skip
     if len(leaves) > 1 and any(_is_image(leaf) for _, leaf in leaves):
-        return _packed_layout(leaves, tuple(left_out))
+        return _packed_layout(name, leaves, tuple(left_out))
     ((path, leaf), *_) = leaves
     if _is_image(leaf):
         shape = _shape_of(leaf)
@@ -182,10 +182,13 @@ def observation_layout(name: str, space: Any) -> ObservationLayout:
     return ObservationLayout((begin,), np.dtype(np.float32), tuple(parts), tuple(left_out))
 
 
-def _packed_layout(leaves: list[tuple[Path, Any]], left_out: tuple[str, ...]) -> ObservationLayout:
+def _packed_layout(name: str, leaves: list[tuple[Path, Any]], left_out: tuple[str, ...]) -> ObservationLayout:
     """Of images beside other parts."""
     by_name = {".".join(map(str, path)): (path, leaf) for path, leaf in leaves}
-    pieces = packing(Piece(name, _shape_of(leaf), _is_image(leaf)) for name, (_, leaf) in by_name.items())
+    if len(by_name) < len(leaves):
+        raise TaskError(f"{name} has observations of which two are called alike once dots stand between their keys, among "
+                        f"{', '.join(by_name)}; call one of them something else.")  # fmt: skip
+    pieces = packing(Piece(piece, _shape_of(leaf), _is_image(leaf)) for piece, (_, leaf) in by_name.items())
     parts = []
     for piece in pieces:
         path, leaf = by_name[piece.name]
