@@ -25,6 +25,7 @@ from upslope.objective.networks.layers import MLPStack
 from upslope.policies.control.bound_networks import BoundNetworks, ExperienceInputs
 from upslope.policies.control.network_policy import NetworkPolicy
 from upslope.runtime.settings import Settings
+from upslope.tasks.spaces import observation_layout
 from upslope.types import Method, Source, Trajectories, View
 
 OBSERVATION, ACTIONS, ROWS = 5, 3, 32
@@ -54,7 +55,7 @@ def our_policy(method: Method, continuous: bool = True, seed: int = 0, given: An
 
 def image_task(shape: tuple[int, ...] = (4, 36, 36)) -> Any:
     """One that shows images, and whose actions are choices."""
-    layout = SimpleNamespace(channel_axis=0)
+    layout = observation_layout("images", gymnasium.spaces.Box(0, 255, shape, np.uint8))
     return SimpleNamespace(**vars(task(continuous=False)), observation_shape=shape, layout=layout)
 
 
