@@ -9,6 +9,7 @@ import tempfile
 import pytest
 import torch
 from batches import random_batch
+from slow_tests import listed
 
 from upslope.policies.forward.activation_cache import ActivationCache
 from upslope.types import Batch
@@ -25,9 +26,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--torture", action="store_true", help="also the tests that take minutes each")
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what `make torture` runs. Tests on Ray come first: xdist deals out neighbours together and steals from the end, so
-    that one process has them all, and one Ray is started."""
+    """Leaves out what `make torture` runs, and marks what was measured to be slow. Tests on Ray come first: xdist deals out
+    neighbours together and steals from the end, so that one process has them all, and one Ray is started."""
+    slow = listed()
+    for item in items:
+        if item.nodeid.partition("[")[0] in slow:
+            item.add_marker("slow")
     left_out = [item for item in items if item.get_closest_marker("torture") and not config.getoption("--torture")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from places import ROOT, SOURCE, TESTS
+from slow_tests import listed, slowest
 
 from upslope.methods import catalogue, measures
 
@@ -91,3 +92,27 @@ def test_every_method_has_its_identity_and_its_oracle_there(method: str):
 @pytest.mark.parametrize("file", sorted(TESTS.rglob("*.py")), ids=lambda file: file.relative_to(TESTS).as_posix())
 def test_no_file_of_tests_is_long(file: Path):
     assert len(file.read_text(encoding="utf-8").splitlines()) < 400
+
+
+def test_slow_tests_are_there():
+    """What `make test-fast` leaves out by name."""
+    functions = {
+        f"{file.relative_to(ROOT)}::{node.name}"
+        for file in TESTS.rglob("test_*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert not (gone := sorted(listed() - functions)), gone
+
+
+def test_the_slowest_go_until_the_others_fit():
+    log = """
+3.00s call     tests/a.py::test_one[x y]
+1.00s call     tests/a.py::test_one[z]
+0.50s setup    tests/a.py::test_one[z]
+2.00s call     tests/a.py::test_two
+0.40s call     tests/b.py::test_three[1]
+0.40s call     tests/b.py::test_three[2]
+"""
+    assert slowest(log, 1.0) == ["tests/a.py::test_one", "tests/a.py::test_two"]
+    assert slowest(log, 3.0) == ["tests/a.py::test_one"] and slowest(log, 8.0) == []
