@@ -76,7 +76,7 @@ test: $(ALL) browser sandbox lint
 
 test-fast: $(ALL)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" \
-		--ignore=tests/objective/test_part_values.py --ignore=tests/learners/test_learner_values.py
+		--ignore=tests/objective/test_part_values.py --ignore=tests/learners/test_learner_values.py --ignore=tests/test_table.py
 
 # Rounds with another seed each; the first that finds something stops and shows it, small.
 FUZZ_SECONDS ?= 600
