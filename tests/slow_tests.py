@@ -2,7 +2,7 @@
 
     pytest -n 2 -m "not slow" --durations=0 --durations-min=0.05 > LOG; python tests/slow_tests.py LOG
 
-writes ``fixtures/slow_tests.txt`` anew, so that what stays takes `SECONDS` of one core; `make test` runs them all.
+adds to ``fixtures/slow_tests.txt`` as many as must go, slowest first, for the others to take `SECONDS`; `make test` runs them all.
 """
 
 from __future__ import annotations

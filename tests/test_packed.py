@@ -145,7 +145,10 @@ def test_a_network_of_ones_own_is_given_a_dict(method: str, tmp_path: Path):
     settings = {"steps": 1, "horizon": 16, "eval_problems": 2, "threads": 1}
     settings |= {"updates_per_step": 2, "minibatch": 8, "knobs": {"acting.0.steps": 8}} if method == "dqn" else {}
     run = up.train(method, CAMERA, model=Both(), out=tmp_path / "run", **settings)
-    assert any(name.endswith("of_body.weight") or "encoder" in name for name in run.policy.weights())
+    module, learned = Both(), {name.rpartition("module.")[2]: weight for name, weight in run.policy.weights().items()}
+    assert {name: weight.shape for name, weight in module.state_dict().items()}.items() <= {
+        name: weight.shape for name, weight in learned.items()
+    }.items()
     with pytest.raises(UserError, match=r"model=Linear: .*, a dict of body.sign 2, body.step 4, camera 8x8x3 bytes"):
         up.train(method, CAMERA, model=torch.nn.Linear(2, 2), out=tmp_path / "other", **settings)
 
