@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from upslope.errors import MethodError, UserError
+from upslope.learners.cpu_graphed_updates import CPUGraphedUpdates
 from upslope.learners.graphed_updates import BLOCK, GraphedUpdates, Noise, Sums, share_of_rows
 from upslope.learners.network_optimizers import NetworkOptimizers
 from upslope.learners.nonfinite import NonFinite
@@ -72,6 +73,8 @@ class ActorCritic:
         self.last: Trajectories | None = None
         self.graphed = GraphedUpdates(policy, method, self._draw, self._learn) if policy.device.type != "cpu" else None
         """Updates in blocks, on a GPU."""
+        self.replayed = CPUGraphedUpdates(policy, method, self._learn)
+        """Updates one by one, on a CPU."""
         self._drawn_at_once = drawn_at_once((settings.minibatch or 256) * math.prod(policy.space.observation))
         self._random = torch.Generator()
         self._now = (method, 1, 0.0)
@@ -86,6 +89,8 @@ class ActorCritic:
         progress = (step - 1) / max(self.settings.steps or 1, 1)
         method = self.method.with_knobs(self._knobs(progress))
         self.references.renew(method, self.states, step, progress)
+        if method != self._now[0]:
+            self.replayed.knobs_moved()
         if self.graphed is not None and (method != self._now[0] or method.references or estimator.stateful(method)):
             self.graphed.forget()
         self._now = (method, step, progress)
@@ -164,8 +169,8 @@ class ActorCritic:
             for first in range(0, count, self._drawn_at_once):
                 numbers = range(self.updates + 1 + first, self.updates + 1 + min(first + self._drawn_at_once, count))
                 rows, noises = self._draw(numbers)
-                for offset, (number, noise) in enumerate(zip(numbers, noises, strict=True)):
-                    self._learn(share_of_rows(rows, offset, len(numbers)), noise, number, sums)
+                self.replayed.run(rows, noises, numbers[0], sums)
+                self.last = _judged(share_of_rows(rows, len(numbers) - 1, len(numbers)))
         self.updates += count
 
     def _draw(self, numbers: Sequence[int]) -> tuple[Trajectories, list[Noise]]:
@@ -180,16 +185,16 @@ class ActorCritic:
         return rows, [UpdateNoise(seed, step, number, self._random) for number in numbers]
 
     def _learn(self, rows: Trajectories, noise: Noise, number: int, sums: Sums) -> None:
-        """One update on these rows."""
-        method, drawn = self._now[0], rows
+        """One update on these rows; copies that move seldom are left to the caller."""
+        method = self._now[0]
+        self.last = _judged(rows)
         rows = self.rollout.shown(rows)
         compared = {name: self.references.compared(method, name) for name, _ in method.references}
         nets = BoundNetworks(self.policy, rows.inputs, noise, compared)  # type: ignore[arg-type]
         learn_once(method, rows, nets, self.optimizers, number, sums)
-        self.policy.follow(number, rarely=None if self.graphed is None else False)
+        self.policy.follow(number, rarely=False)
         if self.slow is not None:
             self.slow.step(number)
-        self.last = drawn.replace(advantage=torch.zeros_like(drawn.sampled))
 
     # -- carrying over a stop ------------------------------------------------------------------------------------------
 
@@ -213,6 +218,7 @@ class ActorCritic:
         self.rollout.load_state(state["rollout"])
         self.references.load_state(state["references"])
         self.updates = int(state["updates"])
+        self.replayed.forget()
         if self.slow is not None:
             self.slow.load_state(state["slow_weights"])
 
@@ -258,6 +264,11 @@ def _fit(
     for key, column in notes.items():
         plain = key in ("temperature", "entropy")  # there is one of these in a run
         sums.add(key if plain else f"{name}_{key}", (column * share).sum())
+
+
+def _judged(drawn: Trajectories) -> Trajectories:
+    """Drawn rows as others look at them after a step: none is better than another."""
+    return drawn.replace(advantage=torch.zeros_like(drawn.sampled))
 
 
 def drawn_at_once(size: int) -> int:

@@ -183,7 +183,7 @@ class GraphedUpdates:
             self.learn(share_of_rows(here, offset, count), take, first + offset, sums)
             self._take(*sums.totals())
             asked.append(taken)
-        slots = _Slots(_listed(rows, asked), self.device)
+        slots = _Slots(_listed_with(rows, asked), self.device)
         views = iter(slots.on_device)
         placed = rows._map(lambda column: next(views))
         return _Recording(slots, placed, [{key: next(views) for key in taken} for taken in asked])
@@ -192,12 +192,12 @@ class GraphedUpdates:
         """The block's rows and numbers, written over those of the last time."""
         rows, noises = self.draw(range(first, first + len(recording.noise)))
         numbers = [{key: noise(*key) for key in asked} for noise, asked in zip(noises, recording.noise, strict=True)]
-        recording.slots.send(_listed(rows, numbers))
+        recording.slots.send(_listed_with(rows, numbers))
 
     def _play(self, recording: _Recording, first: int) -> None:
         sums, count = Sums(), len(recording.noise)
         for offset, noise in enumerate(recording.noise):
-            self.learn(share_of_rows(recording.rows, offset, count), _placed(noise), first + offset, sums)
+            self.learn(share_of_rows(recording.rows, offset, count), placed(noise), first + offset, sums)
         recording.names, recording.totals, recording.counts = sums.totals()
 
     def _record(self, recording: _Recording, first: int) -> None:
@@ -231,7 +231,8 @@ class GraphedUpdates:
             self._totals[name] = (known + total, before + count)
 
 
-def _placed(numbers: Asked) -> Noise:
+def placed(numbers: Asked) -> Noise:
+    """Random numbers that stand where they were put."""
     return lambda kind, name, shape: numbers[kind, name, shape]
 
 
@@ -243,8 +244,8 @@ def share_of_rows(rows: Trajectories, number: int, count: int) -> Trajectories:
     return rows.take_rows(slice(number * size, (number + 1) * size))
 
 
-def _listed(rows: Trajectories, numbers: list[Asked]) -> list[Tensor]:
-    """Every tensor of a block, in a fixed order: rows first."""
+def listed(rows: Trajectories) -> list[Tensor]:
+    """Every tensor of some rows, in a fixed order."""
     found: list[Tensor] = []
 
     def pick(column: Tensor) -> Tensor:
@@ -252,4 +253,9 @@ def _listed(rows: Trajectories, numbers: list[Asked]) -> list[Tensor]:
         return column
 
     rows._map(pick)
-    return found + [number for each in numbers for number in each.values()]
+    return found
+
+
+def _listed_with(rows: Trajectories, numbers: list[Asked]) -> list[Tensor]:
+    """Every tensor of a block, in a fixed order: rows first."""
+    return listed(rows) + [number for each in numbers for number in each.values()]

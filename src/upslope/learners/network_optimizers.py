@@ -30,7 +30,7 @@ class NetworkOptimizers:
         self.optimizers = {
             name: Adam(
                 [module.flat for module in modules],
-                lr=torch.zeros((), device=policy.device) if policy.device.type == "cuda" else 0.0,
+                lr=torch.zeros((), dtype=None if policy.device.type == "cuda" else torch.float64, device=policy.device),
                 betas=betas,
                 eps=1e-8 if eps is None else float(eps),
                 weight_decay=settings.weight_decay,
@@ -43,11 +43,7 @@ class NetworkOptimizers:
         """The learning rate of a step, given to each network by its scale."""
         lr = learning_rate(self.settings, step)
         for name, optimizer in self.optimizers.items():
-            group = optimizer.param_groups[0]
-            if isinstance(group["lr"], Tensor):  # on a GPU a recorded step reads it where it stands
-                group["lr"].fill_(lr * self.scales[name])
-            else:
-                group["lr"] = lr * self.scales[name]
+            optimizer.param_groups[0]["lr"].fill_(lr * self.scales[name])  # a recorded step reads it where it stands
         return lr
 
     def apply(self, name: str, loss: Tensor) -> None:

@@ -126,6 +126,36 @@ flash_attention_for_cpu_backward: Callable[..., Sequence[Tensor]] = (
 )
 
 
+# -- operations as values -------------------------------------------------------------------------------------------------------
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors among arguments or results of an operation, those in lists too."""
+    if isinstance(value, Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for item in items for tensor in tensors_in(item)]
+
+
+def mapped_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Arguments of an operation with a function of each tensor in its place."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: mapped_tensors(item, function) for key, item in value.items()}
+    return type(value)(mapped_tensors(item, function) for item in value) if isinstance(value, (list, tuple)) else value
+
+
+def arguments_of(operation: Any) -> list[Any]:
+    """The schema of each argument of an operation: ``name``, ``type``, ``is_out``, ``alias_info``."""
+    return list(operation._schema.arguments)
+
+
+def quick_call(operation: Any) -> Callable[..., Any]:
+    """The operation without the Python function around it."""
+    return getattr(operation, "_op", operation)
+
+
 # -- looking at torch at work ----------------------------------------------------------------------------------------------------
 
 
