@@ -53,12 +53,12 @@ WHY = {
     "learning has one, computes the rows anew with weights of its own, and is then the longer part by itself.",
     "gpu_async": "Both processes share one GPU. The step that waits spends 0.27 s sampling and 0.24 s learning; a step ahead the "
     "learner waits 0.07 s for rows. Three quarters of the sampling are hidden, and the step is no shorter, as the GPU does both.",
-    "td3_updates": "Measured before updates on a CPU were replayed from a recording. Both sides make the same matrix products, which "
-    "were 55% of our update.",
-    "sac_updates": "Measured before updates on a CPU were replayed from a recording. Both sides make the same matrix products, which "
-    "were 54% of our update (11.4 of 21.1 ms where it was taken apart).",
-    "iql_updates": "Measured before updates on a CPU were replayed from a recording. Both sides make the same matrix products, which "
-    "were 55% of our update (11.3 of 20.7 ms where it was taken apart).",
+    "td3_updates": "Measured before updates on a CPU were replayed from a recording. Both sides make the same matrix products, "
+    "which were 55% of our update.",
+    "sac_updates": "Measured before updates on a CPU were replayed from a recording. Both sides make the same matrix products, "
+    "which were 54% of our update (11.4 of 21.1 ms where it was taken apart).",
+    "iql_updates": "Measured before updates on a CPU were replayed from a recording. Both sides make the same matrix products, "
+    "which were 55% of our update (11.3 of 20.7 ms where it was taken apart).",
 }
 """What was found where a row did not reach what was wanted of it, by profile."""
 BESIDE_ENDS = "1.5B:16x8x512"
