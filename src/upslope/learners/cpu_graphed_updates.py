@@ -8,22 +8,25 @@ by one, wherever a run is stopped and resumed. ``--plain`` does without.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from upslope.errors import Remark
 from upslope.learners.graphed_updates import Asked, Learn, Noise, Sums, cycle_of, listed, placed, recordable, share_of_rows
 from upslope.objective import estimator
 from upslope.objective.base import Controller
 from upslope.policies.control.network_policy import NetworkPolicy
-from upslope.runtime.cpu_graph import CPUGraph
+from upslope.runtime.cpu_graph import TOO_LARGE, CPUGraph
 from upslope.runtime.torch_private import foreach_copy_
 from upslope.types import Method, Trajectories
 
 WARM = 4
 """Updates of a kind that are made as they come: what they set up (moments, caches) is there by then. Short runs record nothing."""
+KEEP_MOVING = "knobs keep moving"
 MOST_MOVES = 3
 """Times that knobs may move in a run before nothing is recorded any more: schedules move them every step."""
 LONGEST_CYCLE = 32
@@ -83,7 +86,7 @@ class CPUGraphedUpdates:
         """What was recorded no longer holds; where that goes on, recordings are not worth their time."""
         self._moves += 1
         if self._moves > MOST_MOVES:
-            self._refuse("knobs keep moving")
+            self._refuse(KEEP_MOVING)
         self.forget()
 
     def forget(self) -> None:
@@ -193,6 +196,8 @@ class CPUGraphedUpdates:
     def _refuse(self, reason: str) -> None:
         self.forget()
         self.records, self.refused = False, reason
+        if reason not in (KEEP_MOVING, TOO_LARGE):  # of these nothing is gained by a recording
+            warnings.warn(Remark(f"updates cannot be recorded ({reason}); they are made one by one, slower."), stacklevel=2)
 
 
 def _noted(noise: Noise, asked: Asked) -> Noise:

@@ -37,6 +37,8 @@ BY_PYTHON = frozenset({"lift_fresh", "equal", "is_nonzero", "_local_scalar_dense
 MOST_BYTES = 1 << 28
 """Memory that a recording may make on its way. Where it is more, kernels take so long that nothing else matters."""
 
+TOO_LARGE = f"more than {MOST_BYTES >> 20} MiB are made on the way"
+
 
 class _Call(NamedTuple):
     """One operation with what it was given, and the memory it is about, each piece by its address."""
@@ -114,7 +116,7 @@ class _Recorder(DispatchMode):  # type: ignore[misc,valid-type]
             return
         self._bytes += sum(each.untyped_storage().nbytes() for each in fresh)
         if self._bytes > MOST_BYTES:
-            self.refused = f"it makes more than {MOST_BYTES >> 20} MiB on its way"
+            self.refused = TOO_LARGE
         args, kwargs = mapped_tensors((args, kwargs), Tensor.detach)  # a graph would keep all of a pass alive
         reads = frozenset[int]() if func.overloadpacket.__name__ in SHAPES_ONLY else before
         self.calls.append(_Call(func, args, kwargs, fresh, reads, changed, frozenset(map(_place, fresh))))
