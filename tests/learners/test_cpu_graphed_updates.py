@@ -1,6 +1,7 @@
 """Updates that are replayed are the updates, to the last bit; where they would not be they are made one by one."""
 
 import json
+from dataclasses import dataclass
 
 import image_environment
 import numpy as np
@@ -15,6 +16,10 @@ from upslope.methods import catalogue, find
 from upslope.objective import estimator
 from upslope.objective.base import Controller
 from upslope.objective.controller.schedule import LinearSchedule
+from upslope.objective.critics.members import SmallestMember
+from upslope.policies.control.own_module import OwnModule
+from upslope.runtime.cpu_graph import CPUGraph
+from upslope.runtime.python_objects import PythonObjects
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up
 from upslope.testing.drawn import kinds
@@ -159,13 +164,51 @@ def with_work(change) -> tuple[ActorCritic, ActorCritic]:
     return pair
 
 
+def test_an_operation_that_cannot_be_called_again_is_told(monkeypatch):
+    def broken(graph):
+        raise RuntimeError("Expected another tensor\nin detail")
+
+    fast, plain = learner("td3", "continuous", False), learner("td3", "continuous", True)
+    monkeypatch.setattr(CPUGraph, "replay", broken)
+    with pytest.warns(Remark, match=r"\(Expected another tensor\)"):
+        assert told(fast.step(1)) == told(plain.step(1))
+    assert same_weights(fast, plain) and fast.replayed.refused == "Expected another tensor"
+
+
+@dataclass(frozen=True)
+class Certain(SmallestMember):
+    """A part of somebody else."""
+
+
+class Wide(torch.nn.Module):
+    """A network of somebody else."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 8)
+
+    def forward(self, seen):
+        return self.layer(seen).tanh()
+
+
+@pytest.mark.parametrize("own", ["part", "network"])
+def test_what_a_user_wrote_is_not_recorded(own):
+    """Python can do more in it than a recording shows."""
+    method, settings = small(find("td3")), Settings(**{**STORED, "offline_steps": 0, "horizon": 10, "updates_per_step": 50})
+    knobs = {"acting.0.steps": 8} | ({"models.q.over": Certain()} if own == "part" else {})
+    objects = PythonObjects(model=OwnModule(Wide())) if own == "network" else None
+    made = set_up(method, TASKS["continuous"], "tiny", settings, knobs=knobs, objects=objects)
+    found = ActorCritic(made.method, made.policy, made.rollout, made.settings)
+    found.step(1)
+    assert found.updates > 2 * (WARM + 3) and not found.replayed.kinds and not found.replayed.records and not found.replayed.refused
+
+
 def weights_of(made: ActorCritic) -> torch.Tensor:
     return made.policy.networks["q"].stack.flat.data
 
 
 OUTSIDE = {
     "left other numbers": lambda made, rows, number: weights_of(made).mul_(1 + 1e-4 * (number % 5)),
-    "how far the run has come": lambda made, rows, number: weights_of(made).add_(1e-3 * rows.progress),
     "gives numbers to Python": lambda made, rows, number: weights_of(made).mul_(1 + 1e-6 * float(rows.step_reward.sum())),
     "takes them from there": lambda made, rows, number: weights_of(made).add_(
         torch.from_numpy(np.full(1, 1e-5 * number, np.float32))

@@ -33,6 +33,10 @@ WORKS: dict[str, Callable[[Tensor], Sequence[Tensor]]] = {
     "kinds of numbers": lambda x: [(x > 0).to(torch.float64), x.double().sum(), x.argmax(1), (x * 10).int()],
     "products": lambda x: [torch.addmm(x[:1], x @ x.T, x), torch.einsum("ij,kj->ik", x, x)],
     "nothing": lambda x: [x.new_empty(0, 3), x],
+    "out arguments that are lists": lambda x: [
+        *torch.unbind_copy(x[:1]),
+        *torch.nn.utils.get_total_norm([x], foreach=True).view(1),
+    ],
     "constants": lambda x: [torch.ones(4, 3).cumsum(0) * 2, torch.where(x > 0, x, torch.zeros(()))],
     "a convolution": lambda x: [torch.conv1d(x.unsqueeze(0), torch.ones(2, 4, 2)), torch.nn.functional.layer_norm(x, (3,))],
 }
@@ -97,8 +101,8 @@ def test_memory_is_used_again():
 def test_what_was_there_before_is_known_by_its_bytes():
     given, kept = numbers(4, 3), torch.zeros(2, 4, 3)
     graph = CPUGraph(lambda: [kept[0].add_(given)])
-    assert {each.data_ptr() for each in graph.lasting} == {given.data_ptr(), kept.data_ptr()}
-    assert sorted(each.numel() for each in graph.lasting) == [4 * 3 * 4, 2 * 4 * 3 * 4]
+    assert graph.looks_at == {given.data_ptr(), kept.data_ptr()}
+    assert [(each.data_ptr(), each.numel()) for each in graph.changes] == [(kept.data_ptr(), 2 * 4 * 3 * 4)]
 
 
 REFUSED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -106,6 +110,9 @@ REFUSED: dict[str, Callable[[Tensor], Tensor]] = {
     "takes as many numbers as a mask says": lambda x: x[x > 0].sum(),
     "draws at random": lambda x: x + torch.rand(4, 3),
     "takes them from there": lambda x: x * torch.tensor([1.0, 2.0, 3.0]),
+    "storage": lambda x: x.to_sparse_coo().to_dense(),
+    "stand for others": lambda x: torch.view_as_real(torch.complex(x, x).conj() * 2),
+    "does more than it tells": lambda x: torch.nn.functional.batch_norm(x, torch.zeros(3), torch.ones(3), training=True),
 }
 
 
@@ -115,7 +122,7 @@ def test_what_cannot_be_replayed_is_computed_and_told(reason):
     torch.manual_seed(5)
     graph = CPUGraph(lambda: [REFUSED[reason](given)])
     torch.manual_seed(5)
-    assert reason in graph.refused and not graph.calls and not graph.lasting
+    assert reason in graph.refused and not graph.calls and not graph.changes
     assert torch.equal(graph.results[0], REFUSED[reason](given))
 
 

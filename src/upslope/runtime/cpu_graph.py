@@ -5,8 +5,9 @@ an update on 256 rows that takes as long as the products do. A recording keeps t
 was recorded, so views need no call of their own, what is the same every time is computed once, and what nobody reads is left out.
 
 As on a GPU, a function can be recorded if it asks no tensor for a number, draws nothing at random, and reads new inputs where the
-old ones stood; numbers of Python stay those of the recording. Where it cannot, it was computed all the same, and `refused`
-tells why.
+old ones stood; what Python keeps and decides stays as it was in the recording. Where a function cannot be recorded it was computed
+all the same, and `refused` tells why. Not all is seen: ``tolist`` and ``numpy`` read numbers past torch's operations, and a few
+decompositions of matrices have other last bits while somebody watches. Who needs to be certain compares a replay with the function.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ SHAPES_ONLY = frozenset(
 """Operations that look at the shape of what they are given, and not at its numbers."""
 BY_PYTHON = frozenset({"lift_fresh", "equal", "is_nonzero", "_local_scalar_dense", "repeat_interleave", "bincount"})
 """Operations whose result Python reads, or that bring numbers from there."""
+UNTOLD = frozenset({"resize_", "set_", "native_batch_norm", "batch_norm_update_stats", "_pack_padded_sequence", "mkldnn_rnn_layer"})
+"""Operations that write, read or move what their schema does not tell."""
 MOST_BYTES = 1 << 28
 """Memory that a recording may make on its way. Where it is more, kernels take so long that nothing else matters."""
 
@@ -74,8 +77,11 @@ class CPUGraph:
         results = {_place(each) for each in self.results}
         needed = _useful(_changing(recorder.calls), results, made)
         self.calls = [] if self.refused else [_again(call) for call in _in_less_memory(needed, results)]
-        self.lasting = [] if self.refused else _bytes_of(recorder.tensors, made)
-        """The bytes of all memory that was there before and that the function looked at or changed."""
+        self.looks_at = {place for call in needed for place in call.reads}
+        """The addresses of all memory that a replay reads."""
+        changed = {place for call in needed for place in call.changes} - made
+        self.changes = [] if self.refused else _bytes_of(recorder.tensors, changed)
+        """The bytes of all memory that was there before and that a replay changes."""
 
     def replay(self) -> None:
         """Computes it again from what stands now where its inputs stood."""
@@ -101,13 +107,19 @@ class _Recorder(DispatchMode):  # type: ignore[misc,valid-type]
         if not self.refused:
             self.refused = _reason(func, args)
         if not self.refused:
-            self._keep(func, args, kwargs, found)
+            try:
+                self._keep(func, args, kwargs, found)
+            except RuntimeError as problem:  # of a tensor whose memory has no address, such as a sparse one
+                self.refused = f"{func}: {str(problem).splitlines()[0]}"
         if self.refused:
             self.calls, self.tensors = [], []
         return found
 
     def _keep(self, func: Any, args: Any, kwargs: Any, found: Any) -> None:
         taken, given = tensors_in([args, kwargs]), tensors_in(found)
+        if any(each.is_conj() or each.is_neg() or each.is_inference() for each in (*taken, *given)):
+            self.refused = f"{func} is about tensors that stand for others"
+            return
         self.tensors += [*taken, *given]
         before = frozenset(map(_place, taken))
         changed = frozenset(_place(tensor) for value in _written(func, args, kwargs) for tensor in tensors_in(value))
@@ -146,6 +158,8 @@ def _reason(func: Any, args: Any) -> str:
         return f"{func} takes as many numbers as a mask says" if by_mask else ""
     if name in BY_PYTHON or any(tag in func.tags for tag in (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)):
         return f"{func} gives numbers to Python or takes them from there"
+    if name in UNTOLD:
+        return f"{func} does more than it tells"
     return f"{func} draws at random" if torch.Tag.nondeterministic_seeded in func.tags else ""
 
 
@@ -172,8 +186,9 @@ def _out_overload(func: Any) -> tuple[tuple[str, ...], Any]:
     """The operation of the same arguments that writes its results to given tensors, and how those arguments are called."""
     packet = func.overloadpacket
     for other in (getattr(packet, name) for name in packet.overloads()):
-        names = tuple(argument.name for argument in arguments_of(other) if argument.is_out)
-        if names and _inputs(other) == _inputs(func):
+        outs = [argument for argument in arguments_of(other) if argument.is_out]
+        names = tuple(argument.name for argument in outs if str(argument.type) == "Tensor")
+        if names and len(names) == len(outs) and _inputs(other) == _inputs(func):
             return names, other
     return (), None
 
@@ -238,7 +253,7 @@ def _in_less_memory(calls: list[_Call], results: set[int]) -> list[_Call]:
     return found
 
 
-def _bytes_of(tensors: list[Tensor], made: set[int]) -> list[Tensor]:
-    """The memory of these tensors that was not made on the way, as bytes."""
-    memory = {_place(each): each.untyped_storage() for each in tensors if _place(each) and _place(each) not in made}
+def _bytes_of(tensors: list[Tensor], places: set[int]) -> list[Tensor]:
+    """The memory of these tensors at these addresses, as bytes."""
+    memory = {_place(each): each.untyped_storage() for each in tensors if _place(each) in places and _place(each)}
     return [torch.empty(0, dtype=torch.uint8).set_(storage) for storage in memory.values()]

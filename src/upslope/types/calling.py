@@ -26,8 +26,8 @@ def call(method: Method, part: Part, function: Callable[..., Found], *arguments:
     except UserError:
         raise
     except Exception as error:
-        blamed = next((inside for _, inside in part.walk() if _is_own(inside) and _line(inside, error)), None)
-        if blamed is None and not _is_own(part):
+        blamed = next((inside for _, inside in part.walk() if is_users_own(inside) and _line(inside, error)), None)
+        if blamed is None and not is_users_own(part):
             raise
         raise MethodError(f"{place(method, blamed or part)} raised {_in_words(blamed or part, error)}.") from error
 
@@ -59,7 +59,7 @@ def _described(found: object) -> str:
     return "None" if found is None else f"{shown(found)} ({type(found).__name__})"
 
 
-def _is_own(part: Part) -> bool:
+def is_users_own(part: Part) -> bool:
     """Whether the user wrote it."""
     return not type(part).__module__.startswith("upslope.")
 

@@ -40,6 +40,11 @@ class FlatNetwork(FlatModule):
         # In a tuple it is no submodule: it has the shapes and no numbers, and is neither moved nor saved.
         self._template = (copy.deepcopy(module).to("meta"),)
 
+    @property
+    def is_users_own(self) -> bool:
+        """Whether the module is one that a user gave."""
+        return not type(self._template[0]).__module__.startswith("upslope.objective.")
+
     def constants(self) -> dict[str, Tensor]:
         """What does not learn, by the module's own names."""
         return {name: getattr(self, own) for name, own in self.constant_names.items()}
