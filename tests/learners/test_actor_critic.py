@@ -43,9 +43,9 @@ def learner(method: str | Method, data: Any = None, **settings: Any) -> ActorCri
 def watched(made: ActorCritic) -> list[str]:
     """What happens in its steps, in order: ``act`` and ``learn``."""
     seen: list[str] = []
-    act, learn = made.rollout.act, made._learn
+    act, learn = made.rollout.act, made.replayed._one
     made.rollout.act = lambda: (seen.append("act"), act())[1]  # type: ignore[method-assign]
-    made._learn = lambda *given: (seen.append("learn"), learn(*given))[1]  # type: ignore[method-assign]
+    made.replayed._one = lambda *given: (seen.append("learn"), learn(*given))[1]  # type: ignore[method-assign]
     return seen
 
 
