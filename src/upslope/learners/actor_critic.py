@@ -160,10 +160,11 @@ class ActorCritic:
 
     def _update(self, count: int, sums: Sums) -> None:
         """So many updates."""
-        moved = self.rollout.bring_frames()
+        if self.rollout.bring_frames():  # they lie elsewhere now
+            for recorded in (self.replayed, self.graphed):
+                if recorded is not None:
+                    recorded.forget()
         if self.graphed is not None:
-            if moved:
-                self.graphed.forget()
             self.graphed.run(self.updates + 1, count)
         else:
             for first in range(0, count, self._drawn_at_once):
