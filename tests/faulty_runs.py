@@ -96,7 +96,7 @@ def full_disk(folder: Path) -> dict[str, Any]:
         (folder / "spare").unlink(missing_ok=True)
         again = up.resume(path)
         found[name] = {
-            "said": said, "drafts": drafts(path), "torn": not lines.endswith(b"\n"), "steps": lines.count(b'"kind": "step"'),
+            "said": said, "drafts": drafts(path), "filled": len(lines) % PAGE == 0, "steps": lines.count(b'"kind": "step"'),
             "recorded": recorded, "same": same(whole, again), "learned": learned(whole), "curve": curve(whole) == curve(again),
         }  # fmt: skip
     return found

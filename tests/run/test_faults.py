@@ -44,9 +44,9 @@ def test_a_full_disk_ends_the_run_in_words_and_nothing_is_lost(disk, tmp_path):
         assert "No space left on device" in case["said"] and "safe" in case["said"]
         assert case["learned"] and case["same"] and case["curve"] and not case["drafts"]
     # It was the one that is meant which met the full disk.
-    assert found["log line"]["torn"]
+    assert found["log line"]["filled"], "up to the end of its last page, be it in the middle of a line"
     assert found["rollout record"]["recorded"] == found["rollout record"]["steps"] - 1
-    assert not found["checkpoint"]["torn"] and found["checkpoint"]["steps"] >= 4
+    assert not found["checkpoint"]["filled"] and found["checkpoint"]["steps"] >= 4
 
 
 @pytest.mark.slow
