@@ -89,10 +89,10 @@ class CPUGraphedUpdates:
 
     def knobs_moved(self) -> None:
         """What was recorded no longer holds; where that goes on, recordings are not worth their time."""
-        self._moves += 1
-        if self._moves > MOST_MOVES:
-            self._refuse(KEEP_MOVING)
         self.forget()
+        self._moves += 1
+        if self.records and self._moves > MOST_MOVES:
+            self._refuse(KEEP_MOVING)
 
     def forget(self) -> None:
         """Nothing is recorded: what was no longer holds."""
@@ -167,6 +167,7 @@ class CPUGraphedUpdates:
         _add(sums, kind.metrics, [value.clone() for value in graph.results])
         if graph.refused:
             self._refuse(graph.refused)
+            return
         kind.columns = [each for each, column in enumerate(self._columns) if column.data_ptr() in graph.looks_at]
 
     def _compare(self, kind: _Kind, graph: CPUGraph, number: int, sums: Sums) -> None:
