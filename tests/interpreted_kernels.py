@@ -10,6 +10,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 import torch.nn.functional as F
 
+from upslope.learners import eight_bit_adam
 from upslope.learners.low_precision_adam import move
 from upslope.policies.forward import attention_cpu
 from upslope.policies.forward.packing import Layout
@@ -118,6 +119,30 @@ def an_update_with_moments_in_bfloat16() -> None:
         assert 0.45 < (found != lower).float().mean() < 0.55
 
 
+def updates_with_moments_in_eight_bits() -> None:
+    """From nothing on, of several blocks and of a short last one: parameters, codes and scales as in plain torch."""
+    numbers = {"lr": 0.01, "first": 0.1, "second": 0.01, "correction": 0.7, "eps": 1e-8, "decay": 0.99}
+    tables = eight_bit_adam.tables(torch.device("cpu"))
+    for size in (4096, 4097, 5000):
+        blocks = -(-size // eight_bit_adam.BLOCK)
+        ours = [torch.linspace(-1, 1, size)]
+        ours += [torch.zeros(size, dtype=torch.uint8), torch.zeros(blocks), torch.zeros(size, dtype=torch.uint8), torch.zeros(blocks)]
+        plain = [each.clone() for each in ours]
+        for _ in range(3):
+            grad = torch.randn(size) * torch.logspace(-4, 0, size)
+            launch.adam_8bit(ours[0], grad, *ours[1:], tables, **numbers)
+            eight_bit_adam.move(
+                plain[0], grad, eight_bit_adam.Moment(*plain[1:3]), eight_bit_adam.Moment(*plain[3:]), **numbers
+            )
+            torch.testing.assert_close(ours[0], plain[0], atol=1e-6, rtol=1e-6)
+            for found, expected in zip(ours[1:], plain[1:], strict=True):
+                if found.dtype == torch.uint8:  # fused or not, a product is another in its last bit
+                    assert (found != expected).float().mean() < 1e-3 and (found.int() - expected.int()).abs().max() <= 1
+                else:
+                    torch.testing.assert_close(found, expected, atol=0.0, rtol=1e-6)
+        assert plain[1].unique().numel() > 200
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     for compare in (
@@ -126,6 +151,7 @@ if __name__ == "__main__":
         products_of_few_rows,
         draws,
         an_update_with_moments_in_bfloat16,
+        updates_with_moments_in_eight_bits,
     ):
         compare()
         print(compare.__name__)

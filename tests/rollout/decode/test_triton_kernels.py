@@ -18,5 +18,5 @@ def test_kernels_compute_what_plain_torch_computes():
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [
         "attention_of_packed_tokens", "attention_of_a_newest_token", "products_of_few_rows", "draws",
-        "an_update_with_moments_in_bfloat16",
+        "an_update_with_moments_in_bfloat16", "updates_with_moments_in_eight_bits",
     ]  # fmt: skip

@@ -192,3 +192,49 @@ def adam(held, grads, means, squares, N, lr, beta1, beta2, correction, eps, deca
     tl.store(held + at, value, inside)
     tl.store(means + at, _rounded(mean, (bits & 65535).to(tl.int32)), inside)
     tl.store(squares + at, _rounded(square, (bits.to(tl.uint32, bitcast=True) >> 16).to(tl.int32)), inside)
+
+
+@triton.jit
+def _nearest(shares, table):
+    """The codes of the values nearest to some shares of their blocks' scales: `upslope.learners.eight_bit_adam.quantize`."""
+    code = tl.zeros(shares.shape, tl.int32)
+    for bit in tl.static_range(8):  # the largest value that is not above
+        further = code + (128 >> bit)
+        code = tl.where(shares >= tl.load(table + further), further, code)
+    return code + (shares - tl.load(table + code) >= tl.load(table + 256 + code)).to(tl.int32)
+
+
+@triton.jit
+def _dequantized(codes, scales, table, at, row, inside, there):
+    """Numbers of some blocks, zero where there are none."""
+    code = tl.load(codes + at, inside, 0).to(tl.int32)
+    return tl.load(table + code, inside, 0.0) * tl.load(scales + row, there, 0.0)[:, None]
+
+
+@triton.jit
+def _quantize(x, codes, scales, table, at, row, inside, there):
+    """Writes the codes and scales of some blocks."""
+    scale = tl.maximum(tl.max(tl.abs(x), 1), 1e-12)
+    shares = tl.div_rn(x, tl.broadcast_to(scale[:, None], x.shape))  # as exact as torch's, which codes hang on
+    tl.store(codes + at, _nearest(shares, table).to(tl.uint8), inside)
+    tl.store(scales + row, scale, there)
+
+
+@triton.jit
+def adam_8bit(
+    held, grads, means, mean_scales, squares, square_scales, tables, N, lr, first, second, correction, eps, decay,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """An update of AdamW with moments in eight bits; one program some of their blocks."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    at = row[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    inside, there = at < N, row * BLOCK < N
+    grad = tl.load(grads + at, inside, 0.0).to(tl.float32)
+    mean = _dequantized(means, mean_scales, tables, at, row, inside, there)
+    square = _dequantized(squares, square_scales, tables + 512, at, row, inside, there)
+    mean += first * (grad - mean)
+    square += second * (grad * grad - square)
+    value = tl.load(held + at, inside, 0.0) * decay - lr * mean / (tl.sqrt(square) / correction + eps)
+    tl.store(held + at, value, inside)
+    _quantize(mean, means, mean_scales, tables, at, row, inside, there)
+    _quantize(square, squares, square_scales, tables + 512, at, row, inside, there)

@@ -16,6 +16,7 @@ GATE_BLOCK, GATE_WARPS = 512, 2
 LOGIT_BLOCK, LOGIT_WARPS = 2048, 4
 BACK_QUERIES = 512
 ADAM_BLOCK = 1024
+CODE_BLOCK, CODE_ROWS = 256, 4
 """How kernels are cut. Of queries that look back at a prompt, a program of the backward pass walks at most so many, and that for
 every head that shares the keys: with 2,048 of them the others had ended long before (0.44 ms a layer of 4,096 tokens)."""
 
@@ -230,3 +231,15 @@ def adam(
     grid = (-(-len(held) // ADAM_BLOCK),)
     how = (lr, beta1, beta2, correction, eps, decay)
     kernels.adam[grid](held, grad, mean, square, len(held), *how, seed, ADAM_BLOCK, num_warps=4)
+
+
+def adam_8bit(
+    held: Tensor, grad: Tensor, means: Tensor, mean_scales: Tensor, squares: Tensor, square_scales: Tensor, tables: Tensor,
+    lr: float, first: float, second: float, correction: float, eps: float, decay: float,
+) -> None:  # fmt: skip
+    """An update of AdamW with moments in eight bits: `upslope.learners.eight_bit_adam.move`."""
+    from upslope.policies.forward.triton import kernels
+
+    grid = (-(-len(mean_scales) // CODE_ROWS),)
+    moments, how = (means, mean_scales, squares, square_scales), (lr, first, second, correction, eps, decay)
+    kernels.adam_8bit[grid](held, grad, *moments, tables, len(held), *how, CODE_ROWS, CODE_BLOCK, num_warps=4)
