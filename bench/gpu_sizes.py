@@ -1,8 +1,9 @@
 """Steps at real sizes on one GPU: ``python bench/gpu_sizes.py [1.5B:16x8x512 ...] [--out FILE]``.
 
 Random weights in the shapes of Qwen2, prompts of 64 tokens, `dr-grpo` as it comes. A row is ``MODEL:PROMPTSxSAMPLESxTOKENS`` with
-``+lora32``, ``+recompute``, ``+slices4096`` or ``+bf16`` (Adam's moments) behind it; each has a process of its own. Of a row with
-``+ends`` answers end after between 64 and so many tokens, each after its own number, and nothing is learned. Told of each:
+``+lora32``, ``+recompute``, ``+slices4096``, ``+bf16`` or ``+adam8`` (Adam's moments in bfloat16 or 8 bits) behind it; each has a
+process of its own. Of a row with ``+ends`` answers end after between 64 and so many tokens, each after its own number, and nothing
+is learned. Told of each:
 
 - sampling, in tokens a second, and what share of the bytes' limit that is: all weights, and the keys and values of every row, read
   once for each token at the card's rated bandwidth;
@@ -26,6 +27,8 @@ from typing import Any
 PROMPT = 64
 CHOSEN = ("recompute", "slice_tokens", "adam_states")
 """Settings that a row may choose."""
+HELD_IN = {"bf": "bfloat16", "adam": "8bit"}
+"""Moments by the letters of their flag."""
 BANDWIDTH, FLOPS = 4.8e12, 989e12
 """Of an H200."""
 ROWS = (
@@ -86,8 +89,10 @@ class Work:
         settings: dict[str, Any] = {}
         for each in found[5].split("+")[1:]:
             kind, rank = re.fullmatch(r"([a-z]+)(\d*)", each).groups()  # type: ignore[union-attr]
-            setting = {"slices": "slice_tokens", "bf": "adam_states"}.get(kind, kind)
-            settings[setting] = "bfloat16" if kind == "bf" else int(rank) if rank else "all"
+            if kind in HELD_IN:
+                settings["adam_states"] = HELD_IN[kind]
+            else:
+                settings["slice_tokens" if kind == "slices" else kind] = int(rank) if rank else "all"
         return Work(name, found[1], int(found[2]), int(found[3]), int(found[4]), settings)
 
     @property

@@ -17,6 +17,8 @@ CARDS = (8, 16, 24, 48, 80, 141)
 LENGTHS = (512, 2048, 8192)
 PROMPT, TASKS, SAMPLES, RANK = 256, 16, 8, 32
 H200 = int(139.8 * 2**30)
+HELD_IN = {"bf16": "bfloat16", "adam8": "8bit"}
+"""Moments of a measured run, by what its row says."""
 MEASURED = Path(__file__).parents[1] / "bench" / "results" / "gpu_sizes.json"
 
 ABOUT = """`upslope train ... --dry-run` says of your own model, task and settings what a run takes and whether it fits, before
@@ -44,8 +46,9 @@ BYTES = (
     ("gradients", "4 for each parameter that learns; with `--shard` these, moments and references are divided by `--learners`"),
     (
         "Adam's moments",
-        "8 for each parameter that learns, 4 with `--adam-states bfloat16`; with "
-        "`--adam-states offload` 0.5 GiB in all, and 8 for each in the host's memory",
+        "8 for each parameter that learns, 4 with `--adam-states bfloat16`, 2.03 with `--adam-states 8bit` (tensors of fewer "
+        "than 4,096 numbers have 8 there, which is not counted); with `--adam-states offload` 0.5 GiB in all, and 8 for each in "
+        "the host's memory",
     ),
     (
         "references and snapshots",
@@ -110,12 +113,12 @@ def _point(shapes: dict[str, ModelShape], point: dict[str, Any]) -> tuple[str, .
     (name, sizes), *flags = (part.split(":") for part in point["row"].split("+"))
     name, chosen = {"3.1B": "3B"}.get(name, name), {flag[0] for flag in flags}
     tasks, samples, tokens = map(int, sizes.split("x"))
-    moments = "bfloat16" if "bf16" in chosen else "float32"
+    moments = next((held_in for flag, held_in in HELD_IN.items() if flag in chosen), "float32")
     rank = 32 if "lora32" in chosen else 0
     work = Work(tasks, samples, tokens, [64] * tasks, lora=rank, moment_bytes=MOMENTS[moments], recompute=point["recompute"],
                 slice_tokens=point["slice_tokens"])  # fmt: skip
     told = f"`--lora {rank}`" if rank else "all weights"
-    told += ", `--adam-states bfloat16`" if moments == "bfloat16" else ""
+    told += f", `--adam-states {moments}`" if moments != "float32" else ""
     told += ", `--recompute all`" if point["recompute"] == "all" else ""
     memory = memory_of(shapes[name], work, Card("cuda", H200, "H200"))
     return (f"{name}: {told}, {tasks} x {samples} answers of {tokens:,}", f"{point['slice_tokens']:,}",

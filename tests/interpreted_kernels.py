@@ -126,14 +126,13 @@ def updates_with_moments_in_eight_bits() -> None:
     for size in (4096, 4097, 5000):
         blocks = -(-size // eight_bit_adam.BLOCK)
         ours = [torch.linspace(-1, 1, size)]
-        ours += [torch.zeros(size, dtype=torch.uint8), torch.zeros(blocks), torch.zeros(size, dtype=torch.uint8), torch.zeros(blocks)]
+        for _ in range(2):
+            ours += [torch.zeros(size, dtype=torch.uint8), torch.zeros(blocks)]
         plain = [each.clone() for each in ours]
         for _ in range(3):
             grad = torch.randn(size) * torch.logspace(-4, 0, size)
             launch.adam_8bit(ours[0], grad, *ours[1:], tables, **numbers)
-            eight_bit_adam.move(
-                plain[0], grad, eight_bit_adam.Moment(*plain[1:3]), eight_bit_adam.Moment(*plain[3:]), **numbers
-            )
+            eight_bit_adam.move(plain[0], grad, eight_bit_adam.Moment(*plain[1:3]), eight_bit_adam.Moment(*plain[3:]), **numbers)
             torch.testing.assert_close(ours[0], plain[0], atol=1e-6, rtol=1e-6)
             for found, expected in zip(ours[1:], plain[1:], strict=True):
                 if found.dtype == torch.uint8:  # fused or not, a product is another in its last bit

@@ -53,6 +53,7 @@ def test_what_cannot_be_divided_is_refused(tmp_path):
         (grpo, {"shard": True}, "--shard divides .* and there is one. Give --learners 2"),
         (grpo, SHARD | {"lora": 4}, "--shard with --lora 4: .*Leave one of them out"),
         (grpo, SHARD | {"adam_states": "bfloat16"}, "--shard with --adam-states bfloat16: .*Leave --adam-states out"),
+        (grpo, SHARD | {"adam_states": "8bit"}, "--shard with --adam-states 8bit: .*Leave --adam-states out"),
         (grpo, SHARD | {"recompute": "all"}, "--shard with --recompute all: .*--slice-tokens"),
         (td3, SHARD, "td3 learns by the actor-critic learner, in one process"),
     ]

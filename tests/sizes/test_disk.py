@@ -50,6 +50,8 @@ def test_rows_that_are_sampled_ahead_and_checkpoints_that_are_kept_are_counted()
     assert (one.checkpoints, two.checkpoints) == (2, 5) and two.total == 5 * two.checkpoint
     assert disk_room(1000, 1000, now).checkpoint == 12000, "weights and two moments"
     assert disk_room(1000, 1000, Settings(**sizes, adam_states="bfloat16")).checkpoint == 8000, "moments of two bytes each"
+    low = disk_room(1024, 1024, Settings(**sizes, adam_states="8bit"))
+    assert low.checkpoint == 4096 + 2 * (1024 + 4 * 4), "moments of a byte each, and four scales"
     assert disk_room(1000, 0, Settings(**sizes | {"steps": 10})).checkpoints == 1, "only the last"
     assert disk_room(1000, 1000, Settings(**sizes | {"checkpoint_every": "none"})).total == 0
     kept = disk_room(1000, 1000, Settings(**sizes | {"checkpoint_every": "none"}, keep="best:score"))

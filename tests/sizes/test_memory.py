@@ -137,9 +137,10 @@ def test_the_estimate_is_what_was_measured_on_an_h200(point: dict):
     """What torch reserved at the most, and CUDA's own."""
     name, sizes = point["row"].split("+")[0].split(":")
     tasks, samples, tokens = map(int, sizes.split("x"))
+    held_in = "bfloat16" if "+bf16" in point["row"] else "8bit" if "+adam8" in point["row"] else "float32"
     work = Work(
         tasks, samples, tokens, [64] * tasks, lora=32 if "+lora32" in point["row"] else 0, recompute=point["recompute"],
-        slice_tokens=point["slice_tokens"], moment_bytes=MOMENT_BYTES["bfloat16" if "+bf16" in point["row"] else "float32"],
+        slice_tokens=point["slice_tokens"], moment_bytes=MOMENT_BYTES[held_in],
     )  # fmt: skip
     found = memory_of(shape({"3.1B": "3B"}.get(name, name)), work, GPU)
     assert found.total / GIB == pytest.approx(point["reserved_gib"] + found.kinds[OWN] / GIB, rel=0.1)
@@ -159,6 +160,7 @@ def test_fewer_layers_kept_take_less_and_moments_in_fewer_bytes_too():
     found = [kinds("3B", recompute=layers)[ACTIVATIONS] for layers in ("off", 12, "all")]
     assert found[0] > found[1] > found[2]
     assert kinds("3B", moment_bytes=4.0)[MOMENTS] == kinds("3B")[MOMENTS] / 2
+    assert kinds("3B", moment_bytes=MOMENT_BYTES["8bit"])[MOMENTS] == pytest.approx(kinds("3B")[MOMENTS] * (1 / 4 + 1 / 256))
     assert kinds("3B", precise=True)[WEIGHTS] > kinds("3B")[WEIGHTS] and LOW not in kinds("3B", precise=True)
 
 
@@ -174,7 +176,7 @@ def test_moments_that_the_host_cannot_hold_are_refused(monkeypatch):
     monkeypatch.setattr(estimate, "free_bytes", lambda: 50 * 2**30)
     told = host_problem(shape("7.6B"), work, here)
     assert told.startswith("Adam's moments would take 56.7 GiB of the host's memory (--adam-states offload), of which 50.0 GiB are")
-    assert "--adam-states bfloat16" in told
+    assert "--adam-states bfloat16 or 8bit" in told
     with pytest.raises(UserError, match="of the host's memory"):
         TextSizes._check(shape("7.6B"), work, here)
     assert not host_problem(shape("1.5B"), work, here) and not host_problem(shape("7.6B"), replace(work, lora=32), here)

@@ -12,7 +12,7 @@ from upslope.policies.tiny import tiny
 from upslope.sizes.card import Card
 from upslope.sizes.memory import memory_of
 from upslope.sizes.settle import MOST_TOKENS, WORTH_TOKENS, fits, nearest, settled
-from upslope.sizes.work import Work
+from upslope.sizes.work import MOMENTS, Work
 
 WORK = Work(16, 8, 512, [64] * 16, recompute="auto")
 
@@ -73,7 +73,9 @@ def test_a_group_that_must_stay_whole_sets_how_much_is_recomputed():
 
 @pytest.mark.parametrize(("name", "size", "work", "flags"), [
     ("7.6B", 141, {}, "--adam-states bfloat16"),
-    ("7.6B", 110, {}, "--lora 32"),
+    ("7.6B", 110, {}, "--adam-states 8bit"),
+    ("7.6B", 110, {"moment_bytes": MOMENTS["bfloat16"]}, "--adam-states 8bit"),
+    ("7.6B", 95, {}, "--lora 32"),
     ("7.6B", 16, {"lora": 32}, ""),
     ("1.5B", 48, {"slice_tokens": 60000, "recompute": "off"}, "no --slice-tokens"),
     ("1.5B", 44, {"max_tokens": 8192, "recompute": "off"}, "--recompute all"),

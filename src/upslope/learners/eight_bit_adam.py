@@ -1,10 +1,12 @@
 """AdamW whose moments are held in eight bits: two bytes a parameter where float32 takes eight.
 
-Moments are cut into blocks of 256 numbers (Dettmers et al., 8-bit Optimizers via Block-wise Quantization, arXiv 2110.02861). A block
-has a scale in float32, its largest magnitude, and each of its numbers the code of the value nearest to its share of that, of 256
-values that lie the closer the nearer they are to zero. Values, rounding and what stays in float32 are those of torchao's
-``AdamW8bit``, with two departures: a last block may be short, and bias corrections are computed in double precision. An update takes
-the moments before they are rounded. Nothing is drawn at random.
+Moments are cut into blocks of 256 numbers (Dettmers et al., 8-bit Optimizers via Block-wise Quantization, arXiv 2110.02861). Each
+block has a scale in float32, its largest magnitude, and each of its numbers is held as the code of one of 256 values between -1 and
+1, the nearest to its share of the scale; they lie the closer to each other the nearer they are to zero. An update takes the moments
+before they are rounded. Nothing is drawn at random.
+
+Values, rounding and what stays in float32 are those of torchao 0.18's ``AdamW8bit``, with two departures: a last block may be
+short, and bias corrections are computed in double precision.
 """
 
 from __future__ import annotations
@@ -101,9 +103,9 @@ def _move_in_float32(several: list[Tensor], states: list[State], group: State) -
     # Where the kernel reads them; it counts these up.
     steps = [torch.full((), float(state["step"]), device=each.device) for each, state in zip(several, states, strict=True)]
     grads = [each.grad for each in several if each.grad is not None]
-    moments = [[state[name] for state in states] for name in ("exp_avg", "exp_avg_sq")]
+    means, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
     adamw(
-        several, grads, *moments, [], steps, fused=True, amsgrad=False, maximize=False, beta1=beta1, beta2=beta2,
+        several, grads, means, squares, [], steps, fused=True, amsgrad=False, maximize=False, beta1=beta1, beta2=beta2,
         lr=group["lr"], weight_decay=group["weight_decay"], eps=group["eps"],
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from upslope.errors import UserError
 from upslope.learners.adam import Adam
+from upslope.learners.eight_bit_adam import EightBitAdam
 from upslope.learners.low_precision_adam import LowPrecisionAdam
 from upslope.learners.metrics import MetricSums
 from upslope.learners.nonfinite import IN_A_ROW, NonFinite, NonFiniteUpdate, broken_weights, nonfinite_update, norm_of
@@ -147,6 +148,8 @@ def make_optimizer(method: Method, policy: Policy, settings: Settings) -> torch.
     how: dict[str, Any] = {"lr": 0.0, "betas": betas, "eps": eps, "weight_decay": settings.weight_decay}
     if settings.adam_states == "bfloat16":
         return LowPrecisionAdam(groups, seed=settings.seed, **how)
+    if settings.adam_states == "8bit":
+        return EightBitAdam(groups, **how)
     if settings.adam_states == "offload":
         return OffloadedAdam(groups, **how)
     # Updates on single decisions are many and small, and torch's own step costs more than its kernel there.

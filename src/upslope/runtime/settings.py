@@ -60,8 +60,9 @@ class Settings:
     """Adam's memory of squared gradients; smaller forgets faster. (text 0.95; control 0.999)"""
     adam_eps: float | None = None
     """Added to Adam's divisor. (text 1e-8; control 1e-5)"""
-    adam_states: Literal["float32", "bfloat16", "offload"] = text_only("float32")
+    adam_states: Literal["float32", "bfloat16", "8bit", "offload"] = text_only("float32")
     """Text: what Adam's moments are held in. `bfloat16` takes half the memory of `float32` and rounds at random, without bias;
+    `8bit` takes a quarter, as torchao's AdamW8bit: 256 values, the nearest of which is taken, times a scale for every 256 numbers;
     `offload` holds float32 in the host's memory and takes half a GiB of a GPU's, for slower updates; on a CPU it is `float32`."""
     weight_decay: float = 0.0
     """Pull of the weights towards zero, per unit of learning rate."""

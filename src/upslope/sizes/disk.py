@@ -9,12 +9,13 @@ from typing import Any
 
 from upslope.runtime.settings import Settings
 from upslope.sizes.card import gigabytes
+from upslope.sizes.work import MOMENTS
 
 AT_ONCE = 2
 """Whole checkpoints that lie beside each other while one is written, however few are kept."""
 ROW_BYTES = 64
 """Of each token of a row that is under way: ids, chances, masks, versions and its text."""
-WEIGHT_BYTES, MOMENT_BYTES = 4, 8
+WEIGHT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,7 @@ def kept_parameters(policy: Any) -> int:
 
 def checkpoint_bytes(policy: Any, settings: Settings) -> int:
     """Of the weights and the optimiser's moments that a checkpoint holds."""
-    return (WEIGHT_BYTES + moment_bytes(settings)) * kept_parameters(policy)
-
-
-def moment_bytes(settings: Settings) -> int:
-    """Of the optimiser's moments of a weight, in a checkpoint."""
-    return MOMENT_BYTES // 2 if settings.adam_states == "bfloat16" else MOMENT_BYTES
+    return int((WEIGHT_BYTES + MOMENTS[settings.adam_states]) * kept_parameters(policy))
 
 
 def disk_room(held: int, learned: int, settings: Settings, in_folder: bool = True) -> DiskRoom:
@@ -72,7 +68,7 @@ def disk_room(held: int, learned: int, settings: Settings, in_folder: bool = Tru
     every = settings.checkpoint_every if isinstance(settings.checkpoint_every, int) else 1
     several = (settings.steps or 0) > every
     count = max(settings.keep_checkpoints or AT_ONCE, AT_ONCE) if several else 1
-    return DiskRoom(weights + moment_bytes(settings) * learned + ROW_BYTES * rows, count, best, once)
+    return DiskRoom(weights + int(MOMENTS[settings.adam_states] * learned) + ROW_BYTES * rows, count, best, once)
 
 
 def disk_of(out: Path) -> tuple[Path, int]:

@@ -177,7 +177,7 @@ def host_problem(shape: ModelShape, work: Work, card: Card) -> str:
     if needed <= (free := free_bytes()):
         return ""
     told = f"Adam's moments would take {gibibytes(needed)} of the host's memory (--adam-states offload)"
-    return f"{told}, of which {gibibytes(free)} are free. Give --adam-states bfloat16, or --lora {RANK}."
+    return f"{told}, of which {gibibytes(free)} are free. Give --adam-states bfloat16 or 8bit, or --lora {RANK}."
 
 
 def _count(count: int) -> str:

@@ -110,10 +110,11 @@ def _changes(work: Work) -> Iterator[tuple[str, Work]]:
     if again:
         yield again, least
     starts = [("", free, least)]
-    if not work.lora and not work.shard and not work.offloaded and work.moment_bytes > MOMENTS["bfloat16"]:
-        low = MOMENTS["bfloat16"]
-        own, most = (dataclasses.replace(each, moment_bytes=low) for each in (free, least))
-        starts.append(("--adam-states bfloat16", own, most))
+    if not work.lora and not work.shard and not work.offloaded:
+        for held_in in ("bfloat16", "8bit"):
+            if (low := MOMENTS[held_in]) < work.moment_bytes:
+                own, most = (dataclasses.replace(each, moment_bytes=low) for each in (free, least))
+                starts.append((f"--adam-states {held_in}", own, most))
     if not work.lora and not work.shard:
         starts.append((f"--lora {RANK}", dataclasses.replace(free, lora=RANK), dataclasses.replace(least, lora=RANK)))
     for flags, own, most in starts[1:]:

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from upslope.learners.base import needs_start
+from upslope.learners.eight_bit_adam import BLOCK
 from upslope.objective import estimator
 from upslope.runtime.settings import Settings
 from upslope.types import Method
 
 UNKNOWN_PROMPT = 64
 """Tokens that a prompt is taken to have where prompts are made on the spot."""
-MOMENTS = {"float32": 8.0, "bfloat16": 4.0, "offload": 8.0}
-"""Bytes of Adam's two moments of a parameter, by ``adam_states``."""
+MOMENTS = {"float32": 8.0, "bfloat16": 4.0, "8bit": 2 + 8 / BLOCK, "offload": 8.0}
+"""Bytes of Adam's two moments of a parameter, by ``adam_states``: two codes and, of its block, its share of two scales."""
 
 
 @dataclass(frozen=True)
