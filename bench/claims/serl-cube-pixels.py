@@ -21,7 +21,7 @@ CLAIM = Claim(
     },
     bed=ControlBed("CubeReachPixels", data="expert", data_steps=420, episodes=30),
     settings={
-        "steps": 40,
+        "steps": 24,
         "horizon": 150,
         "updates_per_step": 150,
         "minibatch": 128,
@@ -29,14 +29,15 @@ CLAIM = Claim(
         "eval_every": 4,
         "device": "cuda",
     },
-    measures={"success": final_return, REACHED: env_steps_until(0.9, within=6000)},
+    measures={"success": final_return, REACHED: env_steps_until(0.9, within=3600)},
     statements=[
         Statement("serl", "success above that of", "sac", "success"),
         Statement("serl", "success above", 0.9, "success"),
     ],
     seeds=2,
     curves={"return": "success"},
-    chosen="""nothing was tried: layers and learning rates are the methods' own, with twice the steps that `serl-cube` has.""",
+    chosen="""nothing was tried: layers and learning rates are the methods' own. Runs of 40 steps were begun and ended after 5 of them
+    (15 of sac's), as they would not have been over in the time there was; 24 are a fifth more than `serl-cube` has.""",
 )
 
 if __name__ == "__main__":
