@@ -28,7 +28,7 @@ BLOCK = 256
 FEWEST = 4096
 """Of a parameter; moments of a smaller one, such as a norm's weight, stay in float32."""
 CHUNK = 2**20
-"""Numbers that are worked on at once without a kernel, whole blocks: each takes some forty bytes meanwhile."""
+"""Numbers that are worked on at once without a kernel, whole blocks: each takes some thirty bytes meanwhile."""
 DECADES = 7
 """Powers of ten that the values span."""
 SMALLEST_SCALE = 1e-12
