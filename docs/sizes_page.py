@@ -62,8 +62,8 @@ BYTES = (
     ("CUDA's own", "its context and the libraries' workspaces"),
 )
 KINDS = """Weights and gradients are exact, and moments but for those of small tensors in eight bits. Activations and keys and
-values are counted from what the passes keep and allocate; tests hold the count within 2% of what autograd keeps, and to the byte of what decoding allocates. What no
-count can know, CUDA's own and what the allocator leaves unused between blocks, are two constants; with them the runs
+values are counted from what the passes keep and allocate; tests hold the count within 2% of what autograd keeps, and to
+the byte of what decoding allocates. What no count can know, CUDA's own and what the allocator leaves unused between blocks, are two constants; with them the runs
 above were foreseen within 10% of what torch reserved, but for the one whose slices change their size: blocks that it
 freed did not fit the next. The context itself was not measured apart.
 
@@ -84,7 +84,8 @@ setting that would make it fit."""
 
 ADAM = """With moments in bfloat16 and in 8 bits SmolLM2-135M learned two tasks as with float32: held-out scores of three seeds are
 at most 0.05 apart, within their intervals ([measured](claims/adam-states.md)). A long run, a larger model and rates other than
-those tried there were not looked at. What is left of the time of an update is mostly launches, one for each of 290 tensors."""
+those tried there were not looked at. In eight bits the card's bandwidth alone would be 2 ms of an update; each of 290 tensors has a
+launch of its own."""
 LONG = """That such runs learn, and not only fit, was seen of SmolLM2-135M with answers of up to 1,024 tokens on [three
 tasks](claims/smollm2-long.md): who of two people tells the truth it learned, partial marks on Sudoku and jumbled letters rose."""
 

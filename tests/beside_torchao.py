@@ -1,0 +1,34 @@
+"""torchao's AdamW8bit in a process of its own: ``python beside_torchao.py GIVEN FOUND``, run by the test of moments in eight bits.
+
+It is installed apart (`requirements-apart.txt`), as transformers imports a torchao that it finds in every process that loads a model.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ["TORCHAO_FORCE_SKIP_LOADING_SO_FILES"] = "1"
+sys.path.insert(0, str(Path(sys.prefix) / "apart"))
+
+import torch
+from torchao.optim import AdamW8bit
+from torchao.optim.quant_utils import create_dynamic_map
+
+
+def main(given: str, found: str) -> None:
+    torch.compile = lambda function, **how: function  # type: ignore[assignment]  # which would take minutes
+    asked = torch.load(given)
+    several = [torch.nn.Parameter(start) for start in asked["starts"]]
+    optimizer = AdamW8bit(several, **asked["how"])
+    for grads in asked["grads"]:
+        for parameter, grad in zip(several, grads, strict=True):
+            parameter.grad = grad
+        optimizer.step()
+    held = [{name: (state[name].codes, state[name].scale) for name in ("exp_avg", "exp_avg_sq")}
+            for state in map(optimizer.state.__getitem__, several)]  # fmt: skip
+    maps = {signed: torch.tensor(create_dynamic_map(signed)) for signed in (True, False)}
+    torch.save({"maps": maps, "held": held, "parameters": [each.detach() for each in several]}, found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
