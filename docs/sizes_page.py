@@ -63,9 +63,9 @@ BYTES = (
 )
 KINDS = """Weights and gradients are exact, and moments but for those of small tensors in eight bits. Activations and keys and
 values are counted from what the passes keep and allocate; tests hold the count within 2% of what autograd keeps, and to
-the byte of what decoding allocates. What no count can know, CUDA's own and what the allocator leaves unused between blocks, are two constants; with them the runs
-above were foreseen within 10% of what torch reserved, but for the one whose slices change their size: blocks that it
-freed did not fit the next. The context itself was not measured apart.
+the byte of what decoding allocates. What no count can know, CUDA's own and what the allocator leaves unused between
+blocks, are two constants; with them the runs above were foreseen within 10% of what torch reserved, but for the one
+whose slices change their size: blocks that it freed did not fit the next. The context itself was not measured apart.
 
 ## How a run is cut
 

@@ -1,6 +1,7 @@
 """torchao's AdamW8bit in a process of its own: ``python beside_torchao.py GIVEN FOUND``, run by the test of moments in eight bits.
 
-It is installed apart (`requirements-apart.txt`), as transformers imports a torchao that it finds in every process that loads a model.
+It is installed apart (`requirements-apart.txt`), as transformers imports a torchao that it finds, in every process that loads a
+model.
 """
 
 import os

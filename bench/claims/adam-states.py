@@ -65,7 +65,8 @@ CLAIM = Sums(
     },
     measures={"score": lambda result: result.after, "final reward of samples": final("reward")},
     statements=[
-        Statement(states, f"score at most {WITHIN} below that of", "float32", "score", margin=WITHIN) for states in ("bfloat16", "8bit")
+        Statement(states, f"score at most {WITHIN} below that of", "float32", "score", margin=WITHIN)
+        for states in ("bfloat16", "8bit")
     ],
     seeds=3,
     curves={"reward": "reward of samples", "grad_norm": "gradient norm"},

@@ -36,8 +36,8 @@ CLAIM = Claim(
     ],
     seeds=2,
     curves={"return": "success"},
-    chosen="""nothing was tried: layers and learning rates are the methods' own. Runs of 40 steps were begun and ended after 5 of them
-    (15 of sac's), as they would not have been over in the time there was; 24 are a fifth more than `serl-cube` has.""",
+    chosen="""nothing was tried: layers and learning rates are the methods' own. Runs of 40 steps were begun and ended after 5 of
+    them (15 of sac's), as they would not have been over in the time there was; 24 are a fifth more than `serl-cube` has.""",
 )
 
 if __name__ == "__main__":
