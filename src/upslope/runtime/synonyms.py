@@ -25,6 +25,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "grad_clip": ("max_grad_norm", "clip_grad", "clip_grad_norm", "gradient_clip", "gradient_clipping"),
     "adam_beta2": ("beta2", "adam_beta_2", "beta_2"),
     "adam_eps": ("adam_epsilon", "optimizer_eps", "optim_eps"),
+    "adam_states": ("optim", "optimizer_offload", "offload_optimizer", "use_8bit_adam"),
     "weight_decay": ("wd", "l2"),
     "steps": ("max_steps", "total_timesteps", "total_steps", "num_train_epochs", "total_epochs", "train_steps", "num_train_steps",
               "total_training_steps", "max_timesteps", "iterations", "num_updates", "n_updates", "total_episodes",
