@@ -94,8 +94,10 @@ def sizes_page() -> list[str]:
     """The page's blocks."""
     shapes = {name: example_shape(example) for name, example in EXAMPLES.items()}
     blocks = [ABOUT.strip(), "## What fits", HOW]
-    for title, rank in (("All weights", 0), (f"Adapters of rank {RANK}", RANK)):
-        rows = [_row(name, shape, room, rank) for name, shape in shapes.items() for room in LENGTHS]
+    tables = (("All weights", 0, "float32"), ("All weights, `--adam-states 8bit`", 0, "8bit"),
+              (f"Adapters of rank {RANK}", RANK, "float32"))  # fmt: skip
+    for title, rank, moments in tables:
+        rows = [_row(name, shape, room, rank, moments) for name, shape in shapes.items() for room in LENGTHS]
         blocks += [f"### {title}", _table(("model", "answers of", *(f"{card} GB" for card in CARDS)), rows)]
     points = [_point(shapes, point) for point in json.loads(MEASURED.read_text())["points"]]
     told = """Runs on an H200 (139.8 GiB), prompts of 64 tokens, in slices of so many tokens (`python bench/gpu_sizes.py`). Measured
@@ -110,11 +112,11 @@ of the way they went; torchao's own is one call a tensor, compiled."""
             _table(("moments", "bytes a parameter", "an update", "apart"), sides), ADAM]  # fmt: skip
 
 
-def _row(name: str, shape: ModelShape, room: int, rank: int) -> tuple[str, ...]:
+def _row(name: str, shape: ModelShape, room: int, rank: int, moments: str) -> tuple[str, ...]:
     found = []
     for size in CARDS:
         card = Card("cuda", size * 10**9, f"{size} GB")
-        work = Work(TASKS, SAMPLES, room, [PROMPT] * TASKS, lora=rank, recompute="auto")
+        work = Work(TASKS, SAMPLES, room, [PROMPT] * TASKS, lora=rank, moment_bytes=MOMENTS[moments], recompute="auto")
         work = settled(shape, work, card)
         memory = memory_of(shape, work, card)
         again = work.layers_again(shape.layers)
