@@ -34,30 +34,6 @@ def strong():
 """
 
 
-COUNTED = """
-import gymnasium
-import numpy as np
-
-made = []
-
-class Counted(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-
-    def __init__(self):
-        made.append(self)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
-
-    def step(self, action):
-        self.steps += 1
-        return self.np_random.uniform(-1, 1, 2).astype(np.float32), float(action[0]), False, self.steps == 3, {}
-"""
-
-
 def returns(run, task: str) -> list[float]:
     policy, state = run.policy, run.components.rollout.state()
     return evaluate_control(load_task(task), policy, state, episodes=3, seed=EVALUATION_SEED)
@@ -168,15 +144,3 @@ def test_the_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     flags = parsers()[0].parse_args(["eval", "runs/ppo-gym-Pendulum-v1-0", "--json"])
     capsys.readouterr()
     assert looking.evaluate(flags) == 0 and json.loads(capsys.readouterr().out)["test_task"] == HEAVY
-
-
-def test_the_evaluations_of_a_run_play_in_the_same_environments(tmp_path: Path):
-    """Further evaluations make none, and their returns are those of fresh ones."""
-    (tmp_path / "counted.py").write_text(COUNTED)
-    task = f"{tmp_path / 'counted.py'}:Counted"
-    run = up.train("ppo", task, **SMALL, record="none", out=tmp_path / "run")
-    components = run.components
-    made = components.task.make_one().unwrapped.__init__.__globals__["made"]
-    before, scores = len(made), [components.evaluate()["score"] for _ in range(2)]
-    assert len(run.evaluations) == 2 and len(made) == before
-    assert scores == [pytest.approx(sum(returns(run, task)) / 3)] * 2 and scores[0] != 0

@@ -24,12 +24,9 @@ from upslope.rollout.level_draws import LevelDraws
 from upslope.rollout.local import LocalRollout
 from upslope.rollout.normalise import ObservationNormaliser, RewardNormaliser, observation_normaliser
 from upslope.runtime.seeding import generator, mix
-from upslope.tasks.gym import MOST_WATCHED, Environments, GymTask, Stepped
+from upslope.tasks.gym import MOST_WATCHED, GymTask, Stepped
 from upslope.tasks.levels import Level
 from upslope.types import Ended, Metrics, RolloutRequest, Trajectories, View
-
-EVALUATED_AT_ONCE = 10
-"""Environments of an evaluation, played side by side."""
 
 
 class EpisodeStats(NamedTuple):
@@ -278,24 +275,7 @@ class _Tape(NamedTuple):
 
 
 def evaluate_control(task: GymTask, policy: Any, normaliser_state: Mapping[str, Any] | None, *, episodes: int, seed: int,
-                     greedy: bool = True, envs: int = EVALUATED_AT_ONCE,
-                     progress: Callable[[int], Any] | None = None) -> list[float]:  # fmt: skip
-    """Raw returns of exactly ``episodes`` episodes, in the order of their seeds: `evaluate_in`, in environments made for it.
-
-    Args:
-        envs: Environments played side by side. It changes the time taken, not which episodes are played.
-    """
-    if episodes < 1:
-        raise TaskError(f"episodes={episodes}: evaluation needs at least 1.")
-    places = Environments(task, min(envs, episodes))
-    try:
-        return evaluate_in(places, policy, normaliser_state, episodes=episodes, seed=seed, greedy=greedy, progress=progress)
-    finally:
-        places.close()
-
-
-def evaluate_in(places: Environments, policy: Any, normaliser_state: Mapping[str, Any] | None, *, episodes: int, seed: int,
-                greedy: bool = True, progress: Callable[[int], Any] | None = None) -> list[float]:  # fmt: skip
+                     greedy: bool = True, envs: int = 10, progress: Callable[[int], Any] | None = None) -> list[float]:  # fmt: skip
     """Raw returns of exactly ``episodes`` episodes, in the order of their seeds.
 
     Every episode has a number, a seed made from it and a place in an environment's queue before any is played. Taking the first
@@ -303,14 +283,16 @@ def evaluate_in(places: Environments, policy: Any, normaliser_state: Mapping[str
     Where the task has levels, the episodes are spread evenly over them.
 
     Args:
-        places: Environments, no more than there are episodes; each is reset before it is played in, and stays open.
         normaliser_state: `EnvRollout.state`, of which the observation statistics are used as they stand; ``None`` or a state
             without them shows the policy raw observations.
         greedy: The likeliest action each time; otherwise actions are drawn, from a counter per episode.
+        envs: Environments played side by side. It changes the time taken, not which episodes are played.
         progress: Called with the number of episodes finished, whenever it grows.
     """
-    task, observations = places.task, _frozen_normaliser(places.task, normaliser_state)
-    actor, returns = policy.acting(), np.zeros(episodes)
+    if episodes < 1:
+        raise TaskError(f"episodes={episodes}: evaluation needs at least 1.")
+    observations = _frozen_normaliser(task, normaliser_state)
+    actor, places, returns = policy.acting(), task.make(min(envs, episodes)), np.zeros(episodes)
     playing = np.arange(len(places))  # the number of the episode in each place; episode e is played in place e modulo the places
     draws = [generator(seed, "evaluate", episode) for episode in playing.tolist()]
     raw = np.stack([places.reset(place, *_beginning(task, seed, place, episodes)) for place in range(len(places))])
@@ -332,6 +314,7 @@ def evaluate_in(places: Environments, policy: Any, normaliser_state: Mapping[str
             if progress is not None:
                 progress(finished)
         active = active[playing[active] < episodes]
+    places.close()
     return returns.tolist()
 
 

@@ -28,7 +28,7 @@ from upslope.types import Learned, Method, Network, RolloutPlan, Solved
 if TYPE_CHECKING:
     from upslope.experience.dataset import Dataset
     from upslope.policies.control.own_module import OwnModule
-    from upslope.tasks.gym import Environments, GymTask
+    from upslope.tasks.gym import GymTask
 
 ROW_NUMBERS = 64
 """Bytes of a decision beside what was observed: the action, its chance, values, rewards, ends."""
@@ -53,7 +53,6 @@ class ControlComponents(Components):
     ):
         self.own_module = own_module
         self.task, self.test_task, self.dataset = task, load_test_task(settings.test_task, task), dataset
-        self._judged_in: Environments | None = None
         for remark in set(self.test_task.remarks) - set(task.remarks) if for_training else ():
             warnings.warn(Remark(remark), stacklevel=2)
         if dataset is not None:
@@ -200,7 +199,7 @@ class ControlComponents(Components):
         """A controller starts from nothing."""
 
     def evaluate(self, progress: Progress | None = None) -> JsonDict:
-        from upslope.rollout.environments import evaluate_in
+        from upslope.rollout.environments import evaluate_control
         from upslope.rollout.evaluation import EVALUATION_SEED
 
         episodes = self.settings.eval_problems or 100
@@ -209,23 +208,11 @@ class ControlComponents(Components):
             if progress is not None:
                 progress(done, episodes)
 
-        places = self._places_to_judge(episodes)
-        returns = evaluate_in(places, self.policy, self.rollout.state(), episodes=episodes, seed=EVALUATION_SEED, progress=told)
+        returns = evaluate_control(
+            self.test_task, self.policy, self.rollout.state(), episodes=episodes, seed=EVALUATION_SEED, progress=told
+        )
         low, high = bootstrap_interval(returns)
         return {"score": float(np.mean(returns)), "low": low, "high": high, "episodes": episodes, "spread": float(np.std(returns))}
-
-    def _places_to_judge(self, episodes: int) -> Environments:
-        """The environments of every evaluation of the run: a robot's takes a second to be made. Those that are never reset would go
-        on where the last evaluation left them, and are made anew."""
-        from upslope.rollout.environments import EVALUATED_AT_ONCE
-        from upslope.tasks.gym import Environments
-
-        if self._judged_in is not None:
-            if not self.test_task.is_pair:
-                return self._judged_in
-            self._judged_in.close()
-        self._judged_in = Environments(self.test_task, min(EVALUATED_AT_ONCE, episodes))
-        return self._judged_in
 
     def record_step(self, folder: RunFolder, learner: Learner, step: int, seconds: float) -> None:
         """Nothing: single decisions of many environments tell little."""
