@@ -5,8 +5,11 @@ block has a scale in float32, its largest magnitude, and each of its numbers is 
 1, the nearest to its share of the scale; they lie the closer to each other the nearer they are to zero. An update takes the moments
 before they are rounded. Nothing is drawn at random.
 
-Values, rounding and what stays in float32 are those of torchao 0.18's ``AdamW8bit``, with two departures: a last block may be
-short, and bias corrections are computed in double precision.
+Values, rounding and what stays in float32 are those of torchao 0.18's ``AdamW8bit``, with three departures: a last block may be
+short, bias corrections are computed in double precision, and **a second moment is never rounded to zero**. It would be, where a
+gradient is two thousand times smaller than the largest of its block, while the first moment is still there: with the next gradient
+that is zero, as of a token that is not in the batch, a weight would move by thousands of times the learning rate. Held as the
+smallest value there is, it can only shorten steps.
 """
 
 from __future__ import annotations
@@ -85,11 +88,16 @@ class EightBitAdam(torch.optim.AdamW):
         several = [parameter for group in self.param_groups for parameter in group["params"]]
         for number, saved in state_dict["state"].items():
             held = self.make_state(several[int(number)])
+            if kinds(saved) != kinds(held):
+                raise UserError(f"the saved moments of parameter {number} are not those of --adam-states 8bit: {kinds(saved)} in "
+                                f"place of {kinds(held)}. Give the --adam-states they were saved with.")  # fmt: skip
             for name, value in saved.items():
-                if name not in held or held[name].dtype != value.dtype:
-                    raise UserError(f"the saved moments are not those of --adam-states 8bit: {name} of parameter {number} is "
-                                    f"{value.dtype}. Give the --adam-states they were saved with.")  # fmt: skip
                 held[name].copy_(value)
+
+
+def kinds(state: State) -> dict[str, str]:
+    """What is held, in words."""
+    return {name: f"{str(value.dtype)[6:]} {list(value.shape)}" for name, value in sorted(state.items())}
 
 
 def in_eight_bits(parameter: Tensor) -> bool:
@@ -161,8 +169,8 @@ def dequantized(moment: Moment, table: Tensor) -> Tensor:
 def quantize(x: Tensor, table: Tensor, moment: Moment) -> None:
     """Writes the codes and scales that stand for numbers ``[N]``.
 
-    A number's code is that of the nearest value, of two that are equally near the larger one's. What counts is the distance as
-    float32 has it.
+    A number's code is that of the nearest value, of two that are equally near the larger one's; of second moments only zero is held
+    as zero. What counts is the distance as float32 has it.
     """
     rows = F.pad(x, (0, -len(x) % BLOCK)).view(-1, BLOCK)
     scales = rows.abs().amax(1).clamp_min_(SMALLEST_SCALE)
@@ -177,9 +185,11 @@ def quantize(x: Tensor, table: Tensor, moment: Moment) -> None:
 
 @functools.cache
 def tables(device: torch.device) -> Tensor:
-    """For each code its value and half the distance to the next one's ``[2, 2, 256]``: of first moments, and of second ones."""
+    """For each code its value, and how far above it numbers are the next one's ``[2, 2, 256]``: from half way on, but from the zero
+    of second moments at once. Of first moments, and of second ones."""
     values = torch.stack([dynamic_map(signed=True), dynamic_map(signed=False)])
     halves = F.pad(values.diff() * 0.5, (0, 1), value=torch.inf)
+    halves[1, 0] = torch.finfo(torch.float32).tiny
     return torch.stack([values, halves], 1).contiguous().to(device)
 
 
