@@ -98,12 +98,17 @@ def test_a_task_too_small_for_a_split_says_so():
             load_task("reverse:length=2,letters=2").sample(1, split, rng())
 
 
-def test_sampling_is_fast():
-    task = load_task("sort")
-    task.sample(1, "train", rng())
-    started = time.process_time()
-    task.sample(2000, "train", rng())
-    assert time.process_time() - started < 0.5
+def test_problems_are_made_many_at_once_and_few_in_vain(monkeypatch):
+    task, asked = load_task("sort"), []
+    generate = type(task).generate
+
+    def counted(self, count, random):
+        asked.append(count)
+        return generate(self, count, random)
+
+    monkeypatch.setattr(type(task), "generate", counted)
+    assert len(task.sample(2000, "train", rng())) == 2000
+    assert len(asked) <= 3 and sum(asked) <= 2.5 * 2000, "of five problems four are for training"
 
 
 # -- countdown ---------------------------------------------------------------------------------------------------------
