@@ -3,7 +3,8 @@
 Random weights in the shapes of Qwen2, prompts of 64 tokens, `dr-grpo` as it comes. A row is ``MODEL:PROMPTSxSAMPLESxTOKENS`` with
 ``+lora32``, ``+recompute``, ``+slices4096``, ``+bf16`` or ``+adam8`` (Adam's moments in bfloat16 or 8 bits) behind it; each has a
 process of its own. Of a row with ``+ends`` answers end after between 64 and so many tokens, each after its own number, and nothing
-is learned. Told of each:
+is learned; with ``+early`` half of them end before the geometric mean of the two. Where rows would wait for memory they share
+pages of it, with ``+stretches`` they wait. Told of each:
 
 - sampling, in tokens a second, and what share of the bytes' limit that is: all weights, and the keys and values of every row, read
   once for each token at the card's rated bandwidth;
@@ -33,7 +34,8 @@ BANDWIDTH, FLOPS = 4.8e12, 989e12
 """Of an H200."""
 ROWS = (
     "1.5B:16x8x512", "1.5B:16x8x512+slices2816", "1.5B:8x8x2048", "0.5B:8x8x4096", "3.1B:16x8x256+recompute", "3.1B:16x8x512",
-    "7.6B:16x8x256+lora32", "7.6B:4x4x64+bf16", "1.5B:64x8x2048+ends",
+    "7.6B:16x8x256+lora32", "7.6B:4x4x64+bf16", "1.5B:64x8x2048+ends", "1.5B:64x4x16384+early",
+    "1.5B:64x4x16384+early+stretches",
 )  # fmt: skip
 SHORTEST = 64
 """Of answers that end early."""
@@ -98,6 +100,10 @@ class Work:
     @property
     def rows(self) -> int:
         return self.prompts * self.samples
+
+    @property
+    def only_samples(self) -> bool:
+        return "ends" in self.settings or "early" in self.settings
 
 
 def policy_of(work: Work) -> Any:
@@ -205,7 +211,8 @@ def sampled(work: Work, steps: int) -> dict[str, Any]:
     engine, drawn = TorchEngine(policy), torch.Generator().manual_seed(0)
     asked = torch.randint(5, shape.vocabulary, (work.prompts, PROMPT), generator=drawn).tolist()
     prompts = [prompt for prompt in asked for _ in range(work.samples)]  # a limit belongs to a prompt: each row is asked by itself
-    limits = torch.randint(SHORTEST, work.tokens + 1, (work.rows,), generator=drawn).tolist()
+    engine.paged = "stretches" not in work.settings
+    limits = _limits(work, drawn)
     seconds: list[float] = []
     for _ in range(steps + 1):
         uniforms = torch.rand(work.rows, work.tokens, generator=drawn)
@@ -221,9 +228,19 @@ def sampled(work: Work, steps: int) -> dict[str, Any]:
         "sampling_s": took,
         "sampling_tokens_s": tokens / took,
         "tokens": tokens,
+        "at_once": engine._seats(work.rows, work.tokens, mixed=False)._asdict(),
         "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
         "steps": [round(each, 3) for each in seconds],
     }
+
+
+def _limits(work: Work, drawn: Any) -> list[int]:
+    """After how many tokens each answer ends."""
+    import torch
+
+    if "early" not in work.settings:
+        return torch.randint(SHORTEST, work.tokens + 1, (work.rows,), generator=drawn).tolist()
+    return (SHORTEST * (work.tokens / SHORTEST) ** torch.rand(work.rows, generator=drawn)).long().tolist()
 
 
 def _weight_bytes(policy: Any, shape: Shape) -> int:
@@ -255,7 +272,7 @@ def main() -> None:
     flags = parser.parse_args()
     if flags.here:
         work = Work.of(flags.rows[0])
-        found_here = sampled(work, flags.steps) if "ends" in work.settings else measured(work, flags.steps, flags.profile)
+        found_here = sampled(work, flags.steps) if work.only_samples else measured(work, flags.steps, flags.profile)
         print("found", json.dumps(found_here), flush=True)
         return
     found = []
@@ -275,7 +292,7 @@ def main() -> None:
         described = {"card": card.name, "memory_gib": card.total_memory / 2**30, "torch": torch.__version__}
         shapes = {name: asdict(shape) for name, shape in SHAPES.items()}
         told = {"row": "gpu_sizes", "command": command, "date": time.strftime("%Y-%m-%d"), "machine": described, "shapes": shapes}
-        ends = [each for each in found if each["row"].endswith("+ends")]
+        ends = [each for each in found if Work.of(each["row"]).only_samples]
         told |= {"points": [each for each in found if each not in ends], "early_ends": ends}
         flags.out.write_text(json.dumps(told, indent=1) + "\n")
 

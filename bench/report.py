@@ -113,14 +113,19 @@ def _sizes_section(result: dict[str, Any]) -> str:
             f"{each['reserved_gib']:.1f} GiB | {each['estimated_gib']:.1f} GiB |"
         )
     ends = [each for each in result.get("early_ends", ()) if "error" not in each]
-    whole = {each["row"]: each["sampling_tokens_s"] for each in result["points"] if "error" not in each}
+    whole = {each["row"]: each["sampling_tokens_s"] for each in [*result["points"], *ends] if "error" not in each}
     for each in ends:
-        beside = each["sampling_tokens_s"] / whole[BESIDE_ENDS] if BESIDE_ENDS in whole else None
-        share = ("", "") if beside is None else (f"{beside:.0%} of `{BESIDE_ENDS}`", "80%")
+        other, wanted_share = (f"{each['row']}+stretches", "") if each["row"].endswith("+early") else (BESIDE_ENDS, "80%")
+        beside = each["sampling_tokens_s"] / whole[other] if other in whole and "+stretches" not in each["row"] else None
+        share = ("", "") if beside is None else (f"{beside:.0%} of `{other}`", wanted_share)
         lines.append(
             f"| {each['row']} | {each['sampling_tokens_s']:,.0f} | {' | '.join(share)} | | | | | {each['reserved_gib']:.1f} GiB | |"
         )
     early = " Answers of a row with `+ends` end after between 64 and so many tokens; nothing is learned." if ends else ""
+    if any("+early" in each["row"] for each in ends):
+        early += (
+            " With `+early` half of them end before the geometric mean of the two; with `+stretches` no memory is shared."
+        )
     return "\n".join(
         [
             "## Real sizes on one GPU",
@@ -219,7 +224,8 @@ HOW = """## Where the time is saved
 - **Rows without a gradient are not computed**, nor are passes whose columns nobody reads or whose coefficient is 0.
 - **An update is cut as little as memory allows**: each slice launches a whole pass, during which a GPU waits that has few tokens
   (`policies/slice_budget.py`).
-- **Answers that have ended leave**: the next one that waits takes the place, or the batch shrinks. On a GPU a decoding step
+- **Answers that have ended leave**: the next one that waits takes the place, or the batch shrinks. On a GPU rows that would
+  wait for memory share pages of it (`rollout/decode/pages.py`), and a decoding step
   is one CUDA graph with Triton kernels between the products: the keys of a long row are walked by several programs at once, and
   many look at a stretch of the vocabulary each before one draws (temperature, top-k, top-p, min-p) and gives the
   log-probability and the entropy (`rollout/decode/triton_kernels.py`). Of up to 64 rows the products too are kernels of ours

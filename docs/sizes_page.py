@@ -58,7 +58,7 @@ BYTES = (
     ),
     ("layers put together", "with `--shard`: two layers, embedding and head, with their gradients until they are divided again"),
     ("activations", "what the backward pass keeps of a slice (`--slice-tokens`, `--recompute`), and its largest layer or the head"),
-    ("keys and values", "of all rows that are sampled at once"),
+    ("keys and values", "of all rows that are sampled at once; those of a sixth of a GPU at the most, in pages if some would wait"),
     ("CUDA's own", "its context and the libraries' workspaces"),
 )
 KINDS = """Weights and gradients are exact, and moments but for those of small tensors in eight bits. Activations and keys and
@@ -74,6 +74,12 @@ never from what happens to be free: slices are as large as keep the GPU busy and
 recomputed as will do. Both stand in `run.toml`, so that a resumed run is cut alike on whatever card. `--recompute N`,
 `all` or `off` and `--slice-tokens N` set them. On a CPU slices take 4 GiB and nothing is recomputed unless asked for:
 it would switch off what sampling keeps for learning.
+
+Rows whose keys and values do not fit a sixth of the card together, each as long as it may be, share pages of 64 tokens
+there: as many rows are sampled at once as if each said an eighth of what it may, and a row takes a page when it has
+filled the one before. When no page is left the row that began last is put back and begins again later, with its own
+random numbers. So answers that may have 16,384 tokens and mostly have 2,000 are sampled in one go where they waited for
+each other before. This has run on the CPU alone, through Triton's interpreter: what it saves on a GPU is not measured.
 
 The optimiser's moments, keys and values and the graphs of sampling are allocated before the first step: what does not
 fit ends there. If memory runs out in an update all the same, its gradients are dropped, slices are halved and the

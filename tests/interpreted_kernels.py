@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 
 os.environ["TRITON_INTERPRET"] = "1"
 
+from types import SimpleNamespace
+
 import torch
 import torch.nn.functional as F
+from small_models import policy_of
 
 from upslope.learners import eight_bit_adam
 from upslope.learners.low_precision_adam import move
 from upslope.policies.forward import attention_cpu
 from upslope.policies.forward.packing import Layout
 from upslope.policies.forward.triton import launch
+from upslope.rollout.decode import graph_stepper, pages
 from upslope.rollout.decode import triton_kernels as kernels
 from upslope.rollout.decode.draw import draw_tokens
+from upslope.rollout.decode.graph_stepper import GraphStepper
+from upslope.rollout.decode.pages import Seats
+from upslope.rollout.engines import torch_engine
+from upslope.rollout.engines.torch_engine import TorchEngine
+from upslope.runtime import seeding
 from upslope.types import Sampling
 
 
@@ -40,7 +50,8 @@ def attention_of_packed_tokens() -> None:
 
 
 def attention_of_a_newest_token() -> None:
-    """Over the prompt and what was said, in one part and in several, of rows that are long, full and just begun."""
+    """Over the prompt and what was said, in one part and in several, of rows that are long, full and just begun, with a cache in
+    stretches and in pages."""
     rows, heads, kv, width, room = 3, 4, 2, 32, 100
     q, prompt_kv, cache = torch.randn(rows, heads * width), torch.randn(2, 64, kv, width), torch.randn(2, rows, kv, room, width)
     prompt, start, length = torch.tensor([0, 0, 1]), torch.tensor([0, 13]), torch.tensor([13, 40])
@@ -50,12 +61,20 @@ def attention_of_a_newest_token() -> None:
         at, many = start[prompt[row]], length[prompt[row]]
         k, v = torch.cat([prompt_kv[:, at : at + many].transpose(1, 2), cache[:, row, :, : step[row] + 1]], 2)
         expected[row] = F.scaled_dot_product_attention(q[row].view(kv, 2, width), k, v).flatten()
-    for parts in (1, 2, 4, 8):
+    page, across = 32, 4
+    table = torch.randperm(rows * across).int().view(rows, across)
+    paged = torch.zeros(2, rows * across, kv, page, width)
+    for row, places in enumerate(table.tolist()):
+        for number, place in enumerate(places):
+            there = cache[:, row, :, number * page : (number + 1) * page]
+            paged[:, place, :, : there.shape[2]] = there
+    for parts, size in itertools.product((1, 2, 4, 8), (0, page)):
         out, tops, sums = torch.zeros_like(q), torch.zeros(rows, heads, parts), torch.zeros(rows, heads, parts)
         shares = out if parts == 1 else torch.zeros(rows, heads, parts, width)
+        said, stretch = (paged, page) if size else (cache, room)
         kernels.attend[(parts, kv, rows)](
-            q, *prompt_kv, *cache, shares, tops, sums, prompt, start, length, step, width**-0.5, room, 16, kv, 2, 16, width, width,
-            16, parts, "ieee", False,
+            q, *prompt_kv, *said, shares, tops, sums, prompt, start, length, step, table, across, width**-0.5, stretch, 16, kv, 2,
+            16, width, width, 16, parts, "ieee", size, False,
         )  # fmt: skip
         if parts > 1:
             kernels.merge_parts[(rows, heads)](
@@ -106,6 +125,32 @@ def draws() -> None:
         torch.testing.assert_close(entropy[:, 0], expected.entropy, atol=1e-5, rtol=1e-5)
 
 
+def answers_with_a_cache_in_stretches_and_in_pages() -> None:
+    """Whole answers by the stepper of GPUs, its steps made one by one and not replayed; of so few pages that a row is put back."""
+    policy, sampling, numbers = policy_of("qwen3"), Sampling(20), seeding.uniforms((4, 20), 1)
+    plain = TorchEngine(policy).generate([[1, 5, 9], [1, 4, 4, 8]], 2, sampling, numbers)
+    back: list[int] = []
+
+    class Stepped(GraphStepper):
+        def _recorded(self, size):
+            return SimpleNamespace(replay=lambda: self._step(size))
+
+        def make_room(self):
+            found = super().make_room()
+            back.extend(found)
+            return found
+
+    torch_engine.graphs_help, torch_engine.GraphStepper = lambda _: True, Stepped
+    graph_stepper.SIZES, graph_stepper.PAGE, pages.PAGE, graph_stepper.ATTEND_BLOCK = (4,), 8, 8, 16
+    for places in (Seats(4, 0), Seats(4, 6)):
+        engine = TorchEngine(policy)
+        engine._seats = lambda *_, places=places: places
+        found = engine.generate([[1, 5, 9], [1, 4, 4, 8]], 2, sampling, numbers)
+        assert torch.equal(found.tokens, plain.tokens) and bool(back) == bool(places.pages)
+        torch.testing.assert_close(found.logp, plain.logp, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found.entropy, plain.entropy, atol=1e-5, rtol=1e-5)
+
+
 def an_update_with_moments_in_bfloat16() -> None:
     """The parameters as in plain torch; moments are one of two neighbours, about every second the upper one."""
     held, grad, mean, square = torch.randn(3000), torch.randn(3000), torch.randn(3000).bfloat16(), torch.rand(3000).bfloat16()
@@ -149,6 +194,7 @@ if __name__ == "__main__":
         attention_of_a_newest_token,
         products_of_few_rows,
         draws,
+        answers_with_a_cache_in_stretches_and_in_pages,
         an_update_with_moments_in_bfloat16,
         updates_with_moments_in_eight_bits,
     ):

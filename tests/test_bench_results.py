@@ -135,6 +135,10 @@ def test_answers_that_end_early_are_compared_with_those_that_do_not() -> None:
     page = report._sizes_section(whole | {"early_ends": [ends]})
     assert "| 1.5B:64x8x2048+ends | 45,000 | 90% of `1.5B:16x8x512` | 80% |" in page and "`+ends` end after" in page
     assert "+ends" not in report._sizes_section(whole)
+    early = [ends | {"row": "1.5B:8x8x9+early"}, ends | {"row": "1.5B:8x8x9+early+stretches", "sampling_tokens_s": 30_000.0}]
+    page = report._sizes_section(whole | {"early_ends": early})
+    assert "| 1.5B:8x8x9+early | 45,000 | 150% of `1.5B:8x8x9+early+stretches` |  |" in page
+    assert "| 1.5B:8x8x9+early+stretches | 30,000 |  |  |" in page and "geometric mean" in page
     assert "| 1.5B:64x8x2048+ends | 45,000 |  |  |" in report._sizes_section(whole | {"points": [], "early_ends": [ends]})
 
 

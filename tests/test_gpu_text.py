@@ -13,6 +13,7 @@ from upslope.policies.forward.gradient_sums import one_update
 from upslope.policies.forward.triton import launch
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.tiny import character_tokenizer
+from upslope.rollout.decode.pages import Seats
 from upslope.rollout.engines import torch_engine as engine_module
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.rollout.text_rows import sampled_rows
@@ -96,6 +97,26 @@ def test_long_rows_and_few_rows_are_as_likely_as_the_policy_says(rows, tokens, h
     with torch.no_grad():
         exact = (policy.evaluate(sampled_rows(policy, prompts, 1, fast, draw).to("cuda")).logp - fast.logp.to("cuda")).abs()
     assert exact.max() < 2e-3, "in float32 both sides are the same to rounding"
+
+
+@pytest.mark.parametrize("precise", [True, False], ids=["float32", "bfloat16"])
+def test_rows_with_a_cache_in_pages_say_what_they_say_with_one_in_stretches(precise):
+    policy = wide_policy()
+    policy.precise = precise
+    prompts, numbers = [[1, *range(20, 20 + 9 * number)] for number in range(1, 41)], torch.rand(40, 700)
+    limits = [30 + 17 * number for number in range(40)]
+    engine, in_pages = TorchEngine(policy), TorchEngine(policy)
+    in_pages._seats = lambda *_: Seats(40, 130)
+    fast, paged, again = (each.generate(prompts, 1, Sampling(700), numbers, limits) for each in (engine, in_pages, in_pages))
+    assert in_pages._steppers[0].pages.left == 130
+    assert torch.equal(paged.tokens, again.tokens) and torch.equal(paged.logp, again.logp), "the same bits twice"
+    if precise:
+        assert torch.equal(fast.tokens, paged.tokens) and fast.finish == paged.finish
+        torch.testing.assert_close(fast.logp, paged.logp, atol=2e-3, rtol=2e-3)
+    batch = sampled_rows(policy, prompts, 1, paged, Sampling(700)).to("cuda")
+    with torch.no_grad():
+        apart = (policy.evaluate(batch).logp - paged.logp.to("cuda")).abs() * batch.sampled
+    assert apart.sum() / batch.sampled.sum() < 0.04
 
 
 def test_graphs_read_the_weights_of_now():

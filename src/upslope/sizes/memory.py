@@ -163,7 +163,7 @@ class _Sampling:
         self.memory = sampling.engine_memory(card.total, card.on_gpu)
         self.each = sampling.token_bytes(shape, size)
         self.prompts = self._together() if shape.ours else []
-        self.count = sampling.rows_at_once(shape, size, work.rows, work.max_tokens, self.memory, card.on_gpu and shape.ours)
+        self.at_once = sampling.rows_at_once(shape, size, work.rows, work.max_tokens, self.memory, card.on_gpu and shape.ours)
 
     def _together(self) -> list[int]:
         """The longest prompts, as many as the engine reads at once."""
@@ -179,7 +179,7 @@ class _Sampling:
         if not self.shape.ours:
             return _plain_sampling(self.shape, self.work, self.memory, self.each)
         room, on_gpu = self.work.max_tokens, self.card.on_gpu
-        held = sampling.cache_bytes(self.shape, self.size, self.count, room, self.prompts, on_gpu)
+        held = sampling.cache_bytes(self.shape, self.size, self.at_once, room, self.prompts, on_gpu)
         held += sampling.prompt_bytes(self.shape, self.size, self.prompts, on_gpu)
         return held + sampling.column_bytes(self.work.rows, room, on_gpu) + (self._drawing() if on_gpu else 0)
 
@@ -191,7 +191,7 @@ class _Sampling:
         return reading if self.card.on_gpu else max(reading, self._drawing())
 
     def _drawing(self) -> int:
-        return sampling.drawing_bytes(self.shape, self.count, self.card.on_gpu)
+        return sampling.drawing_bytes(self.shape, self.at_once.rows, self.card.on_gpu)
 
     def kept(self, again: int) -> int:
         """Of what it computes, for learning: on a CPU, where nothing is recomputed and not too much is kept."""

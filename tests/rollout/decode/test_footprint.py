@@ -10,6 +10,7 @@ from upslope.policies.model_shape import ModelShape
 from upslope.policies.tiny import tiny
 from upslope.rollout.decode import footprint
 from upslope.rollout.decode.graph_stepper import GraphStepper, _Kept
+from upslope.rollout.decode.pages import Seats
 from upslope.rollout.decode.record import DecodeJob, Progress, Record
 from upslope.rollout.decode.stepper import Prompts, Stepper
 from upslope.rollout.decode.weights import Weights
@@ -39,8 +40,10 @@ def test_the_engine_s_own_numbers(kind: str):
     assert 2 * footprint.token_bytes(shape, 4) == engine._token_bytes()
     assert footprint.engine_memory(10**12, on_gpu=False) == engine._memory() and engine.max_rows == footprint.MOST_ROWS
     for memory in (10_000, 100_000, 10**9):
-        expected = max(1, min(500, engine.max_rows, memory // engine._row_bytes(32)))
-        assert footprint.rows_at_once(shape, 4, 500, 32, memory, on_gpu=False) == expected
+        expected = max(1, min(500, engine.max_rows, memory // (24 * shape.vocabulary + 32 * engine._token_bytes())))
+        at_once = footprint.rows_at_once(shape, 4, 500, 32, memory, on_gpu=False)
+        engine.memory_bytes = memory
+        assert at_once == Seats(expected, 0) == engine._seats(500, 32, mixed=False)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
@@ -52,24 +55,25 @@ def test_a_stepper_on_a_cpu_allocates_what_is_counted(kind: str):
         read = Prompts(weights, PROMPTS)
         stepper = Stepper(weights, 12, 20)
         stepper.begin(read, job_of(12, 20))
-    assert bytes_of(stepper.cache) == footprint.cache_bytes(shape, 4, 12, 20, LENGTHS, on_gpu=False)
+    assert bytes_of(stepper.cache) == footprint.cache_bytes(shape, 4, Seats(12, 0), 20, LENGTHS, on_gpu=False)
     held = bytes_of(*(each for layer in read.memory for each in layer), *(each for layer in stepper._padded for each in layer))
     assert held == pytest.approx(footprint.prompt_bytes(shape, 4, LENGTHS, on_gpu=False), rel=0.01)
 
 
-@pytest.mark.parametrize("rows, room", [(3, 20), (40, 20), (129, 20), (40, 4096)])
-def test_a_stepper_for_graphs_allocates_what_is_counted(rows: int, room: int):
+@pytest.mark.parametrize("rows, room, pages", [(3, 20, 0), (40, 20, 0), (129, 20, 0), (40, 4096, 0), (40, 4096, 70)])
+def test_a_stepper_for_graphs_allocates_what_is_counted(rows: int, room: int, pages: int):
     """Its buffers are made on the CPU here; kernels and graphs are not touched."""
     policy = tiny(0)
     shape = ModelShape.of(policy.model, ours=True)
     with torch.no_grad():
         weights = Weights(policy.body, 64, torch.float32)
-        stepper = GraphStepper(weights, rows, room)
+        stepper = GraphStepper(weights, Seats(rows, pages), room)
         kept = _Kept(weights, Prompts(weights, PROMPTS), job_of(rows, room))
     inside = (stepper._x, stepper._seen, stepper._q, stepper._out, stepper._active, stepper._shares, stepper._tops, stepper._sums,
               stepper._shares_out)  # fmt: skip
     assert (stepper.parts > 1) == (room > 1000)
-    counted = footprint.cache_bytes(shape, 4, rows, room, LENGTHS, on_gpu=True)
-    assert bytes_of(stepper.cache, kept.keys, kept.values, *inside) == counted
+    counted = footprint.cache_bytes(shape, 4, Seats(rows, pages), room, LENGTHS, on_gpu=True)
+    table = () if stepper.pages is None else (stepper.pages.table,)
+    assert bytes_of(stepper.cache, kept.keys, kept.values, *inside, *table) == counted
     columns = footprint.column_bytes(rows, room, on_gpu=True) - footprint.column_bytes(rows, room, on_gpu=False)
     assert bytes_of(kept.uniforms, *kept.record) == columns

@@ -18,5 +18,6 @@ def test_kernels_compute_what_plain_torch_computes():
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [
         "attention_of_packed_tokens", "attention_of_a_newest_token", "products_of_few_rows", "draws",
-        "an_update_with_moments_in_bfloat16", "updates_with_moments_in_eight_bits",
+        "answers_with_a_cache_in_stretches_and_in_pages", "an_update_with_moments_in_bfloat16",
+        "updates_with_moments_in_eight_bits",
     ]  # fmt: skip

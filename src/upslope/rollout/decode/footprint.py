@@ -8,6 +8,7 @@ from __future__ import annotations
 from upslope.policies.forward.triton.launch import power
 from upslope.policies.model_shape import ModelShape
 from upslope.rollout.decode.graph_stepper import SIZES, parts_of
+from upslope.rollout.decode.pages import PAGE, Seats, seats
 from upslope.rollout.decode.stepper import COPIED
 from upslope.rollout.decode.thin_products import MOST_SHARES, ROWS
 
@@ -31,11 +32,10 @@ def engine_memory(total: int, on_gpu: bool) -> int:
     return total // GPU_SHARE if on_gpu else CPU_MEMORY
 
 
-def rows_at_once(shape: ModelShape, size: int, rows: int, room: int, memory: int, on_gpu: bool) -> int:
+def rows_at_once(shape: ModelShape, size: int, rows: int, room: int, memory: int, on_gpu: bool) -> Seats:
     """How many rows the engine continues at once: it counts a token twice, and six copies of logits; for graphs once, and two."""
     each, copies = (1, 8) if on_gpu else (2, 24)
-    row = copies * shape.vocabulary + each * room * token_bytes(shape, size)
-    return max(1, min(rows, MOST_ROWS, memory // row))
+    return seats(min(rows, MOST_ROWS), memory, room, copies * shape.vocabulary, each * token_bytes(shape, size), on_gpu)
 
 
 def slots(count: int, on_gpu: bool) -> int:
@@ -43,25 +43,27 @@ def slots(count: int, on_gpu: bool) -> int:
     return next((each for each in SIZES if each >= count), power(count)) if on_gpu else count
 
 
-def cache_bytes(shape: ModelShape, size: int, count: int, room: int, prompts: list[int], on_gpu: bool) -> int:
+def cache_bytes(shape: ModelShape, size: int, at_once: Seats, room: int, prompts: list[int], on_gpu: bool) -> int:
     """What stays from step to step: the slots' keys and values; on a GPU also copies of the prompts' and the columns that graphs
     read and write, each up to the next power of two.
 
     Args:
-        count: rows continued at once.
+        at_once: rows continued at once, and their pages.
         prompts: tokens of those that are read together.
     """
     each, shared = token_bytes(shape, size), [max(0, length - 1) for length in prompts]
     if not on_gpu:
         copied = max(shared, default=0) if max(shared, default=0) <= COPIED else 0
-        return count * (room + copied) * each
-    places = slots(count, on_gpu)
+        return at_once.rows * (room + copied) * each
+    places = slots(at_once.rows, on_gpu)
     inside = 4 * shape.width + size * (shape.width + 2 * shape.heads * shape.head_width + shape.inner)
     # What the parts of a row's keys gave, and the shares of products of few rows.
     parts = parts_of(room, shape.kv_heads)
     inside += 4 * shape.heads * parts * (2 + (shape.head_width if parts > 1 else 0))
     shares = 4 * MOST_SHARES * min(places, ROWS) * max(shape.width, shape.projected)
-    return places * room * each + power(max(1, sum(shared))) * each + places * inside + shares
+    tokens = (at_once.pages + 1) * PAGE if at_once.pages else places * room
+    table = 4 * places * -(-room // PAGE) if at_once.pages else 0
+    return tokens * each + table + power(max(1, sum(shared))) * each + places * inside + shares
 
 
 def column_bytes(rows: int, room: int, on_gpu: bool) -> int:

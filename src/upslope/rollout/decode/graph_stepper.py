@@ -16,6 +16,7 @@ from upslope.policies.forward.blocks import Block
 from upslope.policies.forward.layer_ops import Matrix, linear
 from upslope.policies.forward.logprobs import head_logits
 from upslope.policies.forward.triton.launch import GATE_BLOCK, GATE_WARPS, power, triton_found
+from upslope.rollout.decode.pages import PAGE, Pages, Seats
 from upslope.rollout.decode.record import DecodeJob, Record
 from upslope.rollout.decode.stepper import Prompts, Stepper
 from upslope.rollout.decode.thin_products import MOST_SHARES, ROWS, ThinProducts, early_launch
@@ -54,13 +55,17 @@ class GraphStepper(Stepper):
 
     slot_axis = 2
     steps = 8
-    """How many tokens `advance` draws in each slot before it is asked which rows have ended."""
 
-    def __init__(self, weights: Weights, count: int, room: int):
-        super().__init__(weights, _up_to(count, SIZES), room)
+    def __init__(self, weights: Weights, seats: Seats, room: int):
+        super().__init__(weights, _up_to(seats.rows, SIZES), room)
         body, device, slots = weights.body, weights.device, len(self.slots.row)
-        shape = (len(weights.blocks), 2, slots, body.kv_heads, room, body.width)
+        if seats.pages:
+            self.pages = Pages(slots, room, seats.pages, device)
+        stretches, self._stretch = (seats.pages + 1, PAGE) if seats.pages else (slots, room)
+        self._page = PAGE if seats.pages else 0
+        shape = (len(weights.blocks), 2, stretches, body.kv_heads, self._stretch, body.width)
         self.cache = torch.zeros(shape, dtype=weights.dtype, device=device)
+        """Keys and values, a stretch for each slot; with pages, of each page."""
         wide = weights.blocks[0].qkv.low.shape[1]
         self._x = torch.zeros(slots, wide, device=device)
         self._seen = torch.zeros(slots, wide, dtype=weights.dtype, device=device)
@@ -79,10 +84,12 @@ class GraphStepper(Stepper):
         self._seen_chunks: tuple[Tensor, Tensor] | None = None
         self._kept: _Kept | None = None
 
-    def fits(self, prompts: Prompts, count: int, room: int, job: DecodeJob | None) -> bool:
+    def fits(self, prompts: Prompts, seats: Seats, room: int, job: DecodeJob | None) -> bool:
         """Whether this one can be used again for such work."""
-        kept = self._kept
-        if kept is None or job is None or room != self.room or _up_to(count, SIZES) > len(self.slots.row):
+        kept, pages = self._kept, 0 if self.pages is None else self.pages.count
+        if kept is None or job is None or room != self.room or _up_to(seats.rows, SIZES) > len(self.slots.row):
+            return False
+        if seats.pages != pages:
             return False
         return kept.fits(prompts, job)
 
@@ -95,15 +102,18 @@ class GraphStepper(Stepper):
         for column in self.slots.columns():
             column.zero_()
         self.slots.ended.fill_(True)
+        self._forget_pages()
         if job is not None:
             self.job = job
 
     def fill(self, slots: Tensor, rows: Tensor, prompts: Tensor) -> None:
-        own = self.slots
-        own.row[slots], own.prompt[slots], own.step[slots] = rows, prompts, 0
-        own.token[slots], own.ended[slots] = self.prompts.last[prompts], False
+        self._seat(slots, rows, prompts)
         self._left = self.room
         """Steps after which every row that is there now has ended."""
+
+    def _move_cache(self, source: Tensor, target: Tensor) -> None:
+        if self.pages is None:  # else the pages stay where they are
+            super()._move_cache(source, target)
 
     def advance(self, count: int) -> None:
         size = _up_to(count, SIZES)
@@ -160,9 +170,9 @@ class GraphStepper(Stepper):
             keys, values = self.cache[number]
             kernels.rope_and_store[(count,)](
                 qkv, qkv if bias is None else bias, self._q, keys, values, weights.cos, weights.sin, *self._head_norms(block),
-                slots.prompt, kept.length, slots.step, body.eps, self.room, count, body.heads, body.kv_heads,
+                slots.prompt, kept.length, slots.step, *self._where, body.eps, self._stretch, count, body.heads, body.kv_heads,
                 power(body.heads + 2 * body.kv_heads), body.width, power(body.width // 2), block.q_norm is not None, shares,
-                bias is not None, self.early, num_warps=TURN_WARPS, launch_pdl=self.early,
+                bias is not None, self._page, self.early, num_warps=TURN_WARPS, launch_pdl=self.early,
             )  # fmt: skip
             self._attend(number, count)
             found = self._product(thin, self._out[:count], block.out, block.out_bias)
@@ -194,8 +204,8 @@ class GraphStepper(Stepper):
         block = ATTEND_BLOCK // 2 if precise else ATTEND_BLOCK
         kernels.attend[(parts, body.kv_heads, count)](
             self._q, kept.keys[number], kept.values[number], keys, values, self._shares, self._tops, self._sums, slots.prompt,
-            kept.start, kept.length, slots.step, body.scale, self.room, LEAST_KEYS, body.kv_heads, repeat, max(16, power(repeat)),
-            body.width, wide, block, parts, "ieee" if precise else "tf32", self.early,
+            kept.start, kept.length, slots.step, *self._where, body.scale, self._stretch, LEAST_KEYS, body.kv_heads, repeat,
+            max(16, power(repeat)), body.width, wide, block, parts, "ieee" if precise else "tf32", self._page, self.early,
             num_warps=ATTEND_WARPS, num_stages=ATTEND_STAGES, launch_pdl=self.early,
         )  # fmt: skip
         if parts > 1:
@@ -203,6 +213,11 @@ class GraphStepper(Stepper):
                 self._tops, self._sums, self._shares, self._out, slots.prompt, kept.length, slots.step, LEAST_KEYS, body.heads,
                 body.width, wide, block, parts, self.early, num_warps=MERGE_WARPS, launch_pdl=self.early,
             )  # fmt: skip
+
+    @property
+    def _where(self) -> tuple[Tensor, int]:
+        """The table of pages and how many a slot has at the most; without pages nobody looks at it."""
+        return (self.slots.step, 0) if self.pages is None else (self.pages.table, self.pages.across)
 
     def _embedded(self, count: int) -> Tensor:
         return self._seen[:count]

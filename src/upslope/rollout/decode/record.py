@@ -80,6 +80,8 @@ class DecodeJob:
     progress: Progress
     heard: StopStrings | None = None
     """Texts that end a row, if there are any."""
+    pad: int = 0
+    """What stands where nothing was said."""
 
 
 class StopStrings:

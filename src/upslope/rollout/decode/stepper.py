@@ -21,6 +21,7 @@ from upslope.policies.forward.layer_ops import normed
 from upslope.policies.forward.logprobs import head_logits
 from upslope.policies.forward.packing import Layout, pad
 from upslope.rollout.decode.draw import draw_tokens
+from upslope.rollout.decode.pages import Pages, Seats
 from upslope.rollout.decode.record import DecodeJob, Record
 from upslope.rollout.decode.weights import Weights
 
@@ -80,15 +81,19 @@ class Stepper:
     job: DecodeJob
     slot_axis = 1
     """Of the cache."""
+    steps = 1
+    """How many tokens `advance` draws in each slot before it is asked which rows have ended."""
+    pages: Pages | None = None
+    """What rows may hold of the cache together, if not each has a stretch of full length."""
 
     def __init__(self, weights: Weights, count: int, room: int):
         self.weights, self.room = weights, room
         self.slots = Slots(count, weights.device)
         self.cache = torch.empty(0)
 
-    def fits(self, prompts: Prompts, count: int, room: int, job: DecodeJob | None) -> bool:
+    def fits(self, prompts: Prompts, seats: Seats, room: int, job: DecodeJob | None) -> bool:
         """Whether it can turn to this work: memory that is at hand costs no time."""
-        return len(self.slots.row) == count and self.room == room
+        return len(self.slots.row) == seats.rows and self.room == room
 
     def begin(self, prompts: Prompts, job: DecodeJob | None = None) -> None:
         """Turn to new prompts, and to the rows that continue them."""
@@ -98,6 +103,7 @@ class Stepper:
         if job is not None:
             self.job = job
         self.slots.ended.fill_(True)
+        self._forget_pages()
         self._padded = prompts.padded() if longest else []
         self._copies = longest <= COPIED or weights.device.type != "cpu"
         """Whether rows keep their prompts themselves."""
@@ -111,23 +117,57 @@ class Stepper:
 
     def fill(self, slots: Tensor, rows: Tensor, prompts: Tensor) -> None:
         """Let slots begin with new rows."""
-        own = self.slots
-        own.row[slots], own.prompt[slots], own.step[slots] = rows, prompts, 0
-        own.token[slots], own.ended[slots] = self.prompts.last[prompts], False
+        self._seat(slots, rows, prompts)
         if self._copies:
             for cache, (keys, values) in zip(self.cache, self._padded, strict=False):
                 cache[slots, :, : keys.shape[2]] = torch.cat([keys, values], 1)[prompts]
         self._grid = None
+
+    def _seat(self, slots: Tensor, rows: Tensor, prompts: Tensor) -> None:
+        own = self.slots
+        own.row[slots], own.prompt[slots], own.step[slots] = rows, prompts, 0
+        own.token[slots], own.ended[slots] = self.prompts.last[prompts], False
+        if self.pages is not None:
+            self.pages.begin(slots.tolist(), self.job.limits[rows].tolist())
+
+    def _forget_pages(self) -> None:
+        if self.pages is not None:
+            self.pages.clear()
+
+    def vacancies(self, wanted: int) -> int:
+        """How many of the rows that wait may begin now, if there are slots for them."""
+        return wanted if self.pages is None else self.pages.vacancies(wanted)
+
+    def make_room(self) -> list[int]:
+        """Makes sure that every row can go on. Returns the rows that were put back for that, the youngest first: they have said
+        nothing, and their slots are empty."""
+        back = [] if self.pages is None else self.pages.grow(self.steps)
+        rows = self.slots.row[back].tolist() if back else []
+        for row in rows:
+            self.record.cut(row, 0, self.job.pad)
+        if back:
+            self.slots.ended[back] = True
+        return rows
+
+    def end(self, slots: Tensor) -> None:
+        """What the rows of these slots held is free: they have ended."""
+        if self.pages is not None:
+            self.pages.end(slots.tolist())
 
     def move(self, source: Tensor, target: Tensor) -> None:
         """Rows of some slots go on in others, whose own have ended; the slots they leave are empty."""
         for column in self.slots.columns():
             column[target] = column[source]
         self.slots.ended[source] = True
+        if self.pages is not None:
+            self.pages.move(source.tolist(), target.tolist())
+        self._move_cache(source, target)
+        self._grid = None
+
+    def _move_cache(self, source: Tensor, target: Tensor) -> None:
         if len(source):
             slots = self.cache.movedim(self.slot_axis, 0)
             slots[target] = slots[source]
-        self._grid = None
 
     def advance(self, count: int) -> None:
         """Draws a token in each of the first ``count`` slots and writes it down; slots whose row has ended write nothing."""

@@ -86,10 +86,19 @@ def add_shares_and_norm(
 
 
 @triton.jit
+def _stretch(table, ACROSS, slot, at, PAGE: tl.constexpr):
+    """Which stretch of the cache has a slot's token, and which token is the first there: a page, or the slot's own stretch."""
+    stretch, begun = slot, at * 0
+    if PAGE:
+        stretch, begun = tl.load(table + slot * ACROSS + at // PAGE).to(tl.int64), at // PAGE * PAGE
+    return stretch, begun
+
+
+@triton.jit
 def rope_and_store(
-    qkv, bias, q_out, keys, values, cos, sin, q_norm, k_norm, prompt, length, step, eps, ROOM, M,
+    qkv, bias, q_out, keys, values, cos, sin, q_norm, k_norm, prompt, length, step, table, ACROSS, eps, ROOM, M,
     H: tl.constexpr, KV: tl.constexpr, HEADS: tl.constexpr, W: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
-    SHARES: tl.constexpr, BIAS: tl.constexpr, EARLY: tl.constexpr,
+    SHARES: tl.constexpr, BIAS: tl.constexpr, PAGE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Queries and keys rotated by their positions, keys and values written to the slot's cache; one program a slot."""
     _after_the_one_before(EARLY)
@@ -126,11 +135,12 @@ def rope_and_store(
     target = q_out + (slot * H + head) * W + at
     tl.store(target, first, inside & (head < H))
     tl.store(target + W // 2, second, inside & (head < H))
-    target = keys + ((slot * KV + head - H) * ROOM + said) * W + at
+    stretch, begun = _stretch(table, ACROSS, slot, said, PAGE)
+    target = keys + ((stretch * KV + head - H) * ROOM + said - begun) * W + at
     mine = inside & (head >= H) & turns
     tl.store(target, first, mine)
     tl.store(target + W // 2, second, mine)
-    target = values + ((slot * KV + head - H - KV) * ROOM + said) * W + at
+    target = values + ((stretch * KV + head - H - KV) * ROOM + said - begun) * W + at
     mine = inside & (head >= H + KV)
     tl.store(target, first, mine)
     tl.store(target + W // 2, second, mine)
@@ -156,9 +166,9 @@ def _keys_each(keys, LEAST, PARTS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def attend(
-    q, prompt_keys, prompt_values, keys, values, out, tops, sums, prompt, start, length, step, scale, ROOM, LEAST,
+    q, prompt_keys, prompt_values, keys, values, out, tops, sums, prompt, start, length, step, table, ACROSS, scale, ROOM, LEAST,
     KV: tl.constexpr, REPEAT: tl.constexpr, MANY: tl.constexpr, W: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
-    PARTS: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
+    PARTS: tl.constexpr, PRECISION: tl.constexpr, PAGE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """A slot's last token on a part of its prompt and of what it has said; one program a slot, key head and part.
 
@@ -189,10 +199,14 @@ def attend(
         shown = inside[:, None] & real
         k, v = tl.load(prompt_keys + place, shown, 0.0), tl.load(prompt_values + place, shown, 0.0)
         best, total, found = _more(asked, k, v, inside, scale, best, total, found, PRECISION)
-    for block in range(tl.maximum(first - many, 0), last - many, BLOCK):
+    own = tl.maximum(first - many, 0)
+    for block in range(own // BLOCK * BLOCK if PAGE else own, last - many, BLOCK):
         at = block + tl.arange(0, BLOCK)
         inside = at < last - many
-        place = ((slot * KV + kv) * ROOM + at)[:, None] * W + feature[None, :]
+        if PAGE:  # whole blocks, each of which lies within a page
+            inside = inside & (at >= own)
+        stretch, begun = _stretch(table, ACROSS, slot, block, PAGE)
+        place = ((stretch * KV + kv) * ROOM + at - begun)[:, None] * W + feature[None, :]
         shown = inside[:, None] & real
         k, v = tl.load(keys + place, shown, 0.0), tl.load(values + place, shown, 0.0)
         best, total, found = _more(asked, k, v, inside, scale, best, total, found, PRECISION)

@@ -8,6 +8,7 @@ still alive cannot change what a row draws.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from upslope.policies.forward.architecture import Architecture
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.decode.graph_stepper import GraphStepper, graphs_help
 from upslope.rollout.decode.mixed import MixedModels, MixedStepper, MixedStream
+from upslope.rollout.decode.pages import Seats, seats
 from upslope.rollout.decode.plain import Stream, sample_stream
 from upslope.rollout.decode.record import DecodeJob, Progress, Record, StopStrings
 from upslope.rollout.decode.stepper import Prompts, Stepper
@@ -44,6 +46,8 @@ class TorchEngine:
     """What prompts may take, and what rows may: more prompts are read in chunks, more rows wait. 0: a share of the device's."""
     max_rows: int = 1024
     """Rows continued at once; the others wait for a place."""
+    paged: bool = True
+    """Whether rows that would wait for memory share pages of it, where graphs are recorded (`upslope.rollout.decode.pages`)."""
     takes_speakers = True
     """Whether it can sample with other weights than the policy's: ``by`` of `generate`."""
 
@@ -108,7 +112,8 @@ class TorchEngine:
             stops = torch.tensor(sorted(self.policy.stop_ids), dtype=torch.long, device=device)
             record = Record.blank(rows, sampling.max_tokens, self.policy.pad_id, device)
             room = torch.tensor(limits, device=device).repeat_interleave(torch.tensor(each, device=device))
-            call = Continuation(DecodeJob(sampling, uniforms.to(device), stops, room, record, Progress.of(rows)))
+            pad = self.policy.pad_id
+            call = Continuation(DecodeJob(sampling, uniforms.to(device), stops, room, record, Progress.of(rows), pad=pad))
         call.steps = self._steps(call, prompts, each, keep and by is None, place, by or self.policy)
         return call
 
@@ -127,7 +132,7 @@ class TorchEngine:
             stop = job.sampling.stop
             heard = StopStrings(stop, self.policy.decode, self.policy.pad_id) if stop else None
             record, progress = job.record.part(rows), job.progress.part(rows)
-            part = DecodeJob(job.sampling, job.uniforms[rows], job.stops, job.limits[rows], record, progress, heard)
+            part = DecodeJob(job.sampling, job.uniforms[rows], job.stops, job.limits[rows], record, progress, heard, job.pad)
             yield from self._continue(call, prompts[first:last], each[first:last], part, keep and len(chunks) == 1, place, by)
             call.stopped |= set() if heard is None else {rows.start + row for row in heard.rows}
         if not job.record.logp.isfinite().all():
@@ -147,14 +152,14 @@ class TorchEngine:
             return
         number: dict[tuple[int, ...], int] = {}
         owner = [number.setdefault(tuple(prompt), len(number)) for prompt, n in zip(prompts, each, strict=True) for _ in range(n)]
-        at_once = max(1, min(len(owner), self.max_rows, self._memory() // (self._row_bytes(room) * (1 + mixed))))
+        places = self._seats(min(len(owner), self.max_rows), room, mixed)
         if keep:
             call.kept = self._kept(body, [len(prompt) - 1 for prompt in number], owner, room)
         stepper: Stepper
         if isinstance(by, MixedModels):
-            stepper = MixedStepper(by, list(number), at_once, room, job)
+            stepper = MixedStepper(by, list(number), places.rows, room, job)
         else:
-            stepper = self._ready(body, list(number), at_once, room, job, call.kept, place)
+            stepper = self._ready(body, list(number), places, room, job, call.kept, place)
         call.stepper = stepper
         yield from _converse(stepper, torch.tensor(owner, device=self.policy.device))
         call.stepper = None
@@ -167,7 +172,7 @@ class TorchEngine:
         return policy.kept.begin(body, policy.compute_dtype, lengths, torch.tensor(owner), room, policy.slice_bytes // 2)
 
     def _ready(
-        self, body: Architecture, prompts: list[tuple[int, ...]], count: int, room: int, job: DecodeJob | None = None,
+        self, body: Architecture, prompts: list[tuple[int, ...]], places: Seats, room: int, job: DecodeJob | None = None,
         kept: ActivationCache | None = None, place: int = 0,
     ) -> Stepper:  # fmt: skip
         """A stepper with the weights of now that has read the prompts."""
@@ -182,9 +187,9 @@ class TorchEngine:
             known.refresh(body)
         read = Prompts(known, prompts, kept)
         stepper = self._steppers.pop(place, None)
-        if stepper is None or not stepper.fits(read, count, room, job):
+        if stepper is None or not stepper.fits(read, places, room, job):
             stepper = None  # its memory is free before the new one takes some
-            stepper = (GraphStepper if graphs_help(known.device) else Stepper)(known, count, room)
+            stepper = GraphStepper(known, places, room) if graphs_help(known.device) else Stepper(known, places.rows, room)
         self._steppers[place] = stepper
         stepper.begin(read, job)
         return stepper
@@ -223,7 +228,7 @@ class TorchEngine:
                     stream.advance(action[:, place - 1])
                 yield stream.logits
             return
-        stepper = self._ready(body, [tuple(prompt) for prompt in prompts], len(prompts), room)
+        stepper = self._ready(body, [tuple(prompt) for prompt in prompts], Seats(len(prompts), 0), room)
         every = torch.arange(len(prompts), device=action.device)
         stepper.fill(every, every, every)
         for place in range(room):
@@ -245,12 +250,21 @@ class TorchEngine:
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return 4 * config.num_hidden_layers * heads * width * self.policy.compute_dtype.itemsize
 
-    def _row_bytes(self, room: int) -> int:
-        """Memory of a row while it is continued: about six copies of its logits while drawing, and what it has said. Our graphs
+    def _seats(self, rows: int, room: int, mixed: bool) -> Seats:
+        """How many rows are continued at once by our own decoding."""
+        graphs = self.policy.device.type == "cuda"
+        slot, token = self._slot_bytes(graphs), self._token_bytes() // (2 if graphs else 1)
+        paged = self.paged and graphs_help(self.policy.device) and not mixed
+        return seats(rows, self._memory() // (1 + mixed), room, slot, token, paged)
+
+    def _slot_bytes(self, graphs: bool) -> int:
+        """Memory of a row while it is continued, without what it has said: about six copies of its logits while drawing. Our graphs
         have two of them, and a cache that does not grow."""
-        if self.policy.body is not None and self.policy.device.type == "cuda":
-            return 8 * self.policy.model.config.get_text_config().vocab_size + room * self._token_bytes() // 2
-        return 24 * self.policy.model.config.get_text_config().vocab_size + room * self._token_bytes()
+        return (8 if graphs else 24) * self.policy.model.config.get_text_config().vocab_size
+
+    def _row_bytes(self, tokens: int) -> int:
+        """Memory of a row of so many tokens that `transformers` continues."""
+        return self._slot_bytes(graphs=False) + tokens * self._token_bytes()
 
     def _chunks(self, prompts: Sequence[list[int]], each: list[int], room: int) -> Iterator[tuple[int, int]]:
         """Neighbouring prompts that fit the memory together; always at least one.
@@ -335,30 +349,34 @@ def _sampling_mode() -> Iterator[None]:
 
 
 def _converse(stepper: Stepper, owner: Tensor) -> Iterator[None]:
-    """Continues all rows, as many at once as there are slots, the others as places become free; yields after every step."""
-    slots, rows, progress = stepper.slots, len(owner), stepper.job.progress
-    every = torch.arange(rows, device=owner.device)
-    begun = count = min(rows, len(slots.row))
-    stepper.fill(every[:count], every[:count], owner[:count])
-    while count:
-        stepper.advance(count)
-        stepper.listen(count)
-        if bool(progress.withdrawn.any()):
-            slots.ended[:count] |= progress.withdrawn.to(owner.device)[slots.row[:count]]
-        free = slots.ended[:count].nonzero().squeeze(1)
-        if not len(free):
-            yield
-            continue
-        progress.ended[slots.row[free].cpu()] = True
-        taken = min(len(free), rows - begun)
+    """Continues all rows, as many at once as slots and pages allow, the others as places become free; yields after every step."""
+    slots, progress, device = stepper.slots, stepper.job.progress, owner.device
+    waiting, every, count = deque(range(len(owner))), torch.arange(len(slots.row), device=device), 0
+    free = every[:0]
+    """Slots before ``count`` that no row has."""
+    while waiting or len(free) < count:
+        places = torch.cat([free, every[count:]])
+        taken = stepper.vacancies(min(len(places), len(waiting)))
         if taken:
-            new = every[begun : begun + taken]
-            stepper.fill(free[:taken], new, owner[new])
-            free, begun = free[taken:], begun + taken
-        left = count - len(free)
-        if left == 0 or len(free) >= DEAD_SHARE * count:
+            new = torch.tensor([waiting.popleft() for _ in range(taken)], device=device)
+            stepper.fill(places[:taken], new, owner[new])
+            count, free = count + max(0, taken - len(free)), free[taken:]
+        if len(free) >= max(1, count * (0 if stepper.pages else DEAD_SHARE)):  # where rows have pages nothing is copied
+            left = count - len(free)
             alive = (~slots.ended[left:count]).nonzero().squeeze(1) + left
             stepper.move(alive, free[free < left])
             count = left
+        back = stepper.make_room()
+        stepper.advance(count)
+        stepper.listen(count)
+        if bool(progress.withdrawn.any()):
+            slots.ended[:count] |= progress.withdrawn.to(device)[slots.row[:count]]
+        free = slots.ended[:count].nonzero().squeeze(1)
+        if len(free):
+            stepper.end(free)
+            progress.ended[slots.row[free].cpu()] = True
+        if back:
+            progress.ended[back] = False
+            waiting.extendleft(back)
         yield
     stepper.finish()

@@ -1,0 +1,143 @@
+"""Pages of the cache: where a row's keys and values are, if not all rows that are continued could have a stretch of full length.
+
+A row takes a page when it has filled the one before, so rows that end early never hold what they were allowed. When no page is left
+the row that began last is put back: its pages go to the others, and later it begins again with its own numbers, which give the
+same tokens. The row that began first always goes on, so every row ends.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+PAGE = 64
+"""Tokens of a page: as many as attention reads at once, or a multiple of them."""
+LEAST_SHARE = 8
+"""Rows that share pages are so many as if each said an eighth of what it may; where they say more, fewer go on at a time."""
+
+
+class Seats(NamedTuple):
+    """How many rows are continued at once."""
+
+    rows: int
+    pages: int
+    """Of their cache; 0: each row has a stretch of full length."""
+
+
+def seats(rows: int, memory: int, room: int, slot_bytes: int, token_bytes: int, paged: bool) -> Seats:
+    """How many of the rows can be continued at once.
+
+    Args:
+        memory: what they may take together, in bytes.
+        room: the most tokens a row may say.
+        slot_bytes, token_bytes: what a row takes whatever it says, and its keys and values for each token.
+        paged: whether there can be pages; they are made where rows would wait otherwise.
+    """
+    whole = max(1, min(rows, memory // (slot_bytes + room * token_bytes)))
+    across = -(-room // PAGE)
+    if not paged or whole == rows or across == 1:
+        return Seats(whole, 0)
+    least = slot_bytes + max(PAGE, room // LEAST_SHARE) * token_bytes
+    count = max(whole, min(rows, memory // least))
+    pages = max(across, (memory - count * slot_bytes) // (PAGE * token_bytes))
+    return Seats(count, min(pages, count * across))
+
+
+class Pages:
+    """Which pages each slot has. Kernels read ``table``; who gets which is decided on the host, which knows how far rows are.
+
+    Args:
+        slots: how many there are.
+        room: the most tokens a row may say.
+        count: pages; at least as many as one row may need.
+    """
+
+    def __init__(self, slots: int, room: int, count: int, device: torch.device):
+        self.count, self.across = count, -(-room // PAGE)
+        assert count >= self.across, "one row must fit"
+        self.table = torch.zeros(slots, self.across, dtype=torch.int32, device=device)
+        """``[slots, pages of a row]``. Page 0 is nobody's: what slots without a row compute is written there."""
+        self._said, self._most, self._have = (np.zeros(slots, dtype=np.int64) for _ in range(3))
+        self._order = np.zeros(slots, dtype=np.int64)
+        """The when-th each slot's row began; 0 of slots without one."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Nobody has a page."""
+        self._free = [*range(self.count, 0, -1)]
+        self._own: list[list[int]] = [[] for _ in self._said]
+        self._order[:] = self._begun = 0
+        self._have[:] = 0
+        self.table.zero_()
+
+    @property
+    def left(self) -> int:
+        """Pages that nobody has."""
+        return len(self._free)
+
+    def vacancies(self, wanted: int) -> int:
+        """How many of the rows that wait may begin: so many that every row could take another page then; one if there is none."""
+        living = int((self._order > 0).sum())
+        return min(wanted, max((self.left - living) // 2, 0 if living else 1))
+
+    def begin(self, slots: list[int], limits: list[int]) -> None:
+        """Rows begin, with the most tokens each may say."""
+        for slot, limit in zip(slots, limits, strict=True):
+            self._begun += 1
+            self._order[slot], self._said[slot], self._most[slot] = self._begun, 0, limit
+
+    def grow(self, ahead: int) -> list[int]:
+        """Every row gets the pages for so many tokens more; the slots whose rows are put back for that, the youngest first."""
+        back: list[int] = []
+        self._said += ahead
+        wanted = -(-np.minimum(self._said, self._most) // PAGE) - self._have
+        growing = np.flatnonzero((wanted > 0) & (self._order > 0))
+        given: list[tuple[int, int, int]] = []
+        for slot in growing[np.argsort(self._order[growing])].tolist():  # the oldest first
+            need = int(wanted[slot])
+            while self.left < need and self._order[slot]:
+                youngest = int(self._order.argmax())
+                self._take_back(youngest)
+                back.append(youngest)
+            if not self._order[slot]:  # it was the youngest itself
+                continue
+            for _ in range(need):
+                page = self._free.pop()
+                given.append((slot, len(self._own[slot]), page))
+                self._own[slot].append(page)
+            self._have[slot] += need
+        self._write(back, given)
+        return back
+
+    def end(self, slots: list[int]) -> None:
+        """Rows have ended."""
+        for slot in slots:
+            self._take_back(slot)
+        self._write(slots, [])
+
+    def move(self, source: list[int], target: list[int]) -> None:
+        """Rows go on in other slots, which have none."""
+        for old, new in zip(source, target, strict=True):
+            for column in (self._order, self._said, self._most, self._have):
+                column[new] = column[old]
+            self._own[new], self._own[old] = self._own[old], []
+            self._order[old] = self._have[old] = 0
+        if source:
+            self.table[target] = self.table[source]
+            self.table[source] = 0
+
+    def _take_back(self, slot: int) -> None:
+        self._free += reversed(self._own[slot])
+        self._own[slot] = []
+        self._order[slot] = self._have[slot] = 0
+
+    def _write(self, emptied: list[int], given: list[tuple[int, int, int]]) -> None:
+        """Into the table: one copy to the device for each kind."""
+        device = self.table.device
+        if emptied:
+            self.table[torch.tensor(emptied, device=device)] = 0
+        if given := [each for each in given if self._order[each[0]]]:  # a row may be put back right after it was given some
+            slot, place, page = torch.tensor(given, device=device).unbind(1)
+            self.table[slot, place] = page.int()

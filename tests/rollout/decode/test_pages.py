@@ -1,0 +1,146 @@
+"""Pages of the cache: who gets which, who is put back, and that neither changes what is said."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+from small_models import policy_of
+
+from upslope.rollout.decode import pages as pages_module
+from upslope.rollout.decode.pages import Pages, Seats, seats
+from upslope.rollout.decode.stepper import Stepper
+from upslope.rollout.engines import torch_engine
+from upslope.rollout.engines.torch_engine import TorchEngine
+from upslope.runtime import seeding
+from upslope.types import Sampling
+
+CPU = torch.device("cpu")
+
+
+def test_there_are_pages_where_rows_would_wait_for_memory():
+    """1,000 bytes a row and 10 a token: rows of 6,400 tokens take 65,000 bytes, and an eighth of that 9,000."""
+    known = {"room": 6400, "slot_bytes": 1000, "token_bytes": 10, "paged": True}
+    assert seats(10, 650_000, **known) == Seats(10, 0)
+    assert seats(11, 650_000, **known) == Seats(11, (650_000 - 11_000) // 640)
+    assert seats(500, 650_000, **known) == Seats(72, (650_000 - 72_000) // 640)
+    assert seats(500, 650_000, **(known | {"paged": False})) == Seats(10, 0)
+    assert seats(500, 100, **known) == Seats(1, 100), "one row that says all it may always fits"
+    assert seats(500, 65_000, **(known | {"room": 64})) == Seats(65_000 // 1640, 0), "a page is all that such a row may say"
+
+
+def held(pages: Pages) -> list[list[int]]:
+    """Pages of each slot, as kernels find them."""
+    return [[page for page in row if page] for row in pages.table.tolist()]
+
+
+def test_the_row_that_began_last_is_put_back(monkeypatch):
+    monkeypatch.setattr(pages_module, "PAGE", 4)
+    pages = Pages(slots=3, room=12, count=5, device=CPU)
+    assert pages.vacancies(3) == 2, "each of two can have two pages, of three not"
+    pages.begin([0, 1], [12, 12])
+    assert pages.grow(4) == [] and held(pages) == [[1], [2], []]
+    assert pages.grow(4) == [] and held(pages) == [[1, 3], [2, 4], []] and pages.vacancies(1) == 0
+    assert pages.grow(4) == [1] and held(pages) == [[1, 3, 5], [], []], "the younger one had to give up its own"
+    assert pages.left == 2 and pages.vacancies(1) == 0
+    pages.end([0])
+    assert held(pages) == [[], [], []] and pages.left == 5 and pages.vacancies(2) == 2
+    pages.begin([2], [5])
+    pages.move([2], [0])
+    assert [pages.grow(4) for _ in range(3)] == [[], [], []] and [len(each) for each in held(pages)] == [2, 0, 0]
+
+
+def test_every_row_ends_and_no_page_has_two_owners(monkeypatch):
+    """Rows of random lengths in few pages; whoever is put back begins again, as the engine does it."""
+    monkeypatch.setattr(pages_module, "PAGE", 4)
+    assert sum(map(restarts_of, range(20))) > 40
+
+
+def restarts_of(seed: int) -> int:
+    """Rows that were put back where all were continued to their ends."""
+    draw = random.Random(seed)
+    lengths, ahead = [draw.randint(1, 40) for _ in range(30)], draw.choice([1, 8])
+    pages = Pages(slots=draw.randint(2, 12), room=40, count=draw.randint(10, 40), device=CPU)
+    waiting, at, said, restarts = [*range(30)], dict[int, int](), Counter[int](), 0
+    while waiting or at:
+        vacant = [slot for slot in range(len(pages.table)) if slot not in at]
+        for slot in vacant[: pages.vacancies(min(len(vacant), len(waiting)))]:
+            at[slot] = waiting.pop(0)
+            said[at[slot]] = 0
+            pages.begin([slot], [40])
+        oldest = min(at, key=lambda slot: pages._order[slot])
+        for slot in pages.grow(ahead):
+            assert slot != oldest
+            waiting.insert(0, at.pop(slot))
+            restarts += 1
+        own = held(pages)
+        assert Counter(page for each in own for page in each).most_common(1)[0][1] == 1
+        assert sum(map(len, own)) + pages.left == pages.count and all(slot in at for slot, each in enumerate(own) if each)
+        for slot, row in [*at.items()]:
+            said[row] += ahead
+            assert len(own[slot]) >= -(-min(said[row], 40) // 4), "all that it says has a place"
+            if said[row] >= lengths[row]:
+                pages.end([slot])
+                del at[slot]
+        if at and draw.random() < 0.3:
+            vacant = [slot for slot in range(len(pages.table)) if slot not in at]
+            if vacant:
+                source = draw.choice([*at])
+                at[vacant[0]] = at.pop(source)
+                pages.move([source], vacant[:1])
+    assert pages.left == pages.count
+    return restarts
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma"])
+@pytest.mark.parametrize("stop", [(), ("e",)])
+def test_rows_that_are_put_back_say_the_same(kind: str, stop: tuple[str, ...], monkeypatch):
+    """With the plain stepper, for which pages are only counted: what is put back, when, and what is left of it."""
+    policy, sampling = policy_of(kind), Sampling(24, stop=stop)
+    prompts, numbers, limits = [[1, 5, 9], [1, 4, 4, 8, 12, 20, 7]], seeding.uniforms((20, 24), 3), [24, 19]
+    plain = TorchEngine(policy).generate(prompts, 10, sampling, numbers, limits)
+    monkeypatch.setattr(pages_module, "PAGE", 4)
+    back: list[int] = []
+
+    class InPages(Stepper):
+        def __init__(self, weights, count, room):
+            super().__init__(weights, 8, room)
+            self.pages = Pages(8, room, 8, CPU)
+
+        def make_room(self):
+            found = super().make_room()
+            back.extend(found)
+            return found
+
+    monkeypatch.setattr(torch_engine, "Stepper", InPages)
+    engine = TorchEngine(policy)
+    found = engine.generate(prompts, 10, sampling, numbers, limits)
+    assert back and engine._steppers[0].pages.left == 8
+    assert torch.equal(found.tokens, plain.tokens) and torch.equal(found.sampled, plain.sampled) and found.finish == plain.finish
+    torch.testing.assert_close(found.logp, plain.logp, atol=1e-5, rtol=1e-5)
+
+
+def test_a_row_that_was_put_back_has_not_ended(monkeypatch):
+    """Whoever looks while rows are continued sees which have ended; those that wait for pages have not."""
+    monkeypatch.setattr(pages_module, "PAGE", 4)
+    policy = policy_of("llama")
+
+    class InPages(Stepper):
+        def __init__(self, weights, count, room):
+            super().__init__(weights, 6, room)
+            self.pages = Pages(6, room, 9, CPU)
+
+    monkeypatch.setattr(torch_engine, "Stepper", InPages)
+    call = TorchEngine(policy).begin([[1, 5, 9]], 12, Sampling(24), seeding.uniforms((12, 24), 3))
+    ended, blank_again = torch.zeros(12, dtype=torch.bool), False
+    begun = torch.zeros(12)
+    while call.advance():
+        now = call.job.progress.ended
+        assert (now >= ended).all(), "nothing that has ended goes on"
+        said = call.written().sampled.sum(1)
+        blank_again |= bool((said < begun).any())
+        assert not bool(((said < begun) & now).any())
+        ended, begun = now.clone(), said
+    assert call.job.progress.ended.all() and blank_again
