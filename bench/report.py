@@ -123,9 +123,7 @@ def _sizes_section(result: dict[str, Any]) -> str:
         )
     early = " Answers of a row with `+ends` end after between 64 and so many tokens; nothing is learned." if ends else ""
     if any("+early" in each["row"] for each in ends):
-        early += (
-            " With `+early` half of them end before the geometric mean of the two; with `+stretches` no memory is shared."
-        )
+        early += " With `+early` half of them end before the geometric mean of the two; with `+stretches` no memory is shared."
     return "\n".join(
         [
             "## Real sizes on one GPU",

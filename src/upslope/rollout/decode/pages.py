@@ -14,6 +14,8 @@ import torch
 
 PAGE = 64
 """Tokens of a page: as many as attention reads at once, or a multiple of them."""
+SUPPOSED = 8
+"""As if so many rows had ended already, with any number of pages alike: what is expected of rows before any has ended."""
 LEAST_SHARE = 8
 """Rows that share pages are so many as if each said an eighth of what it may; where they say more, fewer go on at a time."""
 
@@ -70,6 +72,8 @@ class Pages:
         self._own: list[list[int]] = [[] for _ in self._said]
         self._order[:] = self._begun = 0
         self._have[:] = 0
+        self._ended = np.full(self.across, SUPPOSED / self.across)
+        """How many rows ended with one page, with two, ...; to begin with, some that are supposed to have been as often short as long."""
         self.table.zero_()
 
     @property
@@ -78,9 +82,22 @@ class Pages:
         return len(self._free)
 
     def vacancies(self, wanted: int) -> int:
-        """How many of the rows that wait may begin: so many that every row could take another page then; one if there is none."""
-        living = int((self._order > 0).sum())
-        return min(wanted, max((self.left - living) // 2, 0 if living else 1))
+        """How many of the rows that wait may begin: so many that there are pages for all that rows will say, by how long those were
+        that have ended and by how far those are that have not. One if there is none."""
+        living = self._have[self._order > 0]
+        expected = self._expected(living)
+        held = expected[living].sum()
+        return min(wanted, max(int((self.count - held) / expected[0]), 0 if len(living) else 1))
+
+    def _expected(self, living: np.ndarray) -> np.ndarray:
+        """With how many pages a row will end that has none yet, that has one, two, ...: the Kaplan-Meier estimate, for which a row
+        that goes on is one that has not ended with as many pages as it has."""
+        reached = np.cumsum(self._ended[::-1])[::-1] + np.cumsum(np.bincount(living, minlength=self.across + 1)[:0:-1])[::-1]
+        beyond = np.cumprod(1 - self._ended / reached)  # the chance of more than one page, than two, ...
+        beyond[-1] = 0
+        at_least = np.concatenate([[1.0], beyond[:-1]])  # of one page, of two, ...
+        further = np.concatenate([[at_least.sum()], np.cumsum(beyond[::-1])[::-1] / at_least])
+        return np.arange(self.across + 1) + further
 
     def begin(self, slots: list[int], limits: list[int]) -> None:
         """Rows begin, with the most tokens each may say."""
@@ -114,6 +131,8 @@ class Pages:
     def end(self, slots: list[int]) -> None:
         """Rows have ended."""
         for slot in slots:
+            if self._order[slot]:
+                self._ended[max(0, self._have[slot] - 1)] += 1
             self._take_back(slot)
         self._write(slots, [])
 

@@ -355,11 +355,10 @@ def _converse(stepper: Stepper, owner: Tensor) -> Iterator[None]:
     free = every[:0]
     """Slots before ``count`` that no row has."""
     while waiting or len(free) < count:
-        places = torch.cat([free, every[count:]])
-        taken = stepper.vacancies(min(len(places), len(waiting)))
-        if taken:
+        room = len(free) + len(every) - count
+        if waiting and room and (taken := stepper.vacancies(min(room, len(waiting)))):
             new = torch.tensor([waiting.popleft() for _ in range(taken)], device=device)
-            stepper.fill(places[:taken], new, owner[new])
+            stepper.fill(torch.cat([free, every[count:]])[:taken], new, owner[new])
             count, free = count + max(0, taken - len(free)), free[taken:]
         if len(free) >= max(1, count * (0 if stepper.pages else DEAD_SHARE)):  # where rows have pages nothing is copied
             left = count - len(free)
