@@ -20,7 +20,7 @@ H200 = int(139.8 * 2**30)
 HELD_IN = {"bf16": "bfloat16", "adam8": "8bit"}
 """Moments of a measured run, by what its row says."""
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
-MEASURED, UPDATES = RESULTS / "gpu_sizes.json", RESULTS / "adam_states.json"
+MEASURED, UPDATES, PAGES = (RESULTS / f"{name}.json" for name in ("gpu_sizes", "adam_states", "pages_plan"))
 
 ABOUT = """`upslope train ... --dry-run` says of your own model, task and settings what a run takes and whether it fits, before
 anything is loaded: parameters held and trained, memory by kind, disk, tokens of a step. It reads the model's
@@ -58,7 +58,7 @@ BYTES = (
     ),
     ("layers put together", "with `--shard`: two layers, embedding and head, with their gradients until they are divided again"),
     ("activations", "what the backward pass keeps of a slice (`--slice-tokens`, `--recompute`), and its largest layer or the head"),
-    ("keys and values", "of all rows that are sampled at once; those of a sixth of a GPU at the most, in pages if some would wait"),
+    ("keys and values", "of all rows that are sampled at once; where some would wait, in pages of what is free"),
     ("CUDA's own", "its context and the libraries' workspaces"),
 )
 KINDS = """Weights and gradients are exact, and moments but for those of small tensors in eight bits. Activations and keys and
@@ -75,13 +75,14 @@ recomputed as will do. Both stand in `run.toml`, so that a resumed run is cut al
 `all` or `off` and `--slice-tokens N` set them. On a CPU slices take 4 GiB and nothing is recomputed unless asked for:
 it would switch off what sampling keeps for learning.
 
-Rows whose keys and values do not fit a sixth of the card together, each as long as it may be, share pages of 64 tokens
-there. A row takes a page when it has filled the one before, and as many rows begin as there will be pages for, by how
-long the answers were that have ended and how far the others are. When no page is left all the same the row that began
-last is put back and begins again later, with its own random numbers. This has run on the CPU alone, through Triton's
-interpreter: what it saves on a GPU is not measured. Counting the bytes that 1.5 billion parameters and their keys read
-on an H200, 256 answers of at most 16,384 tokens would take 0.61 of the time where they have about 2,000, 0.9 where any
-length is as likely, and 1.1 times as long where every one has all 16,384.
+Keys and values of the rows that are sampled at once take up to a sixth of the card, or, where rows would wait for
+memory, all that the plan leaves but for 15%. Where that does not hold all of them, each as long as it may be, they share
+it in pages of 64 tokens. A row takes a page when it has filled the one before, and as many rows begin as there will be
+pages for, by how long the answers were that have ended and how far the others are. When no page is left all the same
+the row that began last is put back and begins again later, with its own random numbers. This has run on the CPU alone,
+through Triton's interpreter: what it saves on a GPU is not measured. By the bytes that 1.5 billion parameters and their
+keys and values read on an H200 (`python bench/pages_plan.py`), {rows} answers of at most {room:,} tokens take {shares}
+of the time that they take where {whole} are sampled at once.
 
 The optimiser's moments, keys and values and the graphs of sampling are allocated before the first step: what does not
 fit ends there. If memory runs out in an update all the same, its gradients are dropped, slices are halved and the
@@ -117,7 +118,7 @@ torch {updates["torch"]}). *Apart* is how far the weights are from those of floa
 of the way they went; torchao's own is one call a tensor, compiled."""
     sides = [_side(name, side) for name, side in updates["sides"].items()]
     return [*blocks, "## Measured", told, _table(("run", "slices", "measured", "estimated"), points), LONG, "## What it is made of",
-            _table(("kind", "bytes"), list(BYTES)), KINDS, "## Adam's moments", timed,
+            _table(("kind", "bytes"), list(BYTES)), KINDS.format(**_pages()), "## Adam's moments", timed,
             _table(("moments", "bytes a parameter", "an update", "apart"), sides), ADAM]  # fmt: skip
 
 
@@ -149,6 +150,13 @@ def _point(shapes: dict[str, ModelShape], point: dict[str, Any]) -> tuple[str, .
     memory = memory_of(shapes[name], work, Card("cuda", H200, "H200"))
     return (f"{name}: {told}, {tasks} x {samples} answers of {tokens:,}", f"{point['slice_tokens']:,}",
             f"{point['reserved_gib']:.1f} GiB", f"{(memory.total - memory.kinds[OWN]) / 2**30:.1f} GiB")  # fmt: skip
+
+
+def _pages() -> dict[str, str | int]:
+    """What pages of the cache should save, by counting bytes."""
+    told = json.loads(PAGES.read_text())
+    shares = [f"{each['pages_s'] / each['stretches_s']:.2f} ({name})" for name, each in told["found"].items()]
+    return {"rows": told["rows"], "room": told["room"], "whole": told["stretches"]["rows"], "shares": ", ".join(shares)}
 
 
 def _side(name: str, side: dict[str, float]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from qwen_shapes import H200, shape
 from upslope.policies.model_shape import ModelShape
 from upslope.policies.tiny import tiny
 from upslope.sizes.card import Card
-from upslope.sizes.memory import memory_of
+from upslope.sizes.memory import CACHE, memory_of, rows_wait
 from upslope.sizes.settle import MOST_TOKENS, WORTH_TOKENS, fits, nearest, settled
 from upslope.sizes.work import MOMENTS, Work
 
@@ -52,6 +52,18 @@ def test_it_follows_from_the_card_s_total_and_not_from_what_is_free(monkeypatch)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *device: pytest.fail("nobody may ask"))
     assert settled(shape("1.5B"), WORK, gpu(80)) == settled(shape("1.5B"), WORK, gpu(80))
     assert settled(shape("3B"), WORK, gpu(63)) != settled(shape("3B"), WORK, gpu(141))
+
+
+@pytest.mark.parametrize("tasks, waits", [(8, False), (16, False), (32, True)])
+def test_rows_that_would_wait_take_what_all_else_leaves(tasks: int, waits: bool):
+    """64 answers of 16,384 tokens by 1.5 billion parameters: 30 GB of keys and values, where a sixth of the card is 23."""
+    tall, work, card = shape("1.5B"), replace(WORK, tasks=tasks, max_tokens=16384), gpu(141)
+    found = settled(tall, work, card)
+    memory, least = memory_of(tall, found, card), memory_of(tall, replace(found, row_bytes=0), card)
+    assert least.kinds[CACHE] < memory.kinds[CACHE] and memory.total <= 0.86 * card.total
+    assert memory.total - memory.kinds[CACHE] == least.total - least.kinds[CACHE], "nothing else changes"
+    assert rows_wait(tall, replace(found, row_bytes=0), card) and rows_wait(tall, found, card) == waits
+    assert not settled(tall, WORK, card).row_bytes and not settled(tall, work, gpu(80)).row_bytes, "none waits; nothing is left"
 
 
 def test_what_was_settled_before_stays_on_another_card():

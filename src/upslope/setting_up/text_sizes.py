@@ -58,7 +58,8 @@ class TextSizes:
     def settle(self, policy: LanguageModel, prompts: Sequence[int]) -> Settings:
         """How learning is cut, from the plan and the device's memory: given to the policy, and to ``run.toml`` as settings."""
         self.policy, self.shape = policy, ModelShape.of(policy.model, policy.body is not None)
-        self.work = settled(self.shape, Work.of(self.settings, self.method, self.max_tokens, prompts), self.card)
+        work = settled(self.shape, Work.of(self.settings, self.method, self.max_tokens, prompts), self.card)
+        self.work = dataclasses.replace(work, row_bytes=0) if self.settings.workers else work  # they sample beside this process
         layers = getattr(policy.model.config.get_text_config(), "num_hidden_layers", 0)
         policy.recompute, policy.slices.tokens = self.work.layers_again(layers), self.work.slice_tokens or 0
         cut = {"recompute": self.work.recompute, "slice_tokens": self.work.slice_tokens}

@@ -141,6 +141,14 @@ def slice_tokens(shape: ModelShape, work: Work, card: Card) -> int:
     return min(work.update_tokens, max(bound, work.unit))
 
 
+def rows_wait(shape: ModelShape, work: Work, card: Card) -> bool:
+    """Whether not all rows of a step are sampled at once, each as long as it may be, as memory does not hold them."""
+    if not (work.sampled_here and card.on_gpu and shape.ours):
+        return False
+    at_once = _Sampling(shape, work, card, itemsize(work, card)).at_once
+    return at_once.pages > 0 or at_once.rows < min(work.rows, sampling.MOST_ROWS)
+
+
 def learning_bytes(shape: ModelShape, work: Work, card: Card, tokens: int, again: int, kept: int = 0) -> int:
     """What learning takes of a slice of so many tokens.
 
@@ -163,7 +171,8 @@ class _Sampling:
         self.memory = sampling.engine_memory(card.total, card.on_gpu)
         self.each = sampling.token_bytes(shape, size)
         self.prompts = self._together() if shape.ours else []
-        self.at_once = sampling.rows_at_once(shape, size, work.rows, work.max_tokens, self.memory, card.on_gpu and shape.ours)
+        rows = work.row_bytes or self.memory
+        self.at_once = sampling.rows_at_once(shape, size, work.rows, work.max_tokens, rows, card.on_gpu and shape.ours)
 
     def _together(self) -> list[int]:
         """The longest prompts, as many as the engine reads at once."""

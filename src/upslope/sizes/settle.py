@@ -10,12 +10,15 @@ import dataclasses
 from collections.abc import Iterator
 
 from upslope.policies.model_shape import ModelShape
+from upslope.rollout.decode.footprint import engine_memory
 from upslope.sizes.card import Card
-from upslope.sizes.memory import SLACK, Memory, learning_bytes, memory_of, slice_tokens
+from upslope.sizes.memory import SLACK, Memory, learning_bytes, memory_of, rows_wait, slice_tokens
 from upslope.sizes.work import MOMENTS, Work
 
 LEFT_FREE = 0.05
 """Of a card, for what no estimate knows."""
+LEFT_BY_ROWS = 0.15
+"""And by rows that are sampled: slices can be halved if memory runs out, their cache cannot."""
 BUSY_FLOP = 6e13
 """Work of a slice that keeps a GPU busy long enough that launching the next one does not count: of 1.5 billion parameters on an
 H200, slices of 2,816, 5,632 and 10,752 tokens reach 37, 48 and 52% of the rated speed, with 34, 38 and 46 GiB in all."""
@@ -52,7 +55,17 @@ def settled(shape: ModelShape | None, work: Work, card: Card) -> Work:
     if tokens is None:
         found = min(_tokens(shape, work, card, again, most), most)
         tokens = max(found // ROUNDED * ROUNDED, ROUNDED)
-    return dataclasses.replace(work, recompute=named, slice_tokens=tokens)
+    return _with_rows(shape, dataclasses.replace(work, recompute=named, slice_tokens=tokens), card)
+
+
+def _with_rows(shape: ModelShape, work: Work, card: Card) -> Work:
+    """Where rows would wait for memory: they may take what all else leaves of the card."""
+    least = dataclasses.replace(work, row_bytes=0)
+    left = int(card.total * (1 - LEFT_BY_ROWS)) - memory_of(shape, least, card).total
+    if left <= 0 or not rows_wait(shape, least, card):
+        return least
+    more = dataclasses.replace(work, row_bytes=engine_memory(card.total, card.on_gpu) + left)
+    return more if memory_of(shape, more, card).total <= card.total * (1 - LEFT_FREE) else least
 
 
 def _most_tokens(shape: ModelShape, work: Work, again: int) -> int:

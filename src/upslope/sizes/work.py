@@ -34,6 +34,7 @@ class Work:
         shard: whether each of them holds a part of weights, gradients and moments only.
         recompute: layers; "auto" is not settled yet.
         slice_tokens: the most tokens of a slice; 0 is the rule of whoever computes, None is not settled yet.
+        row_bytes: what rows may take together while they are sampled; 0 is the engine's own share of the memory.
     """
 
     tasks: int
@@ -54,6 +55,7 @@ class Work:
     shard: bool = False
     recompute: int | str = "off"
     slice_tokens: int | None = None
+    row_bytes: int = 0
 
     @staticmethod
     def of(settings: Settings, method: Method, max_tokens: int, prompts: Sequence[int]) -> Work:

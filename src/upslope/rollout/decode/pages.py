@@ -73,7 +73,7 @@ class Pages:
         self._order[:] = self._begun = 0
         self._have[:] = 0
         self._ended = np.full(self.across, SUPPOSED / self.across)
-        """How many rows ended with one page, with two, ...; to begin with, some that are supposed to have been as often short as long."""
+        """How many rows ended with one page, with two, ...; some are supposed to have, as often short as long."""
         self.table.zero_()
 
     @property

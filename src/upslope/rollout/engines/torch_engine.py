@@ -44,6 +44,8 @@ class TorchEngine:
 
     memory_bytes: int = 0
     """What prompts may take, and what rows may: more prompts are read in chunks, more rows wait. 0: a share of the device's."""
+    row_bytes: int = 0
+    """What rows may take, if that is not as much as prompts may."""
     max_rows: int = 1024
     """Rows continued at once; the others wait for a place."""
     paged: bool = True
@@ -255,7 +257,7 @@ class TorchEngine:
         graphs = self.policy.device.type == "cuda"
         slot, token = self._slot_bytes(graphs), self._token_bytes() // (2 if graphs else 1)
         paged = self.paged and graphs_help(self.policy.device) and not mixed
-        return seats(rows, self._memory() // (1 + mixed), room, slot, token, paged)
+        return seats(rows, (self.row_bytes or self._memory()) // (1 + mixed), room, slot, token, paged)
 
     def _slot_bytes(self, graphs: bool) -> int:
         """Memory of a row while it is continued, without what it has said: about six copies of its logits while drawing. Our graphs
