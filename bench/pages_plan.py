@@ -1,7 +1,7 @@
 """What pages of the cache should save, by counting bytes: ``python bench/pages_plan.py``. No GPU is asked.
 
 Rows of one length or another are handed out by our own code (`upslope.rollout.decode.pages`), once with a stretch of full length
-for each and once in pages of the same memory. A step costs what its bytes cost: all weights, and the keys and values of all rows that
+for each and once in pages of the same memory. A step costs what its bytes cost: all weights, and keys and values of all rows that
 are continued, at the bandwidth that sampling was seen to reach on an H200, and a time for its launches.
 """
 
