@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from model_families import small_config, small_model
+from qwen_shapes import shape
 
 import upslope as up
 from upslope.policies.tiny import character_tokenizer
-from upslope.sizes.estimate import DoesNotFit
+from upslope.runtime.settings import Settings
+from upslope.sizes.card import Card
+from upslope.sizes.estimate import DoesNotFit, text_estimate
+from upslope.sizes.settle import settled
+from upslope.sizes.work import Work
 
 SMALL = {
     "steps": 2,
@@ -121,3 +127,19 @@ def test_the_lines_of_a_run_say_what_the_table_says():
     none = up.estimate("grpo", "reverse:length=2", model="tiny", **SMALL, checkpoint_every="none", recompute="all", slice_tokens=6)
     assert "no checkpoints (--checkpoint-every none)" in none.lines()[2] and "all layers recomputed" in none.lines()[3]
     assert "in slices of at most" in none.lines()[3] and none.disk.total == 0
+
+
+@pytest.mark.parametrize("gigabytes, told", [
+    (80, r"up to \d+ of 256 answers at once, in [\d,]+ pages of 64 tokens that they share"),
+    (400, None),
+])  # fmt: skip
+def test_it_is_told_how_many_answers_are_sampled_at_once(gigabytes: int, told: str | None):
+    work, card = Work(32, 8, 16384, [64] * 32, recompute="auto"), Card("cuda", int(gigabytes * 1e9), "a GPU")
+    settings = Settings().resolved("text", "tiny", max_tokens=16384)
+    found = text_estimate(shape("1.5B"), settled(shape("1.5B"), work, card), settings, card)
+    lines = [line for line in found.lines() if line.startswith("sampling")]
+    assert found.table()["sampled_at_once"]["answers"] == 256
+    if told is None:
+        assert not lines and found.at_once == (256, 0)
+    else:
+        assert re.search(told, *lines) and found.at_once.pages > 5000

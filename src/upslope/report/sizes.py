@@ -41,6 +41,8 @@ def rows(estimate: Estimate) -> list[tuple[str, str, str]]:
     found.append(("a step", f"{estimate.unit}, at most", f"{estimate.per_step:,}"))
     if estimate.slice_tokens:
         found.append(("", "tokens of a slice, at most", f"{estimate.slice_tokens:,}"))
+    if estimate.at_once.rows:
+        found.append(("", "sampled at once", estimate.sampling_line().replace(" answers at once", "")))
     if estimate.recompute != "":
         found.append(("", "layers recomputed", "none" if estimate.recompute in ("off", 0) else str(estimate.recompute)))
     return found

@@ -10,11 +10,13 @@ from typing import ClassVar
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 from upslope.policies.model_shape import ModelShape
+from upslope.rollout.decode.footprint import MOST_ROWS
+from upslope.rollout.decode.pages import PAGE, Seats
 from upslope.runtime.memory import free_bytes
 from upslope.runtime.settings import Settings
 from upslope.sizes.card import Card, gibibytes, gigabytes
 from upslope.sizes.disk import DiskRoom, disk_of, disk_problem, disk_room
-from upslope.sizes.memory import ACTIVATIONS, FLOAT32, GRADS, MOMENTS, WEIGHTS, Memory, memory_of
+from upslope.sizes.memory import ACTIVATIONS, FLOAT32, GRADS, MOMENTS, WEIGHTS, Memory, memory_of, sampled_at_once
 from upslope.sizes.settle import RANK, fits, nearest
 from upslope.sizes.work import Work
 
@@ -37,6 +39,8 @@ class Estimate:
         unit: what a step is counted in.
         per_step: the most of them.
         recompute, slice_tokens: how learning is cut, as in ``run.toml``; of text.
+        answers, at_once: of a step, and how many of them are sampled at once, in how many pages of memory if they share it; 0 where
+            that is not known, as a server samples.
         problems: why it does not fit, each with what would; none if it does.
     """
 
@@ -52,6 +56,8 @@ class Estimate:
     recompute: int | str = ""
     slice_tokens: int = 0
     problems: tuple[str, ...] = field(default=())
+    answers: int = 0
+    at_once: Seats = field(default_factory=lambda: Seats(0, 0))
 
     @property
     def total(self) -> int:
@@ -96,6 +102,7 @@ class Estimate:
             },
             "step": {self.unit: self.per_step},
             **({"recompute": self.recompute, "slice_tokens": self.slice_tokens} if self.unit == "tokens" else {}),
+            **({"sampled_at_once": {"answers": self.answers, **self.at_once._asdict()}} if self.at_once.rows else {}),
         }
 
     def lines(self) -> list[str]:
@@ -111,7 +118,15 @@ class Estimate:
             self.recompute, f", {self.recompute} layers recomputed"
         )
         found.append(f"a step      at most {self.per_step:,} {self.unit}{cut}{again}")
+        if self.at_once.pages or 0 < self.at_once.rows < min(self.answers, MOST_ROWS):
+            found.append(f"sampling    {self.sampling_line()}")
         return found
+
+    def sampling_line(self) -> str:
+        """How many answers are sampled at once, in words."""
+        rows, pages = self.at_once
+        shared = f", in {pages:,} pages of {PAGE} tokens that they share" if pages else ""
+        return f"{'up to ' if pages else ''}{min(rows, self.answers):,} of {self.answers:,} answers at once{shared}"
 
     def disk_line(self) -> str:
         """What is written, in words."""
@@ -153,6 +168,7 @@ def text_estimate(
     return Estimate(
         held, trained, memory.kinds if memory else None, card.name, card.total, room, free, "tokens", work.step_tokens,
         work.recompute, memory.slice_tokens if memory else 0, tuple(problems),
+        *((work.rows, sampled_at_once(shape, work, card)) if shape else ()),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from upslope.policies.forward import footprint as learning
 from upslope.policies.model_shape import ModelShape
 from upslope.policies.slice_budget import CPU_SLICE_BYTES, cpu_tokens, gpu_tokens
 from upslope.rollout.decode import footprint as sampling
+from upslope.rollout.decode.pages import Seats
 from upslope.sizes.card import Card, gibibytes
 from upslope.sizes.work import Work
 
@@ -141,12 +142,17 @@ def slice_tokens(shape: ModelShape, work: Work, card: Card) -> int:
     return min(work.update_tokens, max(bound, work.unit))
 
 
+def sampled_at_once(shape: ModelShape, work: Work, card: Card) -> Seats:
+    """How many of a step's rows are sampled at once; of none where that is not known here."""
+    if not (work.sampled_here and shape.ours):
+        return Seats(0, 0)
+    return _Sampling(shape, work, card, itemsize(work, card)).at_once
+
+
 def rows_wait(shape: ModelShape, work: Work, card: Card) -> bool:
-    """Whether not all rows of a step are sampled at once, each as long as it may be, as memory does not hold them."""
-    if not (work.sampled_here and card.on_gpu and shape.ours):
-        return False
-    at_once = _Sampling(shape, work, card, itemsize(work, card)).at_once
-    return at_once.pages > 0 or at_once.rows < min(work.rows, sampling.MOST_ROWS)
+    """Whether memory does not hold all rows of a step at once, each as long as it may be."""
+    at_once = sampled_at_once(shape, work, card)
+    return at_once.pages > 0 or 0 < at_once.rows < min(work.rows, sampling.MOST_ROWS)
 
 
 def learning_bytes(shape: ModelShape, work: Work, card: Card, tokens: int, again: int, kept: int = 0) -> int:
