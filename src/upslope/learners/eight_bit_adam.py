@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from upslope.errors import UserError
+from upslope.policies.forward.dynamic_map import dynamic_map
 from upslope.policies.forward.triton import launch
 from upslope.types import State
 
@@ -32,8 +33,6 @@ FEWEST = 4096
 """Of a parameter; moments of a smaller one, such as a norm's weight, stay in float32."""
 CHUNK = 2**20
 """Numbers that are worked on at once without a kernel, whole blocks: each takes some thirty bytes meanwhile."""
-DECADES = 7
-"""Powers of ten that the values span."""
 SMALLEST_SCALE = 1e-12
 
 
@@ -191,18 +190,3 @@ def tables(device: torch.device) -> Tensor:
     halves = F.pad(values.diff() * 0.5, (0, 1), value=torch.inf)
     halves[1, 0] = torch.finfo(torch.float32).tiny
     return torch.stack([values, halves], 1).contiguous().to(device)
-
-
-def dynamic_map(signed: bool) -> Tensor:
-    """The values of the codes, from the smallest to the largest ``[256]``.
-
-    Each decade from 0.1 to 1 down to 1e-7 to 1e-6 is cut into equal parts, the highest into 128 and each into half as many as the
-    one above it, or with signs, which need as many values below zero, the highest into 64. Values are the middles of the parts,
-    zero and one; there is no minus one.
-    """
-    found = [torch.tensor([0.0, 1.0])]
-    for decade in range(DECADES):
-        edges = torch.linspace(0.1, 1.0, 2 ** (decade + (not signed)) + 1)
-        middles = (edges[:-1] + edges[1:]) / 2 * 10.0 ** (decade + 1 - DECADES)
-        found += [middles, -middles] if signed else [middles]
-    return torch.cat(found).sort().values

@@ -67,6 +67,12 @@ def unadapted(model: Any) -> dict[str, Tensor]:
     return {name.replace(".base_layer.", "."): value.detach() for name, value in named if "lora_" not in name}
 
 
+def layer_matrices(model: Any) -> dict[str, Tensor]:
+    """Of `unadapted` the matrices that adapters are on."""
+    named = model.named_parameters()
+    return {name.replace(".base_layer.", "."): value.detach() for name, value in named if name.endswith(".base_layer.weight")}
+
+
 def folded(model: Any) -> dict[str, Tensor]:
     """The model's parameters as it would have them without adapters, tied ones under their first name only."""
     model = model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from upslope.errors import UserError
 from upslope.plain_data import Prompt
 from upslope.policies.adapter_files import Base
-from upslope.policies.adapters import add_adapters
+from upslope.policies.adapters import add_adapters, layer_matrices
 from upslope.policies.forward import held_weights
 from upslope.policies.forward.activation_cache import ActivationCache, KeptPasses
 from upslope.policies.forward.architecture import Architecture, architecture
@@ -85,6 +85,10 @@ class LanguageModel(PolicyFiles):
         """Whether adapters learn in place of the model's own weights."""
         self.apart = False
         """Whether these are computed beside the weights, which are held once in the precision of products, and never merged."""
+        self.packed = False
+        """Whether the layers' matrices among those weights are held in four bits (`upslope.policies.forward.nf4`)."""
+        self.before_packing: dict[str, Tensor] = {}
+        """What these matrices were, of a model that is in no folder: whoever keeps the model that adapters belong to writes them."""
         self.base: Base | None = None
         """Where the files of the model that adapters were added to are, if that is known."""
         self.recompute = 0
@@ -292,23 +296,28 @@ class LanguageModel(PolicyFiles):
         add_adapters(self.model, rank, mix(seed, "lora"))
         self.adapted = True
 
-    def hold_apart(self, dtype: torch.dtype, device: str | torch.device | None = None) -> None:
+    def hold_apart(self, dtype: torch.dtype, device: str | torch.device | None = None, packed: bool = False) -> None:
         """Holds all that never moves once, in this precision on this device, and computes adapters beside it from now on.
 
         Sampling and learning then read the same memory, whose addresses stay; nothing is merged, and the weights get no gradient.
         Copies of the policy (`frozen_copy`) are further adapters on the same weights.
+
+        Args:
+            packed: the layers' matrices are held in four bits there, and unpacked one at a time.
         """
         body, place = self.body, torch.device(self.device if device is None else device)
         if not self.adapted or body is None:
             raise UserError(f"{self.name!r} has no adapters that could be computed beside its weights.")
         if place.type == "cuda" and place.index is None:
             place = torch.device("cuda", torch.cuda.current_device())
+        if packed and self.source is None:
+            self.before_packing = layer_matrices(self.model)
         # Layer by layer, straight to its place: two copies of a large model need not fit there.
-        hold_once(body, place, dtype)
+        hold_once(body, place, dtype, packed)
         for name, parameter in self.model.named_parameters():
-            if "lora_" not in name:
+            if "lora_" not in name and parameter.stride() != (0, 0):  # what is packed is there
                 parameter.data = parameter.data.to(place, dtype)
-        self.apart, self._body = True, None
+        self.apart, self.packed, self._body = True, packed, None
         self.to(place)
 
     def hold_still(self) -> None:
@@ -361,7 +370,7 @@ class LanguageModel(PolicyFiles):
         """Moves the policy; heads change their device only, as values need the precision."""
         if self.apart and (body := self.body) is not None:  # before the rest, which would take what lies together apart
             place = torch.device(self.device if device is None else device)
-            hold_once(body, place, next(self.model.parameters()).dtype if dtype is None else dtype)
+            hold_once(body, place, next(self.model.parameters()).dtype if dtype is None else dtype, self.packed)
         self.model.to(device=device, dtype=dtype)
         for head in self.heads.values():
             head.to(device=device)

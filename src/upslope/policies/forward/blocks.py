@@ -14,6 +14,7 @@ from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.attention_cpu import Attended
 from upslope.policies.forward.layer_ops import Matrix, apply_rope, gate_activation, gated_linear, gathered, linear, normed_linear
 from upslope.policies.forward.low_rank import joined, lay_together, low_rank_parts, low_ranks
+from upslope.policies.forward.packed_matrix import Scratch, pack_together, packed_part, plain_weight
 
 
 class Block(NamedTuple):
@@ -96,8 +97,16 @@ def _biases(modules: list[tuple[Any, ...]], dtype: torch.dtype) -> list[Matrix] 
 def _apart(modules: list[tuple[Any, ...]], dtype: torch.dtype) -> list[Matrix]:
     """Matrices that never change, where they are, with their adapters beside them."""
     beside = low_ranks([low_rank_parts(together) for together in modules], dtype) if modules else []
-    lows = [joined([module.base_layer.weight for module in together], dtype) for together in modules]
-    return [Matrix(low, (), adapter) for low, adapter in zip(lows, beside, strict=True)]
+    return [_still(together, dtype)._replace(adapter=adapter) for together, adapter in zip(modules, beside, strict=True)]
+
+
+def _still(together: tuple[Any, ...], dtype: torch.dtype) -> Matrix:
+    """The matrix of modules whose weights never change."""
+    held = packed_part(together[0].base_layer)
+    if held is not None:
+        packed = held.matrix.in_dtype(dtype)
+        return Matrix(packed.nothing, (), packed=packed)
+    return Matrix(joined([module.base_layer.weight for module in together], dtype), ())
 
 
 def _apart_biases(modules: list[tuple[Any, ...]], dtype: torch.dtype) -> list[Matrix] | list[None]:
@@ -106,9 +115,14 @@ def _apart_biases(modules: list[tuple[Any, ...]], dtype: torch.dtype) -> list[Ma
     return [Matrix(joined([module.base_layer.bias for module in together], dtype), ()) for together in modules]
 
 
-def hold_once(body: Architecture, device: torch.device, dtype: torch.dtype) -> None:
+def hold_once(body: Architecture, device: torch.device, dtype: torch.dtype, packed: bool = False) -> None:
     """Moves the layers' weights, of a model with adapters those that they are beside, to where whoever computes reads them: each
-    once, in the precision of products, and those that share an input one behind the other."""
+    once, in the precision of products, and those that share an input one behind the other.
+
+    Args:
+        packed: matrices are held in four bits.
+    """
+    scratch = Scratch()
     for layer in body.layers:
         inner, mlp = layer.self_attn, layer.mlp
         for together in (
@@ -118,7 +132,10 @@ def hold_once(body: Architecture, device: torch.device, dtype: torch.dtype) -> N
             (mlp.down_proj,),
         ):
             own = [getattr(module, "base_layer", module) for module in together]
-            lay_together([module.weight for module in own], device, dtype)
+            if packed:
+                pack_together(own, device, dtype, scratch)
+            else:
+                lay_together([module.weight for module in own], device, dtype)
             if own[0].bias is not None:
                 lay_together([module.bias for module in own], device, dtype)
 
@@ -139,7 +156,7 @@ def matrix_of(module: Any) -> Tensor:
     """The matrix a linear module multiplies with, its adapters' share included."""
     if isinstance(module, nn.Linear):
         return module.weight
-    weight = module.base_layer.weight
+    weight = plain_weight(module.base_layer)
     for name in module.active_adapters:
         if name in module.lora_A:
             weight = weight + module.lora_B[name].weight @ module.lora_A[name].weight * module.scaling[name]

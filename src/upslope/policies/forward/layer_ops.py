@@ -17,6 +17,7 @@ from torch import Tensor
 
 from upslope.policies.forward.gradient_sums import add_product, add_whole, precise_product, summed
 from upslope.policies.forward.low_rank import LowRank, joined, lie_together
+from upslope.policies.forward.packed_matrix import PackedMatrix
 from upslope.policies.forward.triton import launch
 from upslope.runtime import torch_private
 
@@ -28,11 +29,13 @@ class Matrix(NamedTuple):
     """Matrices that multiply the same input, one above the other."""
 
     low: Tensor
-    """All of them ``[out, in]`` in the precision of products; no gradient goes here."""
+    """All of them ``[out, in]`` in the precision of products; no gradient goes here. Packed ones have no numbers here."""
     parts: tuple[Tensor, ...]
     """Each as the model has it: gradients go there. None of matrices that never change."""
     adapter: LowRank | None = None
     """What is added to the product beside it."""
+    packed: PackedMatrix | None = None
+    """The matrices in four bits, if they are held so: unpacked for each product."""
 
     @staticmethod
     def of(parts: tuple[Tensor, ...], dtype: torch.dtype) -> Matrix:
@@ -66,7 +69,7 @@ def linear(
     """``x @ matrix.T + bias``."""
     low_bias = None if bias is None else bias.low
     if not torch.is_grad_enabled():
-        return _product(x, matrix.low, low_bias, into, *_beside(matrix)) if known is None else known
+        return _product(x, _read(matrix.low, matrix.packed), low_bias, into, *_beside(matrix)) if known is None else known
     return _Linear.apply(x, matrix.low, *_beside(matrix), low_bias, known, _shape(matrix), *_parts(matrix, bias))
 
 
@@ -84,7 +87,7 @@ def normed_linear(
         else:
             total = x if delta is None else x + delta
             seen = normed(total, norm, eps).to(matrix.low.dtype)
-        return total, _product(seen, matrix.low, low_bias, into, *_beside(matrix))
+        return total, _product(seen, _read(matrix.low, matrix.packed), low_bias, into, *_beside(matrix))
     return _NormedLinear.apply(
         x, delta, norm, eps, matrix.low, *_beside(matrix), low_bias, known, _shape(matrix), *_parts(matrix, bias)
     )
@@ -95,9 +98,10 @@ def gated_linear(
 ) -> Tensor:
     """``(activation(gate) * up) @ matrix.T`` of ``both = [gate, up]`` and the gate's `gate_activation`."""
     if not torch.is_grad_enabled():
-        return (
-            known if known is not None else _product(_gated(both, gate_act, activation), matrix.low, None, into, *_beside(matrix))
-        )
+        if known is not None:
+            return known
+        product = _gated(both, gate_act, activation)
+        return _product(product, _read(matrix.low, matrix.packed), None, into, *_beside(matrix))
     return _GatedLinear.apply(
         both, gate_act, activation, matrix.low, *_beside(matrix), known, _shape(matrix), *_parts(matrix, None)
     )
@@ -142,6 +146,11 @@ def _rms_scale(x: Tensor, eps: float) -> Tensor:
     return torch.addcmul(length.new_full((), eps), length, length, value=1 / x.shape[-1]).rsqrt_()
 
 
+def _read(low: Tensor, packed: PackedMatrix | None) -> Tensor:
+    """A matrix for one product; a packed one stays there until the next is read."""
+    return low if packed is None else packed.unpacked()
+
+
 def _product(
     x: Tensor, low: Tensor, bias: Tensor | None, into: Tensor | None = None, a: Tensor | None = None, b: Tensor | None = None
 ) -> Tensor:
@@ -179,9 +188,13 @@ def _beside(matrix: Matrix) -> tuple[Tensor | None, Tensor | None]:
     return (None, None) if matrix.adapter is None else (matrix.adapter.a, matrix.adapter.b)
 
 
-def _shape(matrix: Matrix) -> tuple[int, tuple[float, ...]]:
-    """How many of a function's last arguments are parts of the matrix; and the scales of its adapters, if it has any."""
-    return len(matrix.parts), () if matrix.adapter is None else matrix.adapter.scales
+Shape = tuple[int, tuple[float, ...], PackedMatrix | None]
+
+
+def _shape(matrix: Matrix) -> Shape:
+    """How many of a function's last arguments are parts of the matrix; the scales of its adapters, if it has any; and what it is
+    unpacked from, if it is packed: the backward pass unpacks it once more."""
+    return len(matrix.parts), () if matrix.adapter is None else matrix.adapter.scales, matrix.packed
 
 
 def _input_grad(grad: Tensor, low: Tensor, a: Tensor | None, b: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -243,8 +256,8 @@ def _weight_grads(
     return found
 
 
-def _remember(ctx: Any, shape: tuple[int, tuple[float, ...]], parts: tuple[Tensor, ...]) -> None:
-    count, ctx.scales = shape
+def _remember(ctx: Any, shape: Shape, parts: tuple[Tensor, ...]) -> None:
+    count, ctx.scales, ctx.packed = shape
     ctx.summed = () if ctx.scales else summed(parts[:count])
     ctx.rows, ctx.dtypes = [len(part) for part in (parts if ctx.scales else parts[:count])], [part.dtype for part in parts]
 
@@ -253,16 +266,17 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, low: Tensor, a: Tensor | None, b: Tensor | None, bias: Tensor | None, known: Tensor | None,
-        shape: tuple[int, tuple[float, ...]], *parts: Tensor,
+        shape: Shape, *parts: Tensor,
     ):  # fmt: skip
         ctx.save_for_backward(x, low, a, b)
         _remember(ctx, shape, parts)
-        return _product(x, low, bias, None, a, b) if known is None else known
+        return _product(x, _read(low, ctx.packed), bias, None, a, b) if known is None else known
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor):  # type: ignore[override]
         x, low, a, b = ctx.saved_tensors
         grad = grad.to(low.dtype)
+        low = _read(low, ctx.packed)
         to_x, beside = _input_grad(grad, low, a, b)
         grads = _weight_grads(ctx, grad, x, ctx.rows, 7) if beside is None else _adapter_grads(ctx, grad, x, a, beside, 7)
         return to_x, None, None, None, None, None, None, *grads
@@ -272,7 +286,7 @@ class _NormedLinear(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, delta: Tensor | None, norm: Tensor, eps: float, low: Tensor, a: Tensor | None, b: Tensor | None,
-        bias: Tensor | None, known: Tensor | None, shape: tuple[int, tuple[float, ...]], *parts: Tensor,
+        bias: Tensor | None, known: Tensor | None, shape: Shape, *parts: Tensor,
     ):  # fmt: skip
         scale = None
         if launch.helps(x):
@@ -284,11 +298,12 @@ class _NormedLinear(torch.autograd.Function):
         ctx.save_for_backward(total, norm, scale, low, a, b)
         ctx.eps, ctx.delta = eps, None if delta is None else delta.dtype
         _remember(ctx, shape, parts)
-        return total, _product(seen, low, bias, None, a, b) if known is None else known
+        return total, _product(seen, _read(low, ctx.packed), bias, None, a, b) if known is None else known
 
     @staticmethod
     def backward(ctx: Any, to_total: Tensor, grad: Tensor):  # type: ignore[override]
         total, norm, scale, low, a, b = ctx.saved_tensors
+        low = _read(low, ctx.packed)
         if scale is None:
             to_seen, beside = _input_grad(grad, low, a, b)
             to_x, to_delta, of_norm, seen = launch.norm_back(to_seen, total, norm, to_total, ctx.eps, ctx.delta)
@@ -326,17 +341,21 @@ class _GatedLinear(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, both: Tensor, gate_act: Tensor | None, activation: str, low: Tensor, a: Tensor | None, b: Tensor | None,
-        known: Tensor | None, shape: tuple[int, tuple[float, ...]], *parts: Tensor,
+        known: Tensor | None, shape: Shape, *parts: Tensor,
     ):  # fmt: skip
         ctx.save_for_backward(both, gate_act, low, a, b)
         ctx.activation = activation
         _remember(ctx, shape, parts)
-        return _product(_gated(both, gate_act, activation), low, None, None, a, b) if known is None else known
+        if known is not None:
+            return known
+        product = _gated(both, gate_act, activation)
+        return _product(product, _read(low, ctx.packed), None, None, a, b)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor):  # type: ignore[override]
         both, gate_act, low, a, b = ctx.saved_tensors
         grad = grad.to(low.dtype)
+        low = _read(low, ctx.packed)
         to_product, beside = _input_grad(grad, low, a, b)
         if gate_act is None:
             to_both, product = launch.gated_back(both, to_product, ctx.activation)

@@ -81,7 +81,7 @@ class Weights:
             return Block(*map(self._copied, found))
         if isinstance(found, Matrix) and found.adapter is not None:
             adapter = found.adapter
-            return Matrix(found.low, (), LowRank(adapter.a.clone(), adapter.b.clone(), (), adapter.scales))
+            return Matrix(found.low, (), LowRank(adapter.a.clone(), adapter.b.clone(), (), adapter.scales), found.packed)
         if isinstance(found, Matrix):
             return Matrix(found.low if self.shared else found.low.clone(), ())
         if found is None or (self.shared and self._is_held(found)):

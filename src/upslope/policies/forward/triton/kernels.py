@@ -238,3 +238,22 @@ def adam_8bit(
     tl.store(held + at, value, inside)
     _quantize(mean, means, mean_scales, tables, at, row, inside, there)
     _quantize(square, squares, square_scales, tables + 512, at, row, inside, there)
+
+
+@triton.jit
+def unpack_nf4(
+    codes, scales, tops, offsets, places, values, scale_values, out,
+    BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Numbers in four bits (`upslope.policies.forward.nf4.dequantize`); one program some blocks of a group."""
+    group = tl.program_id(0)
+    first_block, first = tl.load(places + 3 * group), tl.load(places + 3 * group + 1)
+    count = tl.load(places + 3 * group + 2)
+    block = tl.program_id(1) * BLOCKS + tl.arange(0, BLOCKS)
+    scale = tl.load(scale_values + tl.load(scales + first_block + block, block * BLOCK < count, 0).to(tl.int32))
+    scale = (scale * tl.load(tops + group) + tl.load(offsets + group))[:, None]
+    at = block[:, None] * (BLOCK // 2) + tl.arange(0, BLOCK // 2)[None, :]
+    pair = tl.load(codes + first_block * (BLOCK // 2) + at, 2 * at < count, 0).to(tl.int32)
+    number = tl.interleave(tl.load(values + (pair >> 4)) * scale, tl.load(values + (pair & 15)) * scale)
+    place = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    tl.store(out + first + place, number.to(out.dtype.element_ty), place < count)

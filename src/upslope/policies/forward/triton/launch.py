@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from upslope.policies.forward.nf4 import BLOCK, GROUP, code_values, scale_values
 from upslope.policies.forward.packing import Layout
 
 NORM_PROGRAMS = 2048
@@ -17,6 +18,7 @@ LOGIT_BLOCK, LOGIT_WARPS = 2048, 4
 BACK_QUERIES = 512
 ADAM_BLOCK = 1024
 CODE_BLOCK, CODE_ROWS = 256, 4
+UNPACKED_BLOCKS, UNPACK_WARPS = 64, 4
 """How kernels are cut. Of queries that look back at a prompt, a program of the backward pass walks at most so many, and that for
 every head that shares the keys: with 2,048 of them the others had ended long before (0.44 ms a layer of 4,096 tokens)."""
 
@@ -243,3 +245,14 @@ def adam_8bit(
     grid = (-(-len(mean_scales) // CODE_ROWS),)
     moments, how = (means, mean_scales, squares, square_scales), (lr, first, second, correction, eps, decay)
     kernels.adam_8bit[grid](held, grad, *moments, tables, len(held), *how, CODE_ROWS, CODE_BLOCK, num_warps=4)
+
+
+def unpack_nf4(codes: Tensor, scales: Tensor, tops: Tensor, offsets: Tensor, places: Tensor, out: Tensor) -> None:
+    """Numbers in four bits, written one behind the other: those of a `upslope.policies.forward.packed_matrix.PackedMatrix`."""
+    from upslope.policies.forward.triton import kernels
+
+    # Without fused multiplications and additions it gives the bits that plain torch gives.
+    kernels.unpack_nf4[(len(tops), GROUP // UNPACKED_BLOCKS)](
+        codes, scales, tops, offsets, places, code_values(codes.device), scale_values(codes.device), out, UNPACKED_BLOCKS, BLOCK,
+        num_warps=UNPACK_WARPS, enable_fp_fusion=False,
+    )  # fmt: skip
