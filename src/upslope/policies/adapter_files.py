@@ -38,11 +38,14 @@ class Base:
         folder: where it is, as `transformers` loads it.
         digests: of its files, by name (`upslope.runtime.data_files.file_digest`).
         within: where that is from the folder of the adapters, if both are moved together; else empty.
+        precision: ``nf4`` where its matrices were in four bits while the adapters learned (``--base-precision``): they belong to what
+            these stand for. Else empty.
     """
 
     folder: Path
     digests: Mapping[str, str] = field(default_factory=dict)
     within: str = ""
+    precision: str = ""
 
     @classmethod
     def at(cls, folder: Path, within: str = "") -> Base:
@@ -59,7 +62,8 @@ class Base:
 
     def table(self) -> JsonDict:
         """As ``base.json`` has it."""
-        return {"folder": str(self.folder.absolute()), "within": self.within, "digests": dict(self.digests)}
+        held = {"precision": self.precision} if self.precision else {}
+        return {"folder": str(self.folder.absolute()), "within": self.within, "digests": dict(self.digests), **held}
 
 
 def model_files(folder: Path) -> list[Path]:
@@ -153,10 +157,14 @@ def base_of(folder: Path) -> Base:
         raise UserError(
             f"'{folder / CONFIG}' names no model that its adapters belong to (base_model_name_or_path). Write it there."
         )
+    if (precision := str(own.get("precision") or "")) not in ("", "nf4"):
+        raise UserError(
+            f"'{folder / BASE}' has the precision {precision!r}, which this version does not know. Update upslope."
+        )
     looked = [*([folder / within] if within else []), Path(named).expanduser(), folder / named]
     for place in looked:
         if holds_model(place):
-            return Base(place.resolve() if place == looked[0] and within else place, known, within)
+            return Base(place.resolve() if place == looked[0] and within else place, known, within, precision)
     raise UserError(
         f"the adapters in '{folder}' belong to the model {named!r}, and there is no such folder here. Nothing is downloaded: put "
         f"the model there, or write where it is into {CONFIG} (base_model_name_or_path)."

@@ -17,6 +17,7 @@ import torch
 from upslope.errors import UserError
 from upslope.policies.adapter_files import base_of, holds_adapters, merged_into
 from upslope.policies.direct_loading import load_directly
+from upslope.policies.forward.blocks import round_to_nf4
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.model_files import quiet_loading
 from upslope.runtime.memory import explain_out_of_memory
@@ -32,7 +33,8 @@ def from_folder(
 ) -> LanguageModel:
     """The model and the tokenizer in a folder that `save_pretrained` wrote.
 
-    Of a folder of peft's it is the model that the adapters belong to, with the adapters folded into its weights.
+    Of a folder of peft's it is the model that the adapters belong to, with the adapters folded into its weights; where these were
+    in four bits while the adapters learned, into what those stand for.
 
     Args:
         device: where its weights go straight from the files, of models that are computed here and are whole in safetensors files;
@@ -60,6 +62,11 @@ def _with_adapters(folder: Path, name: str) -> LanguageModel:
     base = base_of(folder)
     base.check(f"the adapters in '{folder}'")
     policy = from_folder(base.folder, name or folder.resolve().name)
+    if base.precision:
+        if policy.body is None:
+            raise UserError(f"the adapters in '{folder}' learned beside weights in four bits, and the model in '{base.folder}' is "
+                            "none that is computed here. Put the old model back in that place.")  # fmt: skip
+        round_to_nf4(policy.body)
     with one_line(f"the adapters in '{folder}' cannot be put on the model in '{base.folder}'"):
         model = merged_into(policy.model, folder)
     with one_line(f"the model in '{base.folder}' cannot be used with the tokenizer in '{folder}'"):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from upslope.errors import UserError
 from upslope.policies.adapter_files import BESIDE, Base, holds_model, own_file, read_adapters, tokenizer_files, write_adapters
@@ -26,6 +26,8 @@ class PolicyFiles:
     tokenizer: Any
     heads: dict[str, nn.Module]
     adapted: bool
+    packed: bool
+    before_packing: dict[str, Tensor]
     source: Path | None
     base: Base | None
     _files: ModelFiles
@@ -59,8 +61,11 @@ class PolicyFiles:
 
     def save_base(self, files: CheckpointWriter) -> None:
         """The model as it is without its adapters; weights that lie in files are linked."""
-        weights, own = unadapted(self.model), ModelFiles()
+        weights, own = unadapted(self.model) | self.before_packing, ModelFiles()
         if self.source is None or not own.link(self.model, self.tokenizer, files, self.source, weights):
+            if self.packed and not self.before_packing:
+                raise UserError(f"{self.name!r} holds its weights in four bits, and what they were before is not here any more: "
+                                f"take the model in '{self.source}'.")  # fmt: skip
             own.save(self.model, self.tokenizer, files, weights)
 
     def save_as_loaded(self, files: CheckpointWriter) -> None:
@@ -85,6 +90,7 @@ class PolicyFiles:
         if base is None:
             raise UserError(f"the adapters of {self.name!r} cannot be saved: nobody has said where its own weights are.")
         self._tokenizer_files = self._tokenizer_files or tokenizer_files(self.tokenizer)
+        base = replace(base, precision="nf4" if self.packed else "")
         write_adapters(adapters(self.model), self.model.peft_config["default"], self._tokenizer_files, base, files)
 
     def _save_heads(self, files: CheckpointWriter) -> None:

@@ -47,6 +47,7 @@ def keep_base(folder: RunFolder, policy: Any, model: str, known: Mapping[str, st
     if not own.is_dir():
         with whole_folder(own) as files:
             policy.save_base(files)
+    policy.before_packing.clear()
     policy.source, policy.base = own, Base(own.absolute(), _digests_in(own), FROM_CHECKPOINTS)
     return {f"{IN_RUN}/{MODEL_FOLDER}/{name}": digest for name, digest in policy.base.digests.items()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,6 +144,7 @@ def _write_adapters(run: Run, files: CheckpointReader, dtype: str, draft: Path, 
     else:
         assert policy.source is not None
         base = Base.at(policy.source)
+    base = replace(base, precision="nf4" if settings.base_precision == "nf4" else "")
     weights = {name: value.to(DTYPES[dtype]) for name, value in read_adapters(files).items()}
     config = lora_config(settings.lora, names_of(weights))
     write_adapters(weights, config, tokenizer_files(policy.tokenizer), base, written)

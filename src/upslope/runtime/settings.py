@@ -213,6 +213,10 @@ class Settings:
     lora: int = text_only(0)
     """Text: train low-rank adapters of this rank in place of the weights; 0 trains the weights. Adapters need a larger `lr`: left
     out, it is that of full training times 800 / rank (`tiny`: 160 / rank), with ranks below 8 as 8 and above 64 as 64."""
+    base_precision: Literal["auto", "nf4"] = text_only("auto")
+    """Text, with `lora`: what the layers' matrices under the adapters are held in. `auto` is bfloat16 on a GPU, float32 on a CPU;
+    `nf4` is four bits, as QLoRA's: about a quarter of bfloat16. They are unpacked one at a time whenever something is multiplied
+    with them, which makes sampling slower. Embedding, head, norms and biases stay as they are."""
     watch_kl: bool | None = None
     """Measure the KL to the start each step even if the method does not need it: one more forward pass. (on for tiny)"""
     record: Literal["all", "some", "none"] = "some"

@@ -1,6 +1,7 @@
 """What settings and knobs are called in other libraries, and what is meant by them here.
 
-The libraries are TRL, Stable-Baselines3, d3rlpy, CORL, verl and CleanRL. One table for flags and for keyword arguments.
+The libraries are TRL with peft and bitsandbytes, Stable-Baselines3, d3rlpy, CORL, verl and CleanRL. One table for flags and for
+keyword arguments.
 No torch here: the command line reads this file.
 """
 
@@ -61,6 +62,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "precision": ("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision"),
     "recompute": ("gradient_checkpointing", "enable_gradient_checkpointing", "activation_checkpointing"),
     "lora": ("lora_r", "lora_rank", "use_peft", "peft_config"),
+    "base_precision": ("load_in_4bit", "use_4bit", "bnb_4bit_quant_type", "quantization_config", "qlora", "use_qlora",
+                       "bnb_4bit_use_double_quant", "use_bnb_nested_quant", "quantization_bit"),
     "watch_kl": ("log_kl", "compute_kl"),
     "samples_logged": ("log_completions", "num_completions_to_print", "log_samples"),
     "stop": ("stop_strings", "stop_token", "stop_sequences"),

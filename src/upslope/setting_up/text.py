@@ -33,6 +33,7 @@ from upslope.runtime.statistics import bootstrap_interval
 from upslope.runtime.threads import torch_threads
 from upslope.setting_up.ahead import allocate_cache, allocate_moments
 from upslope.setting_up.base import Components, DryRun, Progress, pick_device, settled_method
+from upslope.setting_up.base_precision import check_base_precision, refuse_plain
 from upslope.setting_up.scoring import score_apart
 from upslope.setting_up.text_sizes import TextSizes
 from upslope.setting_up.where import check_shard, check_where, interrupt_every, reuses_sampling, worker_pool
@@ -54,7 +55,10 @@ RECORDING, FREE_RECORDING = 0.02, 1.0
 
 
 def apart_dtype(settings: Settings) -> torch.dtype | None:
-    """The precision in which weights with adapters are held, once and unmerged; None: adapters are merged, as on a CPU."""
+    """The precision in which weights with adapters are held, or unpacked, once and unmerged; None: adapters are merged, as on a
+    CPU unless the weights are packed."""
+    if settings.base_precision != "auto" and settings.device != "cuda":
+        return torch.float32
     return torch.bfloat16 if settings.device == "cuda" and settings.precision != "float32" else None
 
 
@@ -100,6 +104,7 @@ class TextComponents(Components):
             estimator.check(each, POLICY_COLUMNS | getattr(each.rollout, "provides", TextRollout.provides))
         check_steps(method, settings.steps or 0)
         super().__init__(method, settings)
+        check_base_precision(settings)
         check_shard(method, settings)
         if dry is None:
             check_where(method, settings)
@@ -170,7 +175,9 @@ class TextComponents(Components):
         self.sizes = TextSizes(settings, self.method, self.tokens, self.dry, in_folder)
         if self.dry is None:
             self.sizes.check_before_loading(model)
-        place = settings.device, (apart_dtype(settings) if settings.lora and not settings.plain else None) or torch.float32
+        dtype, packed = apart_dtype(settings) if settings.lora and not settings.plain else None, settings.base_precision != "auto"
+        # What is packed goes to its device matrix by matrix: until then it is in the host's memory.
+        place = "cpu" if packed else settings.device, dtype or torch.float32
         self.policy = policy = load_checked(model, settings.seed, *place) if self.dry is None else blank_language_model(model)
         policy.plain |= settings.plain
         policy.precise = settings.precision == "float32"
@@ -178,11 +185,13 @@ class TextComponents(Components):
             from upslope.policies.sharded import check_can_be_sharded
 
             check_can_be_sharded(policy)
+        if packed and policy.body is None:
+            refuse_plain(settings, policy.name)
         if self.dry is None:
             if settings.lora:
                 policy.add_lora(settings.lora, settings.seed)
-                if (dtype := apart_dtype(settings)) is not None and policy.body is not None:
-                    policy.hold_apart(dtype, settings.device)
+                if dtype is not None and policy.body is not None:
+                    policy.hold_apart(dtype, settings.device, packed)
             policy.to(settings.device)
         policy.prompt_format = PromptFormat.parse(settings.system, settings.template)
         fitted = fit_prompts(

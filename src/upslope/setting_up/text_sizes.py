@@ -11,9 +11,11 @@ import torch
 
 from upslope.policies.blank import blank_weights
 from upslope.policies.forward.architecture import architecture
+from upslope.policies.forward.packed_matrix import weight_bytes
 from upslope.policies.model_shape import ModelShape
 from upslope.runtime.settings import Settings
 from upslope.setting_up.base import DryRun
+from upslope.setting_up.base_precision import check_can_be_packed
 from upslope.sizes.card import Card, gibibytes
 from upslope.sizes.estimate import DoesNotFit, Estimate, host_problem, memory_problem, text_estimate
 from upslope.sizes.memory import CUDA_OWN, memory_of
@@ -52,6 +54,7 @@ class TextSizes:
         """Refuses a model that memory cannot hold even with short prompts: minutes may go into loading it."""
         blank = blank_weights(model) if isinstance(model, str) else None
         if blank is not None:
+            check_can_be_packed(self.settings, str(model), blank)
             shape = ModelShape.of(blank, architecture(blank) is not None and not self.settings.plain)
             self._check(shape, settled(shape, Work.of(self.settings, self.method, self.max_tokens, ()), self.card), self.card)
 
@@ -89,6 +92,8 @@ class TextSizes:
         """The device, with what the run holds of a machine's memory already."""
         if self.dry is not None or self.card.on_gpu:
             return self.card
+        if self.policy.packed:
+            return Card.here("cpu", weight_bytes(self.policy.model))
         return Card.here("cpu", sum(each.numel() * each.element_size() for each in self.policy.model.parameters()))
 
     @staticmethod

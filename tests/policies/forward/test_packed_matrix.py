@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-import threading
-from typing import Any
-
 import pytest
 import torch
 from small_models import PROMPTS, policy_of, rows_of
 from torch import Tensor
 
-from upslope.errors import UserError
 from upslope.policies import LanguageModel
-from upslope.policies.adapters import folded, layer_matrices
-from upslope.policies.forward import nf4
-from upslope.policies.forward.blocks import blocks_of
-from upslope.policies.forward.packed_matrix import PackedMatrix, Scratch, packed_part, plain_weight, weight_bytes
-from upslope.rollout.decode.weights import Weights
+from upslope.policies.forward.packed_matrix import plain_weight
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime import seeding
 from upslope.types import Sampling, Trajectories

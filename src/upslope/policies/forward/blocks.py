@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.attention_cpu import Attended
 from upslope.policies.forward.layer_ops import Matrix, apply_rope, gate_activation, gated_linear, gathered, linear, normed_linear
 from upslope.policies.forward.low_rank import joined, lay_together, low_rank_parts, low_ranks
-from upslope.policies.forward.packed_matrix import Scratch, pack_together, packed_part, plain_weight
+from upslope.policies.forward.packed_matrix import PackedMatrix, Scratch, pack_together, packed_part, plain_weight
 
 
 class Block(NamedTuple):
@@ -123,6 +123,26 @@ def hold_once(body: Architecture, device: torch.device, dtype: torch.dtype, pack
         packed: matrices are held in four bits.
     """
     scratch = Scratch()
+    for own in _together(body):
+        if packed:
+            pack_together(own, device, dtype, scratch)
+        else:
+            lay_together([module.weight for module in own], device, dtype)
+        if own[0].bias is not None:
+            lay_together([module.bias for module in own], device, dtype)
+
+
+@torch.no_grad()
+def round_to_nf4(body: Architecture) -> None:
+    """Puts into the place of the layers' matrices what their codes in four bits stand for."""
+    for module in (module for own in _together(body) for module in own):
+        weight = module.weight
+        matrix = PackedMatrix.of([weight], weight.device, torch.float32, Scratch())
+        weight.copy_(matrix.part(0))
+
+
+def _together(body: Architecture) -> Iterator[list[Any]]:
+    """The layers' linear modules, those that share an input together; of a model with adapters what these are beside."""
     for layer in body.layers:
         inner, mlp = layer.self_attn, layer.mlp
         for together in (
@@ -131,13 +151,7 @@ def hold_once(body: Architecture, device: torch.device, dtype: torch.dtype, pack
             (mlp.gate_proj, mlp.up_proj),
             (mlp.down_proj,),
         ):
-            own = [getattr(module, "base_layer", module) for module in together]
-            if packed:
-                pack_together(own, device, dtype, scratch)
-            else:
-                lay_together([module.weight for module in own], device, dtype)
-            if own[0].bias is not None:
-                lay_together([module.bias for module in own], device, dtype)
+            yield [getattr(module, "base_layer", module) for module in together]
 
 
 def _head_norms(body: Architecture, inners: list[Any], name: str) -> list[Tensor] | list[None]:

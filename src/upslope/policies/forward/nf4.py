@@ -2,8 +2,8 @@
 
 Numbers are cut into blocks of 64. Each is held as a code: that of the one of 16 values between -1 and 1 which is nearest to its
 share of the block's largest magnitude. The values are quantiles of a normal distribution, which weights mostly follow. The
-magnitudes are held in eight bits: less their mean, in groups of 256, each as the code of the value of the dynamic map that is nearest
-to its share of the group's largest. That is 4 + 8 / 64 + 32 / (64 x 256) bits a weight, 0.516 bytes.
+magnitudes are held in eight bits: less their mean, in groups of 256, each as the code of that value of the dynamic map which is
+nearest to its share of the group's largest. That is 4 + 8 / 64 + 32 / (64 x 256) bits a weight, 0.516 bytes.
 
 Values, rounding and what stays in float32 are those of bitsandbytes' ``quantize_4bit`` with ``quant_type="nf4"`` and
 ``compress_statistics=True``. Its build for a CPU departs in one place: where a magnitude's share is less than 5e-6 below the middle

@@ -100,7 +100,7 @@ class PackedMatrix:
         high, wide = self.shape
         room = self.scratch.room(high * wide, self.dtype, self.device)
         if launch.helps(self.codes):
-            launch.unpack_nf4(*self._tensors(), room)
+            launch.unpack_nf4(self.codes, self.scales, self.tops, self.offsets, self.places, room)
         else:
             for held, place in zip(self._parts(), room.split([rows * wide for rows in self.rows]), strict=True):
                 nf4.dequantize(held, place)
