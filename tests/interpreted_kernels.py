@@ -17,6 +17,7 @@ from small_models import policy_of
 from upslope.learners import eight_bit_adam
 from upslope.learners.low_precision_adam import move
 from upslope.policies.forward import attention_cpu
+from upslope.policies.forward.packed_matrix import PackedMatrix, Scratch
 from upslope.policies.forward.packing import Layout
 from upslope.policies.forward.triton import launch
 from upslope.rollout.decode import graph_stepper, pages
@@ -165,6 +166,18 @@ def an_update_with_moments_in_bfloat16() -> None:
         assert 0.45 < (found != lower).float().mean() < 0.55
 
 
+def matrices_in_four_bits() -> None:
+    """One above the other, of several groups and with short last blocks, for products in either precision."""
+    parts = [torch.randn(rows, 100) for rows in (400, 7, 33)]
+    for dtype in (torch.float32, torch.bfloat16):
+        packed = PackedMatrix.of(parts, torch.device("cpu"), dtype, Scratch())
+        found, expected = torch.zeros(440 * 100, dtype=dtype), packed.unpacked()
+        launch.unpack_nf4(packed.codes, packed.scales, packed.tops, packed.offsets, packed.places, found)
+        # The interpreter cuts off what bfloat16 has no place for; a GPU rounds.
+        torch.testing.assert_close(found.view(440, 100), expected, atol=0.0, rtol=0.0 if dtype == torch.float32 else 2**-7)
+        assert expected.std() > 0.5
+
+
 def updates_with_moments_in_eight_bits() -> None:
     """From nothing on, of several blocks and of a short last one: parameters, codes and scales as in plain torch."""
     numbers = {"lr": 0.01, "first": 0.1, "second": 0.01, "correction": 0.7, "eps": 1e-8, "decay": 0.99}
@@ -198,6 +211,7 @@ if __name__ == "__main__":
         answers_with_a_cache_in_stretches_and_in_pages,
         an_update_with_moments_in_bfloat16,
         updates_with_moments_in_eight_bits,
+        matrices_in_four_bits,
     ):
         compare()
         print(compare.__name__)

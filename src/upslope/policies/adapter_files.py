@@ -38,8 +38,8 @@ class Base:
         folder: where it is, as `transformers` loads it.
         digests: of its files, by name (`upslope.runtime.data_files.file_digest`).
         within: where that is from the folder of the adapters, if both are moved together; else empty.
-        precision: ``nf4`` where its matrices were in four bits while the adapters learned (``--base-precision``): they belong to what
-            these stand for. Else empty.
+        precision: ``nf4`` where its matrices were in four bits while the adapters learned (``--base-precision``): they belong to
+            what these stand for. Else empty.
     """
 
     folder: Path
@@ -158,9 +158,7 @@ def base_of(folder: Path) -> Base:
             f"'{folder / CONFIG}' names no model that its adapters belong to (base_model_name_or_path). Write it there."
         )
     if (precision := str(own.get("precision") or "")) not in ("", "nf4"):
-        raise UserError(
-            f"'{folder / BASE}' has the precision {precision!r}, which this version does not know. Update upslope."
-        )
+        raise UserError(f"'{folder / BASE}' has the precision {precision!r}, which this version does not know. Update upslope.")
     looked = [*([folder / within] if within else []), Path(named).expanduser(), folder / named]
     for place in looked:
         if holds_model(place):

@@ -88,7 +88,7 @@ class LanguageModel(PolicyFiles):
         self.packed = False
         """Whether the layers' matrices among those weights are held in four bits (`upslope.policies.forward.nf4`)."""
         self.before_packing: dict[str, Tensor] = {}
-        """What these matrices were, of a model that is in no folder: it is written where the model that adapters belong to is kept."""
+        """What these matrices were, of a model that is in no folder: it is written where the base of the adapters is kept."""
         self.base: Base | None = None
         """Where the files of the model that adapters were added to are, if that is known."""
         self.recompute = 0

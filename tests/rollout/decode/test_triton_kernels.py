@@ -19,5 +19,5 @@ def test_kernels_compute_what_plain_torch_computes():
     assert done.stdout.split() == [
         "attention_of_packed_tokens", "attention_of_a_newest_token", "products_of_few_rows", "draws",
         "answers_with_a_cache_in_stretches_and_in_pages", "an_update_with_moments_in_bfloat16",
-        "updates_with_moments_in_eight_bits",
+        "updates_with_moments_in_eight_bits", "matrices_in_four_bits",
     ]  # fmt: skip
