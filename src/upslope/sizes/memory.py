@@ -24,9 +24,9 @@ CUDA_OWN = 800 * 2**20
 SLACK = 1.03
 """What the allocator reserves for activations and buffers, over what they ask for."""
 FLOAT32 = 4
-WEIGHTS, LOW, GRADS, MOMENTS, COPIES, GATHERED, ACTIVATIONS, CACHE, OWN, OTHERS = (
-    "weights, float32", "weights, bfloat16", "gradients", "Adam's moments", "references and snapshots", "layers put together",
-    "activations", "keys and values", "CUDA's own", "further learners",
+WEIGHTS, LOW, PACKED, UNPACKED, GRADS, MOMENTS, COPIES, GATHERED, ACTIVATIONS, CACHE, OWN, OTHERS = (
+    "weights, float32", "weights, bfloat16", "weights, 4 bits", "a matrix unpacked", "gradients", "Adam's moments",
+    "references and snapshots", "layers put together", "activations", "keys and values", "CUDA's own", "further learners",
 )  # fmt: skip
 
 
@@ -71,6 +71,8 @@ def memory_of(shape: ModelShape, work: Work, card: Card) -> Memory:
     kinds = {
         WEIGHTS: exact + FLOAT32 * heads,
         LOW: low,
+        PACKED: learning.packed_bytes(shape) if _is_packed(shape, work) else 0,
+        UNPACKED: size * learning.largest_matrix(shape) if _is_packed(shape, work) else 0,
         GRADS: FLOAT32 * part,
         MOMENTS: lane_bytes(part) if work.offloaded and card.on_gpu else int(work.moment_bytes * part),
         COPIES: FLOAT32 * work.moved_copies * part + _still_copy(shape, work, card, part) * (work.copies - work.moved_copies),
@@ -80,7 +82,7 @@ def memory_of(shape: ModelShape, work: Work, card: Card) -> Memory:
         OWN: CUDA_OWN if card.on_gpu else 0,
     }
     each = sum(kinds[name] for name in (GRADS, MOMENTS, COPIES, GATHERED)) + slice_bytes
-    each += FLOAT32 * part if work.shard else kinds[WEIGHTS] + kinds[LOW]
+    each += FLOAT32 * part if work.shard else sum(kinds[name] for name in (WEIGHTS, LOW, PACKED, UNPACKED))
     kinds[OTHERS] = 0 if card.on_gpu else (work.learners - 1) * each  # each has a GPU of its own
     return Memory({name: count for name, count in kinds.items() if count or name == ACTIVATIONS}, tokens)
 
@@ -92,7 +94,8 @@ def _weights(shape: ModelShape, work: Work, card: Card, size: int, adapters: int
     them. Otherwise they are held in float32, and on a GPU once more in half precision, for sampling and learning; sampling has an
     embedding of its own there if it is not tied to the head. Where products are in float32 too, sampling has a set of its own, with
     embedding and head apart even where they are tied, and learning puts together what it multiplies with. On a CPU only matrices
-    that share an input are put together, and beside adapters all are computed anew.
+    that share an input are put together, and beside adapters all are computed anew. Of a base in four bits (`PACKED`) only what
+    lies outside of the layers' matrices is here, and adapters once more for sampling and once for learning.
     """
     all_of = FLOAT32 * (shape.parameters + adapters)
     matrices = shape.joined + shape.single
@@ -102,6 +105,11 @@ def _weights(shape: ModelShape, work: Work, card: Card, size: int, adapters: int
         return (exact, sampling_set) if size < FLOAT32 else (exact + sampling_set, 0)
     if not shape.ours:
         return all_of, 0
+    if _is_packed(shape, work):
+        outside = shape.parameters - matrices
+        if size < FLOAT32:
+            return FLOAT32 * adapters, size * (outside + adapters)
+        return FLOAT32 * (outside + 3 * adapters), 0
     if not card.on_gpu:
         return all_of + size * (2 * shape.joined + (matrices if work.lora else 0)), 0
     if work.lora and size < FLOAT32:
@@ -111,6 +119,10 @@ def _weights(shape: ModelShape, work: Work, card: Card, size: int, adapters: int
         return all_of, size * (matrices + shape.head + embedding)
     sampling_set = size * (matrices + 2 * shape.head) if work.sampled_here else 0
     return all_of + sampling_set + size * shape.joined, 0
+
+
+def _is_packed(shape: ModelShape, work: Work) -> bool:
+    return work.packed and shape.ours and not work.shard
 
 
 def _still_copy(shape: ModelShape, work: Work, card: Card, part: int) -> int:

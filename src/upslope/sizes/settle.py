@@ -113,8 +113,8 @@ def nearest(shape: ModelShape, work: Work, card: Card) -> tuple[str, Memory] | N
 
 
 def _changes(work: Work) -> Iterator[tuple[str, Work]]:
-    """What can be given up, the cheapest first: time, then the moments' precision, then full training, then sizes. What was given
-    as a bound of slices goes with any of them."""
+    """What can be given up, the cheapest first: time, then the moments' precision, then full training, then that of the weights
+    under adapters, then sizes. What was given as a bound of slices goes with any of them."""
     free = dataclasses.replace(work, slice_tokens=None)
     if work.slice_tokens:
         yield "no --slice-tokens", free
@@ -130,6 +130,10 @@ def _changes(work: Work) -> Iterator[tuple[str, Work]]:
                 starts.append((f"--adam-states {held_in}", own, most))
     if not work.lora and not work.shard:
         starts.append((f"--lora {RANK}", dataclasses.replace(free, lora=RANK), dataclasses.replace(least, lora=RANK)))
+    if not work.packed and not work.precise and not work.shard:
+        flags, rank = ("", work.lora) if work.lora else (f"--lora {RANK} ", RANK)
+        own, most = (dataclasses.replace(each, lora=rank, packed=True) for each in (free, least))
+        starts.append((f"{flags}--base-precision nf4", own, most))
     for flags, own, most in starts[1:]:
         yield flags, own
         yield f"{flags} {again}".strip(), most

@@ -27,6 +27,7 @@ class Work:
         copies: of the policy that are kept to compare with.
         moved_copies: those of them that move, and need the precision for it.
         head_outputs: of further heads on the trunk.
+        packed: whether the weights under adapters are in four bits.
         offloaded: whether Adam's moments are in the host's memory.
         by_group: whether learning looks at whole groups, and not at rows.
         sampled_here: and not by a server, or an engine with memory of its own.
@@ -45,6 +46,7 @@ class Work:
     moved_copies: int = 0
     head_outputs: int = 0
     lora: int = 0
+    packed: bool = False
     precise: bool = False
     moment_bytes: float = MOMENTS["float32"]
     offloaded: bool = False
@@ -70,6 +72,7 @@ class Work:
             moved_copies=sum(part.copies for _, part in method.references if part.moves_copies),
             head_outputs=outputs,
             lora=settings.lora,
+            packed=settings.base_precision == "nf4",
             precise=settings.precision == "float32",
             moment_bytes=MOMENTS[settings.adam_states],
             offloaded=settings.adam_states == "offload",

@@ -11,6 +11,7 @@ A layer that is recomputed keeps what it is given: the stream, and what the laye
 from __future__ import annotations
 
 from upslope.policies.forward.logprobs import CHUNK_FLOATS, GPU_CHUNK_FLOATS
+from upslope.policies.forward.nf4 import BLOCK, GROUP
 from upslope.policies.model_shape import ModelShape
 
 STREAM = 4
@@ -73,6 +74,18 @@ def one_layer_bytes(shape: ModelShape, size: int, on_gpu: bool, tokens: int, rec
     largest = 0 if on_gpu and size < STREAM else STREAM * 2 * shape.inner * shape.width
     again = tokens * (kept_before(shape, size, on_gpu) + kept_behind(shape, size, on_gpu)) if recompute else 0
     return grads + largest + again
+
+
+def packed_bytes(shape: ModelShape) -> int:
+    """Bytes of the layers' matrices in four bits, with their scales (`nf4`) and where these are (`packed_matrix`)."""
+    each_group = 4 + 4 + 3 * 8
+    numbers = shape.joined + shape.single
+    return int(numbers * (1 / 2 + 1 / BLOCK + each_group / (BLOCK * GROUP)))
+
+
+def largest_matrix(shape: ModelShape) -> int:
+    """Numbers of the largest of a layer's matrices, those that share an input together."""
+    return shape.width * max(2 * shape.inner, shape.projected)
 
 
 def head_bytes(shape: ModelShape, size: int, on_gpu: bool, tokens: int, learns: bool) -> int:
