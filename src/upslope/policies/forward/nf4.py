@@ -6,8 +6,8 @@ magnitudes are held in eight bits: less their mean, in groups of 256, each as th
 nearest to its share of the group's largest. That is 4 + 8 / 64 + 32 / (64 x 256) bits a weight, 0.516 bytes.
 
 Values, rounding and what stays in float32 are those of bitsandbytes' ``quantize_4bit`` with ``quant_type="nf4"`` and
-``compress_statistics=True``. Its build for a CPU departs in one place: where a magnitude's share is less than 5e-6 below the middle
-between two values it takes the upper one, as its build for GPUs does not.
+``compress_statistics=True``. Its build for a CPU departs in one place: it looks at 16 bits of a magnitude's share, and may take a
+value that is by 2^-15 further than the nearest one.
 """
 
 from __future__ import annotations
