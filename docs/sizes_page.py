@@ -44,6 +44,8 @@ fit in any slice. A card of 80 GB is counted as 80 x 10^9 bytes, which every car
 BYTES = (
     ("weights, float32", "4 a parameter; beside adapters on a GPU only those of the adapters"),
     ("weights, bfloat16", "2 a parameter on a GPU, where sampling and learning read one set"),
+    ("weights, 4 bits", "0.52 a parameter of the layers' matrices, with `--base-precision nf4`; the others stay as they are"),
+    ("a matrix unpacked", "of these the largest of a layer, in the precision of products"),
     ("gradients", "4 for each parameter that learns; with `--shard` these, moments and references are divided by `--learners`"),
     (
         "Adam's moments",
@@ -91,6 +93,17 @@ rounding. Where not even one row (one group, for methods that look at whole grou
 setting that would make it fit."""
 
 
+NF4 = """`--base-precision nf4` (with `--lora`) holds the layers' matrices in four bits and unpacks one at a time into one buffer, to
+sample and to learn: [how](runs.md#adapters). It has not been measured on a GPU yet; what follows is arithmetic.
+
+Sampling reads every matrix once for each token that its rows take a step further, which with few rows is all it waits for. In
+bfloat16 that is 2 bytes a parameter. Packed, 0.52 are read, 2 written and 2 read again: 4.52, 2.26 times as many. Of 7.6 billion
+parameters 6.5 billion are in such matrices: 13 GB a step become 29.5, which at 4.2 TB/s (an H200) is 3.1 ms and 7.0. Keys, values and
+the head come on top in either case, so whole steps are slowed down by less, those with many rows or long answers least.
+
+Learning unpacks each matrix twice a slice, for the forward and the backward pass, and once more where a layer is recomputed: 2.52
+bytes a parameter each time, 3.9 ms. With adapters the products of a slice of 2,176 tokens take 114 ms at half of the card's rated
+speed, so that unpacking twice is 7% of that, and less in larger slices."""
 ADAM = """SmolLM2-135M came to the same held-out scores on two tasks with moments in float32, bfloat16 and 8 bits: with three
 seeds they are at most 0.05 apart ([measured](claims/adam-states.md)). A long run, a larger model and rates other than those tried
 there were not looked at. In eight bits the card's bandwidth alone would be 2 ms of an update; 169 of the 290 tensors have a launch
@@ -105,9 +118,11 @@ def sizes_page() -> list[str]:
     shapes = {name: example_shape(example) for name, example in EXAMPLES.items()}
     blocks = [ABOUT.strip(), "## What fits", HOW]
     tables = (("All weights", 0, "float32"), ("All weights, `--adam-states 8bit`", 0, "8bit"),
-              (f"Adapters of rank {RANK}", RANK, "float32"))  # fmt: skip
+              (f"Adapters of rank {RANK}", RANK, "float32"),
+              (f"Adapters of rank {RANK}, `--base-precision nf4`", RANK, "float32"))  # fmt: skip
     for title, rank, moments in tables:
-        rows = [_row(name, shape, room, rank, moments) for name, shape in shapes.items() for room in LENGTHS]
+        packed = "nf4" in title
+        rows = [_row(name, shape, room, rank, moments, packed) for name, shape in shapes.items() for room in LENGTHS]
         blocks += [f"### {title}", _table(("model", "answers of", *(f"{card} GB" for card in CARDS)), rows)]
     points = [_point(shapes, point) for point in json.loads(MEASURED.read_text())["points"]]
     told = """Runs on an H200 (139.8 GiB), prompts of 64 tokens, in slices of so many tokens (`python bench/gpu_sizes.py`). Measured
@@ -118,16 +133,17 @@ torch {updates["torch"]}). *Apart* is how far the weights are from those of floa
 of the way they went; torchao's own is one call a tensor, compiled."""
     sides = [_side(name, side) for name, side in updates["sides"].items()]
     return [*blocks, "## Measured", told, _table(("run", "slices", "measured", "estimated"), points), LONG, "## What it is made of",
-            _table(("kind", "bytes"), list(BYTES)), KINDS.format(**_pages()), "## Adam's moments", timed,
+            _table(("kind", "bytes"), list(BYTES)), KINDS.format(**_pages()), "## A base in four bits", NF4,
+            "## Adam's moments", timed,
             _table(("moments", "bytes a parameter", "an update", "apart"), sides), ADAM]  # fmt: skip
 
 
-def _row(name: str, shape: ModelShape, room: int, rank: int, moments: str) -> tuple[str, ...]:
+def _row(name: str, shape: ModelShape, room: int, rank: int, moments: str, packed: bool) -> tuple[str, ...]:
     found = []
     for size in CARDS:
         card = Card("cuda", size * 10**9, f"{size} GB")
-        work = Work(TASKS, SAMPLES, room, [PROMPT] * TASKS, lora=rank, moment_bytes=MOMENTS[moments], recompute="auto")
-        work = settled(shape, work, card)
+        held = {"lora": rank, "packed": packed, "moment_bytes": MOMENTS[moments]}
+        work = settled(shape, Work(TASKS, SAMPLES, room, [PROMPT] * TASKS, recompute="auto", **held), card)
         memory = memory_of(shape, work, card)
         again = work.layers_again(shape.layers)
         told = "" if not again else ", again all" if again == shape.layers else f", again {again}"
