@@ -93,13 +93,13 @@ rounding. Where not even one row (one group, for methods that look at whole grou
 setting that would make it fit."""
 
 
-NF4 = """`--base-precision nf4` (with `--lora`) holds the layers' matrices in four bits and unpacks one at a time into one buffer, to
-sample and to learn: [how](runs.md#adapters). It has not been measured on a GPU yet; what follows is arithmetic.
+NF4 = """`--base-precision nf4` (with `--lora`) holds the layers' matrices in four bits and unpacks one at a time into one buffer,
+both to sample and to learn: [how](runs.md#adapters). It has not been measured on a GPU yet; what follows is arithmetic.
 
 Sampling reads every matrix once for each token that its rows take a step further, which with few rows is all it waits for. In
 bfloat16 that is 2 bytes a parameter. Packed, 0.52 are read, 2 written and 2 read again: 4.52, 2.26 times as many. Of 7.6 billion
-parameters 6.5 billion are in such matrices: 13 GB a step become 29.5, which at 4.2 TB/s (an H200) is 3.1 ms and 7.0. Keys, values and
-the head come on top in either case, so whole steps are slowed down by less, those with many rows or long answers least.
+parameters 6.5 billion are in such matrices: 13 GB a step become 29.5, which at 4.2 TB/s (an H200) is 3.1 ms and 7.0. Keys, values
+and the head come on top in either case, so whole steps are slowed down by less, those with many rows or long answers least.
 
 Learning unpacks each matrix twice a slice, for the forward and the backward pass, and once more where a layer is recomputed: 2.52
 bytes a parameter each time, 3.9 ms. With adapters the products of a slice of 2,176 tokens take 114 ms at half of the card's rated

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import upslope as up
+from upslope.policies.forward.blocks import round_to_nf4
 from upslope.policies.forward.gradient_sums import one_update
+from upslope.policies.forward.packed_matrix import PackedMatrix, Scratch, weight_bytes
 from upslope.policies.forward.triton import launch
 from upslope.policies.language_model import LanguageModel
 from upslope.policies.tiny import character_tokenizer
@@ -131,6 +133,60 @@ def test_graphs_read_the_weights_of_now():
     fresh = TorchEngine(policy).generate(PROMPTS, 12, Sampling(20), uniforms)
     assert not torch.equal(before.tokens, after.tokens)
     assert torch.equal(after.tokens, fresh.tokens)
+
+
+def in_four_bits(kind: str, dtype: torch.dtype) -> tuple[LanguageModel, LanguageModel]:
+    """A policy whose base is in four bits, and one with adapters apart whose weights are what these stand for."""
+    found = []
+    for packed in (True, False):
+        policy = policy_of(kind, precise=dtype is not torch.bfloat16)
+        policy.add_lora(4, seed=0)
+        step_of_adapters(policy, 1)
+        if not packed:
+            round_to_nf4(policy.body)
+        policy.hold_apart(dtype, "cuda", packed)
+        found.append(policy)
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_matrices_are_unpacked_to_the_bits_of_plain_torch(dtype, monkeypatch):
+    parts = [torch.randn(rows, 100, device="cuda") for rows in (400, 7, 33)]
+    matrix = PackedMatrix.of(parts, torch.device("cuda", 0), dtype, Scratch())
+    found = matrix.unpacked().clone()
+    monkeypatch.setattr(launch, "helps", lambda x: False)
+    assert torch.equal(found, matrix.unpacked()) and found.std() > 0.5
+    assert torch.equal(found[400:407], matrix.part(1).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma"])
+def test_a_base_in_four_bits_samples_and_learns_what_its_numbers_do(kind, dtype):
+    """To the bit: before and after an update, from graphs that were recorded once and read the scratch."""
+    both = in_four_bits(kind, dtype)
+    engines = [TorchEngine(policy) for policy in both]
+    uniforms = torch.rand(60, 20, generator=torch.Generator().manual_seed(0))
+    for seed in (2, 3):
+        ours, theirs = (engine.generate(PROMPTS, 12, Sampling(20), uniforms) for engine in engines)
+        assert torch.equal(ours.tokens, theirs.tokens) and torch.equal(ours.logp, theirs.logp)
+        rows, found = sampled_rows(both[0], PROMPTS, 12, ours, Sampling(20)).to("cuda"), []
+        for policy in both:
+            view = policy.evaluate(rows)
+            for parameter in policy.trainable()["policy"]:
+                parameter.grad = None
+            (view.logp * rows.sampled).sum().backward()
+            found.append(torch.cat([view.logp.flatten(), *(p.grad.flatten() for p in policy.trainable()["policy"])]))
+            step_of_adapters(policy, seed)
+        assert torch.equal(*found) and found[0].isfinite().all()
+
+
+def test_a_run_with_a_base_in_four_bits(tmp_path):
+    small = dict(task="reverse:length=2", model="tiny:layers=2,width=64", device="cuda", lora=4, base_precision="nf4", steps=3,
+                 tasks_per_step=4, samples_per_task=4, eval_problems=8, warm_start=0.0, checkpoint_every=1)  # fmt: skip
+    run = up.train("dr-grpo", **small, out=tmp_path / "run")
+    assert run.policy.packed and all(each["grad_norm"] < float("inf") for each in run.metrics)
+    held = weight_bytes(run.policy.model)
+    assert held < 2 * run.policy.parameter_count(), "in bfloat16 it would be all of that"
 
 
 def with_adapters(kind: str, dtype: torch.dtype | None) -> LanguageModel:

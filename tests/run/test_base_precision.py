@@ -24,6 +24,7 @@ from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime import seeding
 from upslope.runtime.settings import Settings
 from upslope.serving.server import load_served
+from upslope.setting_up import text
 from upslope.setting_up.text import apart_dtype
 from upslope.types import Sampling, Trajectories
 
@@ -220,3 +221,19 @@ def test_a_dry_run_tells_what_is_held(problems: Path, capsys: pytest.CaptureFixt
     assert "weights, 4 bits" not in whole and packed["weights, 4 bits"] < 0.27 * whole["weights, bfloat16"]
     assert packed["weights, 4 bits"] + packed["weights, bfloat16"] < 0.4 * whole["weights, bfloat16"]
     assert packed["a matrix unpacked"] > 0 and packed["gradients"] == whole["gradients"]
+
+
+def test_a_run_as_on_a_gpu(folder: Path, problems: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaded in bfloat16 on the host, with products in bfloat16: the codes of a run in float32, and both sides alike."""
+    precise = up.train("dr-grpo", str(problems), model=str(folder), **SMALL | {"steps": 1}, out=tmp_path / "precise")
+    monkeypatch.setattr(text, "apart_dtype", lambda settings: torch.bfloat16)
+    whole, part = (
+        up.train("dr-grpo", str(problems), model=str(folder), **SMALL | {"steps": 3}, out=tmp_path / name) for name in ("a", "b")
+    )
+    assert whole.policy.compute_dtype == torch.bfloat16 and whole.policy.packed
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(codes(whole.policy), codes(precise.policy), strict=True))
+    shutil.rmtree(part.folder.latest())
+    (part.path / "summary.json").unlink()
+    again = learned(up.resume(part.path))
+    assert all(torch.equal(value, again[name]) and value.dtype == torch.float32 for name, value in learned(whole).items())
+    assert TorchEngine(whole.policy).probe(probe(whole.policy)) < 0.05

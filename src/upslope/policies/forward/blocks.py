@@ -130,6 +130,8 @@ def hold_once(body: Architecture, device: torch.device, dtype: torch.dtype, pack
             lay_together([module.weight for module in own], device, dtype)
         if own[0].bias is not None:
             lay_together([module.bias for module in own], device, dtype)
+    if scratch.size:  # before any graph is recorded
+        scratch.room(scratch.size, dtype, device)
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from upslope.policies.forward import gates
 from upslope.policies.forward.gradient_sums import add_product, add_whole, precise_product, summed
 from upslope.policies.forward.low_rank import LowRank, joined, lie_together
 from upslope.policies.forward.packed_matrix import PackedMatrix
@@ -100,7 +101,7 @@ def gated_linear(
     if not torch.is_grad_enabled():
         if known is not None:
             return known
-        product = _gated(both, gate_act, activation)
+        product = gates.gated(both, gate_act, activation)
         return _product(product, _read(matrix.low, matrix.packed), None, into, *_beside(matrix))
     return _GatedLinear.apply(
         both, gate_act, activation, matrix.low, *_beside(matrix), known, _shape(matrix), *_parts(matrix, None)
@@ -115,7 +116,7 @@ def gate_activation(both: Tensor, activation: str, into: Tensor | None = None) -
     gate = both.chunk(2, -1)[0]
     if activation == "silu":
         return torch.sigmoid(gate, out=into)
-    found = F.gelu(gate, approximate=_approximation(activation))
+    found = F.gelu(gate, approximate=gates.approximation(activation))
     return found if into is None else into.copy_(found)
 
 
@@ -166,17 +167,6 @@ def _product(
 
 def _apply_rope(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
     torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin, out=out)
-
-
-def _gated(both: Tensor, gate_act: Tensor | None, activation: str) -> Tensor:
-    if gate_act is None:
-        return launch.gated(both, activation)
-    gate, up = both.chunk(2, -1)
-    return (gate * gate_act).mul_(up) if activation == "silu" else gate_act * up
-
-
-def _approximation(activation: str) -> str:
-    return "tanh" if activation == "tanh" else "none"
 
 
 def _parts(matrix: Matrix, bias: Matrix | None) -> tuple[Tensor, ...]:
@@ -348,7 +338,7 @@ class _GatedLinear(torch.autograd.Function):
         _remember(ctx, shape, parts)
         if known is not None:
             return known
-        product = _gated(both, gate_act, activation)
+        product = gates.gated(both, gate_act, activation)
         return _product(product, _read(low, ctx.packed), None, None, a, b)
 
     @staticmethod
@@ -360,27 +350,12 @@ class _GatedLinear(torch.autograd.Function):
         if gate_act is None:
             to_both, product = launch.gated_back(both, to_product, ctx.activation)
         else:
-            to_both, product = _gated_back(both, gate_act, to_product, ctx.activation)
+            to_both, product = gates.gated_back(both, gate_act, to_product, ctx.activation)
         if beside is not None:
             grads = _adapter_grads(ctx, grad, product, a, beside, 8)
         else:
             grads = _weight_grads(ctx, grad, product, [len(low)], 8)
         return to_both, None, None, None, None, None, None, None, *grads
-
-
-def _gated_back(both: Tensor, gate_act: Tensor, to_product: Tensor, activation: str) -> tuple[Tensor, Tensor]:
-    """The gradient of ``both``, and the product once more."""
-    gate, up = both.chunk(2, -1)
-    active = gate * gate_act if activation == "silu" else gate_act
-    to_both = torch.empty_like(both)
-    to_gate, to_up = to_both.chunk(2, -1)
-    torch.mul(to_product, active, out=to_up)
-    to_product *= up
-    if activation == "silu":  # its derivative is gate_act + active (1 - gate_act)
-        torch.mul(to_product, torch.lerp(gate_act, gate_act.new_ones(()), active), out=to_gate)
-    else:
-        to_gate.copy_(torch.ops.aten.gelu_backward(to_product, gate, approximate=_approximation(activation)))
-    return to_both, active.mul_(up) if activation == "silu" else active * up
 
 
 class _Rope(torch.autograd.Function):
