@@ -91,6 +91,9 @@ class PackedMatrix:
     def device(self) -> torch.device:
         return self.codes.device
 
+    def is_on(self, device: torch.device) -> bool:
+        return self.device.type == device.type and device.index in (None, self.device.index)
+
     @property
     def held_bytes(self) -> int:
         return sum(each.nbytes for each in self._tensors())
@@ -186,7 +189,7 @@ def pack_together(modules: Sequence[Any], device: torch.device, dtype: torch.dty
     held = packed_part(modules[0])
     if held is None:
         matrix = PackedMatrix.of([module.weight for module in modules], device, dtype, scratch)
-    elif held.matrix.device == device and held.matrix.dtype == dtype:
+    elif held.matrix.is_on(device) and held.matrix.dtype == dtype:
         return
     else:
         matrix = held.matrix.to(device, dtype, scratch)
