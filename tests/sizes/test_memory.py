@@ -25,7 +25,7 @@ from upslope.setting_up import set_up
 from upslope.setting_up.text_sizes import TextSizes
 from upslope.sizes import card, estimate
 from upslope.sizes.card import Card
-from upslope.sizes.estimate import host_problem
+from upslope.sizes.estimate import host_problem, loading_problem
 from upslope.sizes.memory import (
     ACTIVATIONS,
     CACHE,
@@ -36,6 +36,8 @@ from upslope.sizes.memory import (
     MOMENTS,
     OTHERS,
     OWN,
+    PACKED,
+    UNPACKED,
     WEIGHTS,
     memory_of,
     slice_tokens,
@@ -182,6 +184,31 @@ def test_moments_that_the_host_cannot_hold_are_refused(monkeypatch):
     assert not host_problem(shape("1.5B"), work, here) and not host_problem(shape("7.6B"), replace(work, lora=32), here)
     assert not host_problem(shape("7.6B"), replace(work, offloaded=False), here), "they are on the card"
     assert not host_problem(shape("7.6B"), work, Card("cuda", H200, "elsewhere")), "its host is not here"
+
+
+def test_a_base_in_four_bits_written_out():
+    """Of 7.6 billion parameters: codes and scales of the layers' matrices; embedding, head and norms in bfloat16; one matrix
+    unpacked, gate and up."""
+    tall, work = shape("7.6B"), Work(16, 8, 256, PROMPTS, lora=32, packed=True, slice_tokens=2048)
+    found, whole = memory_of(tall, work, GPU).kinds, memory_of(tall, replace(work, packed=False), GPU).kinds
+    numbers, adapters = tall.joined + tall.single, tall.adapters(32)
+    assert found[PACKED] == numbers // 2 + numbers // 64 + numbers // 16384 * 32
+    assert found[LOW] == 2 * (tall.parameters - numbers + adapters) and found[UNPACKED] == 2 * 2 * 18944 * 3584
+    assert found[PACKED] + found[LOW] + found[UNPACKED] < 0.45 * whole[LOW]
+    others = {*found} - {PACKED, UNPACKED, LOW}
+    assert others == {*whole} - {LOW} and all(found[kind] == whole[kind] for kind in others)
+    beside = memory_of(tall, work, CPU).kinds
+    assert beside[WEIGHTS] == 4 * (tall.parameters - numbers + 3 * adapters) and beside[UNPACKED] == 2 * found[UNPACKED]
+    assert LOW not in beside and PACKED not in memory_of(replace(tall, ours=False), work, GPU).kinds
+
+
+def test_a_model_that_the_host_cannot_hold_until_it_is_packed_is_refused(monkeypatch):
+    work, here = Work(16, 8, 512, PROMPTS, lora=32, packed=True), Card("cuda", H200, "an H200", (9, 0))
+    monkeypatch.setattr(estimate, "free_bytes", lambda: 10 * 2**30)
+    told = loading_problem(shape("7.6B"), work, here)
+    assert told.startswith("with --base-precision nf4 the model is read into the host's memory first, in bfloat16: 14.2 GiB, of")
+    assert not loading_problem(shape("1.5B"), work, here) and not loading_problem(shape("7.6B"), replace(work, packed=False), here)
+    assert not loading_problem(shape("7.6B"), work, Card("cuda", H200, "elsewhere")), "its host is not here"
 
 
 def test_slices_are_those_of_the_policy():

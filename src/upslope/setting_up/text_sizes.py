@@ -17,7 +17,7 @@ from upslope.runtime.settings import Settings
 from upslope.setting_up.base import DryRun
 from upslope.setting_up.base_precision import check_can_be_packed
 from upslope.sizes.card import Card, gibibytes
-from upslope.sizes.estimate import DoesNotFit, Estimate, host_problem, memory_problem, text_estimate
+from upslope.sizes.estimate import DoesNotFit, Estimate, host_problem, loading_problem, memory_problem, text_estimate
 from upslope.sizes.memory import CUDA_OWN, memory_of
 from upslope.sizes.settle import fits, settled
 from upslope.sizes.work import Work
@@ -56,7 +56,10 @@ class TextSizes:
         if blank is not None:
             check_can_be_packed(self.settings, str(model), blank)
             shape = ModelShape.of(blank, architecture(blank) is not None and not self.settings.plain)
-            self._check(shape, settled(shape, Work.of(self.settings, self.method, self.max_tokens, ()), self.card), self.card)
+            work = settled(shape, Work.of(self.settings, self.method, self.max_tokens, ()), self.card)
+            self._check(shape, work, self.card)
+            if shape is not None and (told := loading_problem(shape, work, self.card)):
+                raise DoesNotFit(told)
 
     def settle(self, policy: LanguageModel, prompts: Sequence[int]) -> Settings:
         """How learning is cut, from the plan and the device's memory: given to the policy, and to ``run.toml`` as settings."""

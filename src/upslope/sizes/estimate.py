@@ -196,6 +196,17 @@ def host_problem(shape: ModelShape, work: Work, card: Card) -> str:
     return f"{told}, of which {gibibytes(free)} are free. Give --adam-states bfloat16 or 8bit, or --lora {RANK}."
 
 
+def loading_problem(shape: ModelShape, work: Work, card: Card) -> str:
+    """What to say of a host that cannot hold a model until it is packed for a GPU that is here; empty if it can, or need not."""
+    if not work.packed or card.capability is None:
+        return ""
+    needed = 2 * shape.parameters
+    if needed <= (free := free_bytes()):
+        return ""
+    told = f"with --base-precision nf4 the model is read into the host's memory first, in bfloat16: {gibibytes(needed)}, of which"
+    return f"{told} {gibibytes(free)} are free. Free some, take a smaller --model, or leave --base-precision out."
+
+
 def _count(count: int) -> str:
     return f"{count / 1e9:.2f} billion" if count >= 1e9 else f"{count / 1e6:.1f} million" if count >= 1e5 else f"{count:,}"
 
