@@ -130,7 +130,7 @@ def hold_once(body: Architecture, device: torch.device, dtype: torch.dtype, pack
             lay_together([module.weight for module in own], device, dtype)
         if own[0].bias is not None:
             lay_together([module.bias for module in own], device, dtype)
-    if packed and (held := packed_part(next(_together(body))[0])) is not None:
+    if packed and (held := packed_part(next(_together(body), [None])[0])) is not None:
         held.matrix.unpacked()  # so that the scratch is there before a graph is recorded
 
 
