@@ -1,10 +1,10 @@
 """Steps at real sizes on one GPU: ``python bench/gpu_sizes.py [1.5B:16x8x512 ...] [--out FILE]``.
 
 Random weights in the shapes of Qwen2, prompts of 64 tokens, `dr-grpo` as it comes. A row is ``MODEL:PROMPTSxSAMPLESxTOKENS`` with
-``+lora32``, ``+recompute``, ``+slices4096``, ``+bf16`` or ``+adam8`` (Adam's moments in bfloat16 or 8 bits) behind it; each has a
-process of its own. Of a row with ``+ends`` answers end after between 64 and so many tokens, each after its own number, and nothing
-is learned; with ``+early`` half of them end before the geometric mean of the two. Where rows would wait for memory they share
-pages of it, with ``+stretches`` they wait. Told of each:
+``+lora32``, with that ``+nf4`` (a base in four bits), ``+recompute``, ``+slices4096``, ``+bf16`` or ``+adam8`` (Adam's moments
+in bfloat16 or 8 bits) behind it; each has a process of its own. Of a row with ``+ends`` answers end after between 64 and so
+many tokens, each after its own number, and nothing is learned; with ``+early`` half of them end before the geometric mean of
+the two. Where rows would wait for memory they share pages of it, with ``+stretches`` they wait. Told of each:
 
 - sampling, in tokens a second, and what share of the bytes' limit that is: all weights, and the keys and values of every row, read
   once for each token at the card's rated bandwidth;
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 PROMPT = 64
-CHOSEN = ("recompute", "slice_tokens", "adam_states")
+CHOSEN = ("recompute", "slice_tokens", "adam_states", "base_precision")
 """Settings that a row may choose."""
 HELD_IN = {"bf": "bfloat16", "adam": "8bit"}
 """Moments by the letters of their flag."""
@@ -93,6 +93,8 @@ class Work:
             kind, rank = re.fullmatch(r"([a-z]+)(\d*)", each).groups()  # type: ignore[union-attr]
             if kind in HELD_IN:
                 settings["adam_states"] = HELD_IN[kind]
+            elif each == "nf4":
+                settings["base_precision"] = each
             else:
                 settings["slice_tokens" if kind == "slices" else kind] = int(rank) if rank else "all"
         return Work(name, found[1], int(found[2]), int(found[3]), int(found[4]), settings)
@@ -148,7 +150,8 @@ def measured(work: Work, steps: int, profile: bool = False) -> dict[str, Any]:
     parameters = sum(parameter.numel() for parameter in policy.model.parameters())
     if rank := work.settings.get("lora"):
         policy.add_lora(rank, seed=0)
-        policy.hold_apart(torch.bfloat16, "cuda")
+        policy.hold_apart(torch.bfloat16, "cuda", packed="base_precision" in work.settings)
+        policy.before_packing.clear()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()  # random weights were drawn in float32
     given = TextWork(

@@ -167,9 +167,10 @@ def _point(shapes: dict[str, ModelShape], point: dict[str, Any]) -> tuple[str, .
     tasks, samples, tokens = map(int, sizes.split("x"))
     moments = next((held_in for flag, held_in in HELD_IN.items() if flag in chosen), "float32")
     rank = 32 if "lora32" in chosen else 0
-    work = Work(tasks, samples, tokens, [64] * tasks, lora=rank, moment_bytes=MOMENTS[moments], recompute=point["recompute"],
-                slice_tokens=point["slice_tokens"])  # fmt: skip
+    work = Work(tasks, samples, tokens, [64] * tasks, lora=rank, packed="nf4" in chosen, moment_bytes=MOMENTS[moments],
+                recompute=point["recompute"], slice_tokens=point["slice_tokens"])  # fmt: skip
     told = f"`--lora {rank}`" if rank else "all weights"
+    told += ", `--base-precision nf4`" if work.packed else ""
     told += f", `--adam-states {moments}`" if moments != "float32" else ""
     told += ", `--recompute all`" if point["recompute"] == "all" else ""
     memory = memory_of(shapes[name], work, Card("cuda", H200, "H200"))

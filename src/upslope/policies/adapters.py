@@ -68,9 +68,10 @@ def unadapted(model: Any) -> dict[str, Tensor]:
 
 
 def layer_matrices(model: Any) -> dict[str, Tensor]:
-    """Of `unadapted` the matrices that adapters are on."""
+    """Of `unadapted` the matrices that adapters are on, in the host's memory."""
     named = model.named_parameters()
-    return {name.replace(".base_layer.", "."): value.detach() for name, value in named if name.endswith(".base_layer.weight")}
+    matrices = ((name, value) for name, value in named if name.endswith(".base_layer.weight"))
+    return {name.replace(".base_layer.", "."): value.detach().cpu() for name, value in matrices}
 
 
 def folded(model: Any) -> dict[str, Tensor]:
