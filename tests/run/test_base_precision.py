@@ -88,18 +88,17 @@ def said(policy: LanguageModel, rows: Trajectories) -> torch.Tensor:
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(where: str, problems: Path, folder: Path, tmp_path: Path) -> None:
     """The base is quantised anew, to the same codes."""
     model = TINY if where == "nowhere" else str(folder)
-    whole = up.train("dr-grpo", str(problems), model=model, **SMALL, out=tmp_path / "whole")
-    part = up.train("dr-grpo", str(problems), model=model, **SMALL, out=tmp_path / "part")
-    first = codes(part.policy)
-    for checkpoint in part.folder.checkpoints()[-2:]:
+    run = up.train("dr-grpo", str(problems), model=model, **SMALL, out=tmp_path / "run")
+    first, theirs = codes(run.policy), learned(run)
+    for checkpoint in run.folder.checkpoints()[-2:]:
         shutil.rmtree(checkpoint)
-    (part.path / "summary.json").unlink()
-    done = up.resume(part.path)
+    (run.path / "summary.json").unlink()
+    done = up.resume(run.path)
     assert done.policy.packed and done.table["settings"]["base_precision"] == "nf4"
     assert len(first) == 3 * 2 * 7 and all(
         torch.equal(mine, theirs) for mine, theirs in zip(codes(done.policy), first, strict=True)
     )
-    mine, theirs = learned(done), learned(whole)
+    mine = learned(done)
     assert mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
     assert max(float(value.abs().max()) for name, value in mine.items() if "lora_B" in name) > 0.02, "else nothing is compared"
 
@@ -227,13 +226,12 @@ def test_a_run_as_on_a_gpu(folder: Path, problems: Path, tmp_path: Path, monkeyp
     """Loaded in bfloat16 on the host, with products in bfloat16: the codes of a run in float32, and both sides alike."""
     precise = up.train("dr-grpo", str(problems), model=str(folder), **SMALL | {"steps": 1}, out=tmp_path / "precise")
     monkeypatch.setattr(text, "apart_dtype", lambda settings: torch.bfloat16)
-    whole, part = (
-        up.train("dr-grpo", str(problems), model=str(folder), **SMALL | {"steps": 3}, out=tmp_path / name) for name in ("a", "b")
-    )
-    assert whole.policy.compute_dtype == torch.bfloat16 and whole.policy.packed
-    assert all(torch.equal(mine, theirs) for mine, theirs in zip(codes(whole.policy), codes(precise.policy), strict=True))
-    shutil.rmtree(part.folder.latest())
-    (part.path / "summary.json").unlink()
-    again = learned(up.resume(part.path))
-    assert all(torch.equal(value, again[name]) and value.dtype == torch.float32 for name, value in learned(whole).items())
-    assert TorchEngine(whole.policy).probe(probe(whole.policy)) < 0.05
+    run = up.train("dr-grpo", str(problems), model=str(folder), **SMALL | {"steps": 3}, out=tmp_path / "run")
+    assert run.policy.compute_dtype == torch.bfloat16 and run.policy.packed
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(codes(run.policy), codes(precise.policy), strict=True))
+    assert TorchEngine(run.policy).probe(probe(run.policy)) < 0.05
+    before = learned(run)
+    shutil.rmtree(run.folder.latest())
+    (run.path / "summary.json").unlink()
+    again = learned(up.resume(run.path))
+    assert all(torch.equal(value, again[name]) and value.dtype == torch.float32 for name, value in before.items())

@@ -90,7 +90,7 @@ def base(policy: LanguageModel) -> dict[str, Tensor]:
 # -- the same numbers ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recompute", [0, 1, 2])
+@pytest.mark.parametrize("recompute", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_learning_is_that_of_the_dequantised_weights(kind: str, recompute: int) -> None:
     """In float64, with adapters that are merged there; and to the last bit, with adapters that are beside them there too."""
