@@ -32,6 +32,8 @@ def lengths() -> dict[str, list[int]]:
         "half of them below 1,024": [int(64 * (ROOM / 64) ** drawn.random()) for _ in range(ROWS)],
         "any length alike": [drawn.randint(64, ROOM) for _ in range(ROWS)],
         "all 16,384 tokens": [ROOM] * ROWS,
+        "500 or 16,384 tokens": drawn.sample([500, ROOM], ROWS, counts=[ROWS // 2] * 2),
+        "first 500, then 16,384 tokens": [500] * (ROWS // 2) + [ROOM] * (ROWS // 2),
     }
 
 

@@ -169,6 +169,7 @@ def test_what_products_are_in() -> None:
     ({"lora": 0}, r"--base-precision nf4 is for weights that stay .* all weights learn\. Add --lora 32, or leave it out\."),
     ({"plain": True}, r"--base-precision nf4 with --plain: `transformers` computes then, from whole weights\."),
     ({"shard": True, "learners": 2}, r"--base-precision nf4 with --shard: .* Leave one of them out\."),
+    ({"engine": "http://127.0.0.1:9"}, r"--base-precision nf4 with --engine http.*: it samples with whole weights, .* one of them"),
     ({"base_precision": "int4"}, r"--base-precision is 'int4'; it must be one of auto, nf4\."),
 ])  # fmt: skip
 def test_what_does_not_go_together_is_refused(changes: dict[str, Any], told: str, problems: Path, tmp_path: Path) -> None:

@@ -35,6 +35,10 @@ def at_work() -> Iterator[Batcher]:
     found.close()
 
 
+def test_rows_that_are_read_along_never_begin_again(at_work):
+    assert at_work.engine.paged is False, "pages take them from rows, which say another thing to rounding then"
+
+
 def submit(at_work: Batcher, **body: Any) -> RequestJob:
     return at_work.submit(read_completion({"prompt": "abc", **body}, at_work.policy, "tiny"))
 

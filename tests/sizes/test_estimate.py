@@ -109,6 +109,26 @@ def test_a_gpu_that_is_not_here_is_told_by_its_memory(tmp_path):
         up.train(**asked, out=tmp_path / "run")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU that is here has another memory")
+@pytest.mark.parametrize(("method", "judge", "alone"), [
+    ("sppo", "", True), ("sppo", "policy", True), ("sppo", "http://127.0.0.1:9", True), ("sppo", "FOLDER", False),
+    ("nash-md", "policy", False),
+])  # fmt: skip
+def test_rows_leave_room_for_other_models_on_the_card(method, judge, alone, folders):
+    """A judge, and a mixture that answers in the policy's place, are in no plan: rows take no more than their share then."""
+    big = dict(tasks_per_step=64, samples_per_task=16, max_tokens=400, slice_tokens=1000)
+    judge = str(folders["single"]) if judge == "FOLDER" else judge
+    found = up.estimate(method, "reverse:length=4", model="tiny", device="cuda", memory="1.5GB", judge=judge, **big)
+    assert found.at_once.pages and found.total <= 0.851 * found.available and (found.total > 0.84 * found.available) == alone
+
+
+def test_a_dry_run_says_what_loading_would(folders, monkeypatch):
+    asked = dict(method="grpo", task="reverse:length=2", model=str(folders["single"]), lora=4, base_precision="nf4", **SMALL)
+    assert up.estimate(**asked).fits
+    monkeypatch.setattr("upslope.setting_up.text_sizes.loading_problem", lambda *given: "it cannot be read")
+    assert up.estimate(**asked).problems == ("it cannot be read",)
+
+
 def test_a_model_larger_than_memory_is_refused_before_it_is_loaded(folders, tmp_path, monkeypatch):
     from upslope.sizes import card
 

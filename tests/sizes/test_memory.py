@@ -42,7 +42,7 @@ from upslope.sizes.memory import (
     memory_of,
     slice_tokens,
 )
-from upslope.sizes.settle import _changes, settled
+from upslope.sizes.settle import _changes, fits, nearest, settled
 from upslope.sizes.work import MOMENTS as MOMENT_BYTES
 from upslope.sizes.work import Work
 
@@ -209,6 +209,21 @@ def test_a_model_that_the_host_cannot_hold_until_it_is_packed_is_refused(monkeyp
     assert told.startswith("with --base-precision nf4 the model is read into the host's memory first, in bfloat16: 14.2 GiB, of")
     assert not loading_problem(shape("1.5B"), work, here) and not loading_problem(shape("7.6B"), replace(work, packed=False), here)
     assert not loading_problem(shape("7.6B"), work, Card("cuda", H200, "elsewhere")), "its host is not here"
+    assert "in float32: 28.4 GiB, of which 10.0 GiB are free" in loading_problem(shape("7.6B"), work, here, exact=True)
+
+
+def test_on_a_cpu_what_loading_takes_is_no_cure():
+    """7.6 billion parameters take 28 GiB until they are packed, and 8 beside adapters then."""
+    work = Work(4, 2, 64, PROMPTS, lora=32, packed=True)
+    machine = Card("cpu", 24 * 2**30, "this machine's free memory")
+    assert fits(memory_of(shape("7.6B"), work, machine), machine)
+    told = loading_problem(shape("7.6B"), work, machine)
+    assert "in float32: 28.4 GiB, of which 24.0 GiB are free. Free some, or take a smaller --model." in told
+    assert nearest(shape("7.6B"), replace(work, packed=False), machine) is None
+    larger = replace(machine, total=30 * 2**30)
+    assert not loading_problem(shape("7.6B"), work, larger)
+    found = nearest(shape("7.6B"), replace(work, packed=False), larger)
+    assert found is not None and found[0] == "--base-precision nf4"
 
 
 def test_slices_are_those_of_the_policy():

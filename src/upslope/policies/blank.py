@@ -56,6 +56,12 @@ def blank_weights(spec: str) -> Any | None:
     return blank_model(converted_folder() if spec == "smollm2" else _weights_of(_model_folder(spec)))
 
 
+def is_merged(spec: str) -> bool:
+    """Whether what a user named is adapters, which are merged in float32 when they are loaded."""
+    made = spec.partition(":")[0] == "tiny" or spec == "smollm2"
+    return not made and holds_adapters(_model_folder(spec))
+
+
 def _weights_of(folder: Path) -> Path:
     """Where the weights of a model's folder are: of adapters, which are merged when they are loaded, in another one."""
     return base_of(folder).folder if holds_adapters(folder) else folder

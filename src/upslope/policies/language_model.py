@@ -26,6 +26,7 @@ from upslope.policies.forward.blocks import hold_once
 from upslope.policies.forward.decisions import Decisions
 from upslope.policies.forward.decoder import hidden_states
 from upslope.policies.forward.logprobs import chosen_logp
+from upslope.policies.forward.packed_matrix import stands_in
 from upslope.policies.forward.packing import lay_out, packed_tokens
 from upslope.policies.forward.plain import extent_of, padded_columns
 from upslope.policies.forward.probes import logits_of_head, probed
@@ -310,12 +311,14 @@ class LanguageModel(PolicyFiles):
             raise UserError(f"{self.name!r} has no adapters that could be computed beside its weights.")
         if place.type == "cuda" and place.index is None:
             place = torch.device("cuda", torch.cuda.current_device())
+        if self.packed and not packed:
+            raise UserError(f"{self.name!r} is held in four bits; load it again to hold it in {dtype}.")
         if packed and self.source is None:
             self.before_packing = layer_matrices(self.model)
         # Layer by layer, straight to its place: two copies of a large model need not fit there.
         hold_once(body, place, dtype, packed)
         for name, parameter in self.model.named_parameters():
-            if "lora_" not in name and parameter.stride() != (0, 0):  # what is packed is there
+            if "lora_" not in name and not stands_in(parameter):  # what is packed is there
                 parameter.data = parameter.data.to(place, dtype)
         self.apart, self.packed, self._body = True, packed, None
         self.to(place)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from upslope.errors import UserError
 from upslope.policies.language_model import LanguageModel
+from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.serving.calls import Call
 from upslope.serving.jobs import RequestJob
 from upslope.serving.requests import BadRequest, CompletionRequest
@@ -53,6 +54,8 @@ class Batcher:
 
     def __init__(self, engine: Engine, policy: LanguageModel):
         self.engine, self.policy = engine, policy
+        if isinstance(engine, TorchEngine):
+            engine.paged = False  # a row that is read along cannot begin again
         self.calls = 0
         """How often the engine was called."""
         self._closed = False

@@ -19,6 +19,9 @@ def check_base_precision(settings: Settings) -> None:
     if not settings.lora:
         raise UserError(f"{told} is for weights that stay as they are while adapters beside them learn, and all weights learn. Add "
                         "--lora 32, or leave it out.")  # fmt: skip
+    if settings.engine != "torch":
+        raise UserError(f"{told} with --engine {settings.engine}: it samples with whole weights, which would be put together at "
+                        "every step. Leave one of them out.")  # fmt: skip
     if settings.plain:
         raise UserError(f"{told} with --plain: `transformers` computes then, from whole weights. Leave one of them out.")
     if settings.device == "cuda" and settings.precision == "float32":

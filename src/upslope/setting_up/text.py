@@ -19,6 +19,7 @@ from upslope.learners.base import Learner
 from upslope.learners.phases import check_steps
 from upslope.learners.policy_gradient import POLICY_COLUMNS
 from upslope.objective import estimator
+from upslope.objective.references.speaking import speakers
 from upslope.plain_data import JsonDict, Knobs
 from upslope.rewards import load_reward
 from upslope.rewards.judging import VERDICTS, Judge
@@ -117,7 +118,7 @@ class TextComponents(Components):
         self._check_rewarded(task)
         self.tokens = settings.max_tokens or task.max_tokens
         self.policy = self._load_policy(model, task, checking)
-        self.settings = self.sizes.settle(self.policy, self.prompt_lengths)
+        self.settings = self.sizes.settle(self.policy, self.prompt_lengths, self._is_alone(task))
         if dry is not None:
             return
         self.token_text = TokenText(self.policy.tokenizer)
@@ -164,7 +165,7 @@ class TextComponents(Components):
 
     def _load_policy(self, model: str | GivenModel, task: TextTask, checking: Progress | None) -> LanguageModel:
         """The model, checked, on its device, with adapters and heads; and the task with the prompts that fit it."""
-        from upslope.policies.blank import blank_language_model
+        from upslope.policies.blank import blank_language_model, is_merged
         from upslope.policies.tokenization import PromptFormat
         from upslope.policies.trained import is_users_folder
         from upslope.rollout.parity_check import load_checked
@@ -172,7 +173,8 @@ class TextComponents(Components):
 
         settings = self.settings
         in_folder = isinstance(model, str) and is_users_folder(model)
-        self.sizes = TextSizes(settings, self.method, self.tokens, self.dry, in_folder)
+        merged = isinstance(model, str) and is_merged(model)
+        self.sizes = TextSizes(settings, self.method, self.tokens, self.dry, in_folder, merged)
         if self.dry is None:
             self.sizes.check_before_loading(model)
         dtype, packed = apart_dtype(settings) if settings.lora and not settings.plain else None, settings.base_precision != "auto"
@@ -208,6 +210,16 @@ class TextComponents(Components):
             reward.device = settings.device
             reward.check_format(policy.prompt_format)
         return policy
+
+    def _is_alone(self, task: TextTask) -> bool:
+        """Whether no other model is held on the device: no judge, no reward model, and nobody who answers in the policy's place."""
+        from upslope.rollout.judges import POLICY
+
+        judge = self.settings.judge
+        if (judge and judge != POLICY and "://" not in judge) or any(reward_models(getattr(task, "reward", None))):
+            return False
+        stages = [stage.as_method(self.method) for stage in self.method.stages]
+        return not any(map(speakers, (*stages, self.method)))
 
     def estimate(self, out: Path | None = None) -> Estimate:
         return self.sizes.estimate(out)

@@ -36,6 +36,7 @@ class TextSizes:
         max_tokens: of an answer.
         dry: nothing is loaded.
         in_folder: whether the model is in a folder that adapters can name.
+        merged: whether it is adapters, which are merged in float32 when they are loaded.
 
     Raises:
         UserError: if the device cannot compute as the settings ask.
@@ -45,8 +46,11 @@ class TextSizes:
     shape: ModelShape | None
     work: Work
 
-    def __init__(self, settings: Settings, method: Method, max_tokens: int, dry: DryRun | None, in_folder: bool):
+    def __init__(
+        self, settings: Settings, method: Method, max_tokens: int, dry: DryRun | None, in_folder: bool, merged: bool = False
+    ):
         self.settings, self.method, self.max_tokens, self.dry, self.in_folder = settings, method, max_tokens, dry, in_folder
+        self.merged = merged
         self.card = Card.here(settings.device) if dry is None else dry.card(settings.device)
         self.card.check_precision(settings.precision)
 
@@ -58,14 +62,20 @@ class TextSizes:
             shape = ModelShape.of(blank, architecture(blank) is not None and not self.settings.plain)
             work = settled(shape, Work.of(self.settings, self.method, self.max_tokens, ()), self.card)
             self._check(shape, work, self.card)
-            if shape is not None and (told := loading_problem(shape, work, self.card)):
+            if shape is not None and (told := self._loading_problem(shape, work)):
                 raise DoesNotFit(told)
 
-    def settle(self, policy: LanguageModel, prompts: Sequence[int]) -> Settings:
-        """How learning is cut, from the plan and the device's memory: given to the policy, and to ``run.toml`` as settings."""
+    def settle(self, policy: LanguageModel, prompts: Sequence[int], alone: bool = True) -> Settings:
+        """How learning is cut, from the plan and the device's memory: given to the policy, and to ``run.toml`` as settings.
+
+        Args:
+            alone: nothing else that samples, judges or scores is held on the device beside the policy: what that takes is in no
+                plan, so rows leave it room.
+        """
         self.policy, self.shape = policy, ModelShape.of(policy.model, policy.body is not None)
         work = settled(self.shape, Work.of(self.settings, self.method, self.max_tokens, prompts), self.card)
-        self.work = dataclasses.replace(work, row_bytes=0) if self.settings.workers else work  # they sample beside this process
+        alone = alone and not self.settings.workers  # they sample beside this process
+        self.work = work if alone else dataclasses.replace(work, row_bytes=0)
         layers = getattr(policy.model.config.get_text_config(), "num_hidden_layers", 0)
         policy.recompute, policy.slices.tokens = self.work.layers_again(layers), self.work.slice_tokens or 0
         cut = {"recompute": self.work.recompute, "slice_tokens": self.work.slice_tokens}
@@ -75,7 +85,10 @@ class TextSizes:
     def estimate(self, out: Path | None = None) -> Estimate:
         """What the run takes and writes."""
         held = 0 if self.shape is not None else sum(parameter.numel() for parameter in self.policy.model.parameters())
-        return text_estimate(self.shape, self.work, self.settings, self._device(), out=out, held=held, in_folder=self.in_folder)
+        found = text_estimate(self.shape, self.work, self.settings, self._device(), out=out, held=held, in_folder=self.in_folder)
+        if self.dry is None or self.shape is None or not (told := self._loading_problem(self.shape, self.work)):
+            return found
+        return dataclasses.replace(found, problems=(*found.problems, told))
 
     def check(self) -> None:
         """Refuses steps that take more memory than there is, as far as that can be foreseen."""
@@ -90,6 +103,9 @@ class TextSizes:
                 raise DoesNotFit(
                     f"{told}, and the run would take about {gibibytes(memory.total)} ({memory}). End them, or give less."
                 )
+
+    def _loading_problem(self, shape: ModelShape, work: Work) -> str:
+        return loading_problem(shape, work, self.card, self.merged)
 
     def _device(self) -> Card:
         """The device, with what the run holds of a machine's memory already."""

@@ -16,7 +16,7 @@ from upslope.runtime.memory import free_bytes
 from upslope.runtime.settings import Settings
 from upslope.sizes.card import Card, gibibytes, gigabytes
 from upslope.sizes.disk import DiskRoom, disk_of, disk_problem, disk_room
-from upslope.sizes.memory import ACTIVATIONS, FLOAT32, GRADS, MOMENTS, WEIGHTS, Memory, memory_of, sampled_at_once
+from upslope.sizes.memory import ACTIVATIONS, FLOAT32, GRADS, MOMENTS, WEIGHTS, Memory, loaded_bytes, memory_of, sampled_at_once
 from upslope.sizes.settle import RANK, fits, nearest
 from upslope.sizes.work import Work
 
@@ -196,15 +196,16 @@ def host_problem(shape: ModelShape, work: Work, card: Card) -> str:
     return f"{told}, of which {gibibytes(free)} are free. Give --adam-states bfloat16 or 8bit, or --lora {RANK}."
 
 
-def loading_problem(shape: ModelShape, work: Work, card: Card) -> str:
-    """What to say of a host that cannot hold a model until it is packed for a GPU that is here; empty if it can, or need not."""
-    if not work.packed or card.capability is None:
+def loading_problem(shape: ModelShape, work: Work, card: Card, exact: bool = False) -> str:
+    """What to say of a host that cannot hold a model until it is packed; empty if it can, or need not. Of a host with a GPU that
+    is not here nothing is known."""
+    needed = loaded_bytes(shape, work, card, exact)
+    free = card.total if not card.on_gpu else needed if card.capability is None else free_bytes()
+    if needed <= free:
         return ""
-    needed = 2 * shape.parameters
-    if needed <= (free := free_bytes()):
-        return ""
-    told = f"with --base-precision nf4 the model is read into the host's memory first, in bfloat16: {gibibytes(needed)}, of which"
-    return f"{told} {gibibytes(free)} are free. Free some, take a smaller --model, or leave --base-precision out."
+    read = f"in {'bfloat16' if needed == 2 * shape.parameters else 'float32'}: {gibibytes(needed)}"
+    told = f"with --base-precision nf4 the model is read into the host's memory first, {read}, of which {gibibytes(free)} are free"
+    return f"{told}. Free some, or take a smaller --model{', or leave --base-precision out' if card.on_gpu else ''}."
 
 
 def _count(count: int) -> str:

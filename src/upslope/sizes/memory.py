@@ -142,6 +142,15 @@ def _gathered(shape: ModelShape, size: int) -> int:
     return size * (2 * layer + ends) + size * (layer + ends) + FLOAT32 * max(layer, ends)
 
 
+def loaded_bytes(shape: ModelShape, work: Work, card: Card, exact: bool = False) -> int:
+    """What a model takes of the host's memory until it is packed; 0 of one that is not.
+
+    Args:
+        exact: it is read in float32 whatever it is for, as one with adapters is that are merged into it.
+    """
+    return (2 if itemsize(work, card) == 2 and not exact else FLOAT32) * shape.parameters if _is_packed(shape, work) else 0
+
+
 def slice_tokens(shape: ModelShape, work: Work, card: Card) -> int:
     """Tokens of the largest slice."""
     shape = dataclasses.replace(shape, ours=shape.ours and not work.shard)  # `transformers` computes what is in parts
@@ -155,10 +164,11 @@ def slice_tokens(shape: ModelShape, work: Work, card: Card) -> int:
 
 
 def sampled_at_once(shape: ModelShape, work: Work, card: Card) -> Seats:
-    """How many of a step's rows are sampled at once; of none where that is not known here."""
+    """How many of a step's rows are sampled at once, at the most: as many as there are slots; of none where that is not known."""
     if not (work.sampled_here and shape.ours):
         return Seats(0, 0)
-    return _Sampling(shape, work, card, itemsize(work, card)).at_once
+    rows, pages = _Sampling(shape, work, card, itemsize(work, card)).at_once
+    return Seats(min(sampling.slots(rows, card.on_gpu), work.rows), pages)
 
 
 def rows_wait(shape: ModelShape, work: Work, card: Card) -> bool:

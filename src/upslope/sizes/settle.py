@@ -1,6 +1,7 @@
 """How a run on a GPU is cut, from the plan and the card's memory: slices and recomputed layers; and what to change if it cannot be.
 
 Nothing here asks what happens to be free: the same plan on the same kind of card is cut in the same way, and ``run.toml`` says how.
+What rows may take is not among it: on another card it is another, and a resumed run's tokens are the same to rounding there.
 On a CPU both stay as they are: recomputing would switch off what sampling keeps for learning.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from upslope.policies.model_shape import ModelShape
 from upslope.rollout.decode.footprint import engine_memory
 from upslope.sizes.card import Card
-from upslope.sizes.memory import SLACK, Memory, learning_bytes, memory_of, rows_wait, slice_tokens
+from upslope.sizes.memory import SLACK, Memory, learning_bytes, loaded_bytes, memory_of, rows_wait, slice_tokens
 from upslope.sizes.work import MOMENTS, Work
 
 LEFT_FREE = 0.05
@@ -107,7 +108,8 @@ def nearest(shape: ModelShape, work: Work, card: Card) -> tuple[str, Memory] | N
     """Flags that make it fit, the first of those that change least, and what it takes with them; None if nothing does."""
     for flags, changed in _changes(work):
         memory = memory_of(shape, settled(shape, changed, card), card)
-        if fits(memory, card):
+        loads = card.on_gpu or loaded_bytes(shape, changed, card) <= card.total  # a GPU's host is another matter
+        if fits(memory, card) and loads:
             return flags, memory
     return None
 

@@ -121,9 +121,18 @@ def test_what_sampling_has_kept_is_learned_from() -> None:
     _, packed = both("llama")
     rows = sampled(packed, keep=True)
     (of_sampling,) = packed.kept.passes.values()
+    used: list[bool] = []
+    own = of_sampling.products
+    of_sampling.products = lambda *given: used.append(True) or own(*given)  # type: ignore[method-assign, func-returns-value]
+    assert of_sampling.fresh(packed.body)
     kept = rows.replace(inputs=dataclasses.replace(rows.inputs, kept=of_sampling.numbers))
     for mine, theirs in zip(learned(packed, kept), learned(packed, rows), strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
+    assert used == [True], "once, for the rows that name it"
+    moved(packed, 2)
+    assert not of_sampling.fresh(packed.body)
+    with pytest.raises(UserError, match=r"is held in four bits; load it again to hold it in torch\.float32"):
+        packed.hold_apart(torch.float32)
 
 
 def test_in_half_precision_both_sides_say_the_same_to_its_rounding() -> None:

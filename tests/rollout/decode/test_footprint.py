@@ -60,6 +60,27 @@ def test_a_stepper_on_a_cpu_allocates_what_is_counted(kind: str):
     assert held == pytest.approx(footprint.prompt_bytes(shape, 4, LENGTHS, on_gpu=False), rel=0.01)
 
 
+def test_pages_that_are_there_serve_calls_of_fewer_rows():
+    """Graphs are recorded once: not again for each number of rows, of which fewer leave room for some pages more."""
+    with torch.no_grad():
+        weights = Weights(tiny(0).body, 64, torch.float32)
+        stepper, read, job = GraphStepper(weights, Seats(40, 70), 4096), Prompts(weights, PROMPTS), job_of(40, 4096)
+        assert not stepper.fits(read, Seats(40, 70), 4096, job), "it has no graphs yet"
+        stepper.begin(read, job)
+    for seats, fit in (
+        (Seats(40, 70), True),
+        (Seats(12, 76), True),
+        (Seats(3, 0), True),
+        (Seats(40, 90), False),
+        (Seats(65, 70), False),
+    ):
+        assert stepper.fits(read, seats, 4096, job) == fit
+    with torch.no_grad():
+        whole = GraphStepper(weights, Seats(2, 0), 4096)
+        whole.begin(read, job)
+    assert whole.fits(read, Seats(2, 0), 4096, job) and not whole.fits(read, Seats(2, 70), 4096, job)
+
+
 @pytest.mark.parametrize("rows, room, pages", [(3, 20, 0), (40, 20, 0), (129, 20, 0), (40, 4096, 0), (40, 4096, 70)])
 def test_a_stepper_for_graphs_allocates_what_is_counted(rows: int, room: int, pages: int):
     """Its buffers are made on the CPU here; kernels and graphs are not touched."""

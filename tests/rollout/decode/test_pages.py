@@ -24,7 +24,12 @@ CPU = torch.device("cpu")
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of four tokens, and rows begin while there is a page: more are put back than there ought to be."""
     monkeypatch.setattr(pages_module, "PAGE", 4)
+    begin_while_there_is_a_page(monkeypatch)
+
+
+def begin_while_there_is_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pages, "vacancies", lambda self, wanted: min(wanted, self.left))
+    monkeypatch.setattr(Pages, "_too_many", lambda self: [])
 
 
 def test_there_are_pages_where_rows_would_wait_for_memory():
@@ -43,53 +48,72 @@ def held(pages: Pages) -> list[list[int]]:
     return [[page for page in row if page] for row in pages.table.tolist()]
 
 
-def test_the_row_that_began_last_is_put_back(monkeypatch):
-    monkeypatch.setattr(pages_module, "PAGE", 4)
+def test_the_row_that_began_last_is_put_back(hasty):
     pages = Pages(slots=3, room=12, count=5, device=CPU)
-    assert pages.vacancies(3) == 2, "two pages are expected of each, as one, two and three are supposed to be as likely"
     pages.begin([0, 1], [12, 12])
     assert pages.grow(4) == [] and held(pages) == [[1], [2], []]
-    assert pages.grow(4) == [] and held(pages) == [[1, 3], [2, 4], []] and pages.vacancies(1) == 0
+    assert pages.grow(4) == [] and held(pages) == [[1, 3], [2, 4], []] and pages.left == 1
     assert pages.grow(4) == [1] and held(pages) == [[1, 3, 5], [], []], "the younger one had to give up its own"
-    assert pages.left == 2 and pages.vacancies(1) == 0
+    assert pages.left == 2
     pages.end([0])
-    assert held(pages) == [[], [], []] and pages.left == 5 and pages.vacancies(2) == 2
+    assert held(pages) == [[], [], []] and pages.left == 5
     pages.begin([2], [5])
     pages.move([2], [0])
     assert [pages.grow(4) for _ in range(3)] == [[], [], []] and [len(each) for each in held(pages)] == [2, 0, 0]
 
 
 def test_rows_begin_as_long_as_there_are_pages_for_all_that_is_expected(monkeypatch):
-    """Rows of at most two pages. Eight are supposed to have ended, four with one page; of eight real ones four ended with one
-    and four have two. Of 16 with a page 8 ended with it, so half go on: 1.5 pages of a row, 2 of one that has two."""
+    """Rows of at most two pages. Eight are supposed to have ended, two with one page; of eight real ones four ended with one
+    and four have two. Of 16 with a page 6 ended with it, so five of eight go on: 1.625 pages of a row, 2 of one that has two."""
     monkeypatch.setattr(pages_module, "PAGE", 4)
     pages = Pages(slots=12, room=8, count=17, device=CPU)
-    assert pages.vacancies(100) == 11 == int(17 / 1.5)
+    assert pages.vacancies(100) == 9 == int(17 / 1.75)
     pages.begin([*range(8)], [8] * 8)
     pages.grow(4)
     pages.end([0, 1, 2, 3])
     pages.grow(4)
-    assert pages._expected(pages._have[pages._order > 0]).tolist() == [1.5, 1.5, 2.0]
-    assert pages.vacancies(100) == 6 == int((17 - 4 * 2) / 1.5)
+    assert pages._expected(pages._have[pages._order > 0]).tolist() == [1.625, 1.625, 2.0]
+    assert pages.vacancies(100) == 5 == int((17 - 4 * 2) / 1.625)
+
+
+def test_rows_that_may_say_little_take_no_more(monkeypatch):
+    monkeypatch.setattr(pages_module, "PAGE", 4)
+    pages = Pages(slots=12, room=40, count=20, device=CPU)
+    pages.begin([*range(10)], [7] * 10)
+    assert [pages.grow(4) for _ in range(2)] == [[], []] and pages.left == 0, "two pages are all that each can fill"
+
+
+def test_rows_are_put_back_before_pages_run_out(monkeypatch):
+    """Eight ended with one of ten pages, so four begin in 20. None of them ends there: 5.1 pages are expected of each, one too
+    many goes on. Of three that have two pages 8.2 are."""
+    monkeypatch.setattr(pages_module, "PAGE", 4)
+    pages = Pages(slots=8, room=40, count=20, device=CPU)
+    pages.begin([*range(8)], [4] * 8)
+    pages.grow(4)
+    pages.end([*range(8)])
+    assert pages.vacancies(8) == 4
+    pages.begin([0, 1, 2, 3], [40] * 4)
+    assert [pages.grow(4) for _ in range(3)] == [[], [3], [2]] and pages.left == 20 - 2 * 3
+    assert [pages.grow(4) for _ in range(7)] == [[]] * 7 and pages.left == 0, "the two older ones have all pages in the end"
 
 
 def test_rows_that_all_say_what_they_may_begin_as_if_each_had_its_stretch(monkeypatch):
     """Nobody ends: in the end no more rows go on than fit whole, and none begins that would be put back at once."""
     monkeypatch.setattr(pages_module, "PAGE", 4)
     pages, back = Pages(slots=40, room=80, count=200, device=CPU), 0
-    pages.begin([*range(19)], [80] * 19)
-    assert pages.vacancies(21) == 0, "of 20 possible pages 10.5 are expected of each"
+    assert pages.vacancies(40) == 13, "of 20 possible pages 15.25 are expected of each"
+    pages.begin([*range(13)], [80] * 13)
     for _ in range(20):
+        assert pages.vacancies(27) == 0
         back += len(pages.grow(4))
-        assert pages.vacancies(21) == 0
-    assert back == 9 and (pages._order > 0).sum() == 10
+    assert back == 3 and (pages._order > 0).sum() == 10
 
 
 def test_every_row_ends_and_no_page_has_two_owners(monkeypatch):
     """Rows of random lengths in few pages; whoever is put back begins again, as the engine does it."""
     monkeypatch.setattr(pages_module, "PAGE", 4)
     patient = sum(map(restarts_of, range(20)))
-    monkeypatch.setattr(Pages, "vacancies", lambda self, wanted: min(wanted, self.left))
+    begin_while_there_is_a_page(monkeypatch)
     assert 5 * patient < sum(map(restarts_of, range(20)))
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.blocks import Products
+from upslope.policies.forward.packed_matrix import stands_in
 from upslope.policies.forward.packing import Layout, packed_tokens
 from upslope.policies.text_inputs import TextInputs
 from upslope.runtime import torch_private
@@ -257,7 +258,7 @@ class _Weights:
     """
 
     def __init__(self, body: Architecture):
-        parameters = list(body.model.parameters())
+        parameters = [each for each in body.model.parameters() if not stands_in(each)]  # packed weights never move
         self.versions = [(parameter.data_ptr(), torch_private.version_of(parameter)) for parameter in parameters]
         self.lengths = [float(length) for length in torch_private.foreach_norm([parameter.detach() for parameter in parameters])]
 

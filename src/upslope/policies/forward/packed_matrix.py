@@ -175,6 +175,11 @@ class PackedPart:
         return self.matrix.part(self.number)
 
 
+def stands_in(weight: Tensor) -> bool:
+    """Whether it is the shape of a matrix that is packed, without numbers."""
+    return weight.dim() == 2 and weight.stride() == (0, 0)
+
+
 PACKED = "nf4"
 """The name under which a module has its `PackedPart`."""
 

@@ -26,6 +26,8 @@ from upslope.types import Sampling
 
 SIZES = (16, 32, 64, 128, 256, 384, 512, 768, 1024)
 """Numbers of slots that graphs are recorded for."""
+NEARLY = 0.9
+"""Of the pages that there could be, if so many are there already."""
 ROUNDS = 30
 """Halvings in the search for the floor of a truncated draw: below the resolution of a float32."""
 DRAW_BLOCK, DRAW_WARPS = 2048, 4
@@ -89,9 +91,8 @@ class GraphStepper(Stepper):
         kept, pages = self._kept, 0 if self.pages is None else self.pages.count
         if kept is None or job is None or room != self.room or _up_to(seats.rows, SIZES) > len(self.slots.row):
             return False
-        if seats.pages != pages:
-            return False
-        return kept.fits(prompts, job)
+        # Fewer rows leave room for some pages more, which are not worth recording graphs again.
+        return pages >= NEARLY * seats.pages and kept.fits(prompts, job)
 
     def begin(self, prompts: Prompts, job: DecodeJob | None = None) -> None:
         self.prompts = prompts

@@ -1,8 +1,9 @@
 """Pages of the cache: where a row's keys and values are, if not all rows that are continued could have a stretch of full length.
 
-A row takes a page when it has filled the one before, so rows that end early never hold what they were allowed. When no page is left
-the row that began last is put back: its pages go to the others, and later it begins again with its own numbers, which give the
-same tokens. The row that began first always goes on, so every row ends.
+A row takes a page when it has filled the one before, so rows that end early never hold what they were allowed. Where more rows go
+on than there will be pages for, the one that began last is put back: its pages go to the others, and later it begins again with its
+own numbers, which give the same tokens (to the rounding of how many rows are computed together). The row that began first always
+goes on, so every row ends.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import torch
 PAGE = 64
 """Tokens of a page: as many as attention reads at once, or a multiple of them."""
 SUPPOSED = 8
-"""As if so many rows had ended already, with any number of pages alike: what is expected of rows before any has ended."""
+"""As if so many rows had ended already, half of them with any number of pages alike and half at the most that they may say: what
+is expected of rows before any has ended, and of those that have outlived all that have."""
+ROUNDING = 1e-6
 LEAST_SHARE = 8
 """Rows that share pages are so many as if each said an eighth of what it may; where they say more, fewer go on at a time."""
 
@@ -72,8 +75,9 @@ class Pages:
         self._own: list[list[int]] = [[] for _ in self._said]
         self._order[:] = self._begun = 0
         self._have[:] = 0
-        self._ended = np.full(self.across, SUPPOSED / self.across)
-        """How many rows ended with one page, with two, ...; some are supposed to have, as often short as long."""
+        self._ended = np.full(self.across, SUPPOSED / 2 / self.across)
+        """How many rows ended with one page, with two, ...; some are supposed to have."""
+        self._ended[-1] += SUPPOSED / 2
         self.table.zero_()
 
     @property
@@ -84,10 +88,22 @@ class Pages:
     def vacancies(self, wanted: int) -> int:
         """How many of the rows that wait may begin: so many that there are pages for all that rows will say, by how long those were
         that have ended and by how far those are that have not. One if there is none."""
-        living = self._have[self._order > 0]
-        expected = self._expected(living)
-        held = expected[living].sum()
-        return min(wanted, max(int((self.count - held) / expected[0]), 0 if len(living) else 1))
+        living, needs, new = self._needs()
+        return min(wanted, max(int((self.count - needs.sum()) / new), 0 if len(living) else 1))
+
+    def _too_many(self) -> list[int]:
+        """Slots of the rows that began last, the youngest first, where there will be too few pages for all: whoever is put back
+        sooner says less of it twice."""
+        living, needs, _ = self._needs()
+        fit = int((needs.cumsum() <= self.count + ROUNDING).sum())
+        return living[max(1, fit) :][::-1].tolist()
+
+    def _needs(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """Slots of the rows that go on, the oldest first; with how many pages each will end, and a row that has not begun."""
+        living = np.flatnonzero(self._order)
+        living = living[np.argsort(self._order[living])]
+        expected = self._expected(self._have[living])
+        return living, np.minimum(expected[self._have[living]], -(-self._most[living] // PAGE)), float(expected[0])
 
     def _expected(self, living: np.ndarray) -> np.ndarray:
         """With how many pages a row will end that has none yet, that has one, two, ...: the Kaplan-Meier estimate, for which a row
@@ -106,8 +122,10 @@ class Pages:
             self._order[slot], self._said[slot], self._most[slot] = self._begun, 0, limit
 
     def grow(self, ahead: int) -> list[int]:
-        """Every row gets the pages for so many tokens more; the slots whose rows are put back for that, the youngest first."""
-        back: list[int] = []
+        """Every row that goes on gets the pages for so many tokens more; the slots whose rows are put back, the youngest first."""
+        back = self._too_many()
+        for slot in back:
+            self._take_back(slot)
         self._said += ahead
         wanted = -(-np.minimum(self._said, self._most) // PAGE) - self._have
         growing = np.flatnonzero((wanted > 0) & (self._order > 0))
