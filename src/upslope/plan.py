@@ -250,7 +250,8 @@ def _own_columns(table: JsonDict) -> JsonDict:
     literal = {"columns": "prompt=prompt,answer=answer"} if table["data"] and "columns" not in given else {}
     # Before slices followed from the plan they were a share of the device, with a switch for recomputing: such a run stays cut so.
     older = {"slice_tokens": 0} if given.get("device") == "cuda" and "slice_tokens" not in given else {}
-    return {"recompute": "off", **given, **literal, **older}
+    # A run from before there were drafts goes on without.
+    return {"recompute": "off", "speculate": "off", **given, **literal, **older}
 
 
 def absolute_model(model: str) -> str:

@@ -27,7 +27,7 @@ from upslope.types.part_index import class_name, own_parts
 
 NEUTRAL = frozenset(
     {"seed", "threads", "device", "eval_every", "eval_problems", "checkpoint_every", "keep_checkpoints", "samples_logged"}
-    | {"record", "audit", "watch_kl", "env_workers", "recompute"}
+    | {"record", "audit", "watch_kl", "env_workers", "recompute", "speculate"}
 )
 """Settings in which two seeds of the same experiment may differ."""
 

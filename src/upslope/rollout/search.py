@@ -114,10 +114,12 @@ class SearchRollout(TextRollout):
 
     def fulfilled(self, assignment: Assignment) -> Fulfilled:
         found = super().fulfilled(assignment)
-        return replace(found, told=dataclasses.asdict(self.record.counts))
+        return replace(found, told=found.told | dataclasses.asdict(self.record.counts))
 
     def heard(self, told: JsonDict) -> None:
-        self.counts = self.counts.with_those_of(SearchCounts(**told))
+        super().heard(told)
+        counts = {name: value for name, value in told.items() if name != "drafts"}
+        self.counts = self.counts.with_those_of(SearchCounts(**counts))
 
     def fulfil(self, assignment: Assignment) -> Trajectories:
         """Every step that was written, in the order in which they were."""

@@ -18,6 +18,7 @@ from upslope.policies.tokenization import encoded
 from upslope.rewards.judging import Judge
 from upslope.rollout.begun_answers import BegunAnswer, completed, extend
 from upslope.rollout.choosing import Candidate, Choices, beside, category_id, offered, others
+from upslope.rollout.decode.speculation import DraftSum
 from upslope.rollout.embeddings import EMBEDDINGS
 from upslope.rollout.engines.torch_engine import Speaker, TorchEngine
 from upslope.rollout.pool import Fulfilled, Here
@@ -86,6 +87,8 @@ class TextRollout:
         """Whether what it samples is scored elsewhere, behind it: rows then come without reward, with what there is to score."""
         self.timed = False
         """Whether the method wants to know how long each answer's score took."""
+        self.drafts = DraftSum()
+        """Of the answers that were taken since the last `metrics`."""
         self.unscored = 0
         """Answers of the step that nobody could score, and nobody learns from."""
         self.reuse = True
@@ -196,13 +199,17 @@ class TextRollout:
         return rows.keep_rows(torch.tensor([not why for why in failed], device=rows.sampled.device))
 
     def heard(self, told: JsonDict) -> None:
-        """What was told beside the rows of an assignment: nothing, of plain answers."""
+        """What was told beside the rows of an assignment: of plain answers what was drafted, if anything was."""
+        self.drafts = self.drafts.with_those_of(DraftSum(*told.get("drafts", ())))
 
     # -- done anywhere -------------------------------------------------------------------------------------------------
 
     def fulfilled(self, assignment: Assignment) -> Fulfilled:
         """The rows of an assignment, and what there is to tell of them."""
-        return Fulfilled(self.fulfil(assignment), version=assignment.version)
+        before = getattr(self.engine, "drafts", DraftSum())
+        rows = self.fulfil(assignment)
+        drafts = getattr(self.engine, "drafts", DraftSum()).since(before)
+        return Fulfilled(rows, {"drafts": list(drafts)} if drafts.drafted else {}, assignment.version)
 
     def problems_of(self, assignment: Assignment) -> list[Problem]:
         """The problems that an assignment is about: a function of it alone."""
@@ -367,8 +374,9 @@ class TextRollout:
 
     def metrics(self) -> Metrics:
         """What the engine has to say of itself, if it does, and what was chosen, if somebody chose."""
-        told = getattr(self.engine, "metrics", None)
-        found = (told() if told is not None else {}) | self.choices.metrics() | self.under_way.pool.metrics()
+        told, drafts = getattr(self.engine, "metrics", None), self.drafts
+        self.drafts = DraftSum()
+        found = (told() if told is not None else {}) | drafts.metrics() | self.choices.metrics() | self.under_way.pool.metrics()
         return found | ({"unscored": float(self.unscored)} if self.scored_apart else {})
 
     def sync(self) -> None:

@@ -162,6 +162,10 @@ class Settings:
     engine: str = text_only("torch")
     """Text: what samples. `torch` is our own; `vllm`, where it is installed; or the address of an OpenAI-compatible server such as
     http://127.0.0.1:8000 (see `upslope serve`), which must return token ids and log-probabilities."""
+    speculate: int | Literal["auto", "off"] = text_only("auto")
+    """Text, on a CPU: how many tokens of an answer are drafted at the most, by n-grams of its prompt and of the answers so far, and
+    computed together; one is accepted where it is what would be drawn. Answers are the same to rounding. `auto` drafts where it was
+    measured to pay: for a single answer, by models of SmolLM2's size on an x86; `off` never; `--plain` does not either."""
     workers: int = text_only(0)
     """Text: processes beside this one that sample, each with a copy of the policy; 0 samples here. With `max_staleness` they sample
     while this one learns. The same plan gives the same weights wherever it is sampled."""
@@ -230,6 +234,8 @@ class Settings:
             object.__setattr__(self, "audit", "on" if self.audit else "off")
         if isinstance(self.recompute, bool):  # the same, and in the files of older runs
             object.__setattr__(self, "recompute", "all" if self.recompute else "off")
+        if isinstance(self.speculate, bool):
+            object.__setattr__(self, "speculate", "auto" if self.speculate else "off")
         kinds = hints(Settings)
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
@@ -439,5 +445,6 @@ _BOUNDS: dict[str, str] = {
     "warm_start": "[0, 1]",
     "judge_failures": "[0, 1]",
     "threads": "[1, 1024]",
+    "speculate": "[1, 64]",
 }
 """Where a setting must be (`upslope.fields.Interval`)."""

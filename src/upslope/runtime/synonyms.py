@@ -1,7 +1,7 @@
 """What settings and knobs are called in other libraries, and what is meant by them here.
 
-The libraries are TRL with peft and bitsandbytes, Stable-Baselines3, d3rlpy, CORL, verl and CleanRL. One table for flags and for
-keyword arguments.
+The libraries are TRL with peft and bitsandbytes, vLLM, Stable-Baselines3, d3rlpy, CORL, verl and CleanRL. One table for flags and
+for keyword arguments.
 No torch here: the command line reads this file.
 """
 
@@ -59,6 +59,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "shard": ("fsdp", "fsdp_config", "use_fsdp", "fsdp2", "fsdp_size", "deepspeed", "zero_stage"),
     "threads": ("num_threads", "n_threads", "torch_threads"),
     "engine": ("use_vllm", "vllm_mode", "vllm_server_base_url", "rollout_engine"),
+    "speculate": ("speculative_config", "num_speculative_tokens", "speculative_model", "prompt_lookup_num_tokens",
+                  "prompt_lookup_max", "ngram_prompt_lookup_max", "assistant_model", "speculative_decoding"),
     "precision": ("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision"),
     "recompute": ("gradient_checkpointing", "enable_gradient_checkpointing", "activation_checkpointing"),
     "lora": ("lora_r", "lora_rank", "use_peft", "peft_config"),

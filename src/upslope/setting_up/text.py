@@ -36,6 +36,7 @@ from upslope.setting_up.ahead import allocate_cache, allocate_moments
 from upslope.setting_up.base import Components, DryRun, Progress, pick_device, settled_method
 from upslope.setting_up.base_precision import check_base_precision, refuse_plain
 from upslope.setting_up.scoring import score_apart
+from upslope.setting_up.speculate import check_can_draft, check_speculate
 from upslope.setting_up.text_sizes import TextSizes
 from upslope.setting_up.where import check_shard, check_where, interrupt_every, reuses_sampling, worker_pool
 from upslope.sizes.estimate import Estimate
@@ -106,6 +107,7 @@ class TextComponents(Components):
         check_steps(method, settings.steps or 0)
         super().__init__(method, settings)
         check_base_precision(settings)
+        check_speculate(settings)
         check_shard(method, settings)
         if dry is None:
             check_where(method, settings)
@@ -189,6 +191,7 @@ class TextComponents(Components):
             check_can_be_sharded(policy)
         if packed and policy.body is None:
             refuse_plain(settings, policy.name)
+        check_can_draft(settings, policy.name, policy.body is not None)
         if self.dry is None:
             if settings.lora:
                 policy.add_lora(settings.lora, settings.seed)
@@ -243,6 +246,7 @@ class TextComponents(Components):
         engine = make_engine(settings.engine, self.policy, sampling, self.method)
         if settings.engine == "torch":
             engine.row_bytes = self.sizes.work.row_bytes  # type: ignore[attr-defined]
+            engine.speculate = settings.speculate  # type: ignore[attr-defined]
         embed = embedder(self.method.needs())
 
         def made(build: Callable[..., Any]) -> Any:

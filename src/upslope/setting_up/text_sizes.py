@@ -16,6 +16,7 @@ from upslope.policies.model_shape import ModelShape
 from upslope.runtime.settings import Settings
 from upslope.setting_up.base import DryRun
 from upslope.setting_up.base_precision import check_can_be_packed
+from upslope.setting_up.speculate import check_can_draft
 from upslope.sizes.card import Card, gibibytes
 from upslope.sizes.estimate import DoesNotFit, Estimate, host_problem, loading_problem, memory_problem, text_estimate
 from upslope.sizes.memory import CUDA_OWN, memory_of
@@ -59,6 +60,7 @@ class TextSizes:
         blank = blank_weights(model) if isinstance(model, str) else None
         if blank is not None:
             check_can_be_packed(self.settings, str(model), blank)
+            check_can_draft(self.settings, str(model), architecture(blank) is not None)
             shape = ModelShape.of(blank, architecture(blank) is not None and not self.settings.plain)
             work = settled(shape, Work.of(self.settings, self.method, self.max_tokens, ()), self.card)
             self._check(shape, work, self.card)

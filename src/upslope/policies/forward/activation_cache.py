@@ -90,6 +90,10 @@ class ActivationCache:
         for place, found in zip(self.layers[number], products, strict=False):
             place[: self.shared] = found
 
+    def forget(self, rows: Tensor, steps: Tensor) -> None:
+        """Tokens that were computed and are none of these rows: drafts that were wrong."""
+        self.ids[self.shared + steps * self.rows + rows] = -1
+
     def fresh(self, body: Architecture) -> bool:
         """Whether the weights are still those it was made with."""
         return self.weights == _Weights(body)

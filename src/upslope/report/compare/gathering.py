@@ -22,7 +22,7 @@ BUDGET = ("steps", "tasks_per_step", "samples_per_task", "train_problems", "envs
 """What a run may spend. Runs that differ in one of these are not ranked."""
 BOOKKEEPING = (
     "seed", "threads", "checkpoint_every", "keep_checkpoints", "samples_logged", "record", "watch_kl", "eval_every", "env_workers",
-    "device", "engine", "recompute",
+    "device", "engine", "recompute", "speculate",
 )  # fmt: skip
 """Settings that do not make a method another one."""
 TEXTS = ("name", "parent", "family", "differs", "formula", "use_when", "notes", "paper", "on")

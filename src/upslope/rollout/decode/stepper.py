@@ -23,6 +23,7 @@ from upslope.policies.forward.packing import Layout, pad
 from upslope.rollout.decode.draw import draw_tokens
 from upslope.rollout.decode.pages import Pages, Seats
 from upslope.rollout.decode.record import DecodeJob, Record
+from upslope.rollout.decode.speculation import Drafting
 from upslope.rollout.decode.weights import Weights
 
 COPIED = 48
@@ -38,6 +39,7 @@ class Prompts:
 
     def __init__(self, weights: Weights, prompts: Sequence[Sequence[int]], kept: ActivationCache | None = None):
         device = weights.device
+        self.texts = prompts
         self.lengths = [len(prompt) - 1 for prompt in prompts]
         self.last = torch.tensor([prompt[-1] for prompt in prompts], device=device)
         self.length = torch.tensor(self.lengths, device=device)
@@ -83,6 +85,8 @@ class Stepper:
     """Of the cache."""
     steps = 1
     """How many tokens `advance` draws in each slot before it is asked which rows have ended."""
+    drafting: Drafting | None = None
+    """When it drafts what rows may say next; None: never."""
     pages: Pages | None = None
     """What rows may hold of the cache together, if not each has a stretch of full length."""
 
@@ -204,24 +208,32 @@ class Stepper:
 
     def logits(self, count: int) -> Tensor:
         """Of the next token in the first ``count`` slots ``[count, V]``; what they last said enters the cache."""
-        weights, slots = self.weights, self.slots
-        body, step, prompt = weights.body, slots.step[:count], slots.prompt[:count]
-        place = self.prompts.length[prompt] + step
-        rope = (weights.cos[place].unsqueeze(1), weights.sin[place].unsqueeze(1))
-        at = place if self._copies else step
+        slots = self.slots
+        return self._read(slots.token[:count].unsqueeze(1), slots.step[:count].unsqueeze(1))
+
+    def _read(self, ids: Tensor, steps: Tensor, real: Tensor | None = None) -> Tensor:
+        """Logits ``[count * T, V]`` of what follows each of some tokens ``[count, T]`` of the first ``count`` slots: each sees
+        those before it. They enter the cache.
+
+        Args:
+            steps: the number of each token in its row.
+            real: the others only fill the rectangle and enter nothing; None: all are tokens of rows.
+        """
+        weights, (count, each) = self.weights, ids.shape
+        body, prompt = weights.body, self.slots.prompt[:count]
+        place = self.prompts.length[prompt].unsqueeze(1) + steps
+        rope = (weights.cos[place.flatten()].unsqueeze(1), weights.sin[place.flatten()].unsqueeze(1))
+        at = place if self._copies else steps
         attend = self._attend_at_once if self._copies else self._attend_in_two
         if not self._copies and (self._grid is None or self._grid.count != count):
             self._grid = _Grid(prompt, self.prompts.length, weights.dtype)
         latest = int(at.max()) + 1
-        hidden = None  # keys behind a row's own last one
-        if bool((at != latest - 1).any()):
-            ahead = torch.arange(latest, device=at.device) > at.unsqueeze(1)
-            hidden = hiding(ahead.view(count, 1, 1, latest), weights.dtype)
-        slot = torch.arange(count, device=at.device)
+        hidden = self._hidden(at, latest)
+        slot, where, chosen = _entries(at, real)
         newest = self.cache[:, :count, :, latest - 1].unbind(0)
         keys, values = (part.unbind(0) for part in self.cache[:, :count, :, :latest].split(body.kv_heads, 2))
-        x = weights.embedding[slots.token[:count]].to(torch.promote_types(weights.dtype, torch.float32))
-        places, delta = self._places(count), None
+        x = weights.embedding[ids.flatten()].to(torch.promote_types(weights.dtype, torch.float32))
+        places, delta = self._places(ids, steps, real), None
         for number, block in enumerate(weights.blocks):
             into = None if places is None else places.into(number)
             x, packed = projected(body, block, x, delta, rope, into=None if into is None else into.heads)
@@ -229,23 +241,33 @@ class Stepper:
             if hidden is None:  # all rows are equally far
                 newest[number].copy_(said)
             else:
-                self.cache[number, slot, :, at] = said
-            q = q.view(count, body.kv_heads, -1, body.width)
-            out, logsumexp = attend(q, keys[number], values[number], hidden, number)
-            x, behind = after(body, block, x, out.reshape(count, -1), into=None if into is None else into.rest)
+                self.cache[number, slot, :, where] = said if chosen is None else said[chosen]
+            out, logsumexp = attend(_by_slot(q, count, body.kv_heads), keys[number], values[number], hidden, number)
+            out = _by_token(out, each)
+            x, behind = after(body, block, x, out.flatten(1), into=None if into is None else into.rest)
             if places is not None:
-                attended = Attended(out.reshape(count, body.heads, -1), logsumexp.reshape(count, body.heads))
+                attended = Attended(out, _by_token(logsumexp.unsqueeze(-1), each).squeeze(-1))
                 places.write(number, Products(packed, attended, behind), into)
             delta = behind.delta
         x = x if delta is None else x + delta
         return head_logits(normed(x, weights.last_norm, body.eps).to(weights.dtype), weights.head)
 
-    def _places(self, count: int) -> CacheWriter | None:
-        """Where what is computed of the tokens said last is written down, if it is."""
-        slots, kept = self.slots, self.prompts.kept
+    def _hidden(self, at: Tensor, latest: int) -> Tensor | None:
+        """What hides keys behind a token's own, of its row and of others' lengths; None where there are none."""
+        if not bool((at != latest - 1).any()):
+            return None
+        body, (count, each) = self.weights.body, at.shape
+        ahead = torch.arange(latest, device=at.device) > at.unsqueeze(2)
+        hidden = hiding(ahead.view(count, 1, each, latest), self.weights.dtype)
+        return hidden if each == 1 else hidden.repeat_interleave(body.heads // body.kv_heads, 2)
+
+    def _places(self, ids: Tensor, steps: Tensor, real: Tensor | None) -> CacheWriter | None:
+        """Where what is computed of these tokens is written down, if it is."""
+        slots, kept, (count, each) = self.slots, self.prompts.kept, ids.shape
         if kept is None:
             return None
-        return CacheWriter(kept, slots.row[:count], slots.step[:count], slots.token[:count], ~slots.ended[:count])
+        alive = ~slots.ended[:count] if real is None else real.flatten()
+        return CacheWriter(kept, slots.row[:count].repeat_interleave(each), steps.flatten(), ids.flatten(), alive)
 
     def _attend_at_once(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, number: int) -> Attended:
         """Attention ``[B, kv_heads, repeat, width]`` over the cache, which holds the prompts too."""
@@ -263,6 +285,26 @@ class Stepper:
         there, logsumexp = attend_some(grid.spread(q), keys, values, scale, grid.absent)
         repeat = q.shape[2]
         return merged(own, Attended(grid.gather(there, repeat), grid.gather(logsumexp.unsqueeze(-1), repeat).squeeze(-1)))
+
+
+def _entries(at: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Slot and place in the cache of each token ``[count, T]`` that enters it, and which these are, if not all."""
+    slot = torch.arange(len(at), device=at.device).repeat_interleave(at.shape[1])
+    if real is None or bool(real.all()):
+        return slot, at.flatten(), None
+    chosen = real.flatten().nonzero().squeeze(1)
+    return slot[chosen], at.flatten()[chosen], chosen
+
+
+def _by_slot(q: Tensor, count: int, kv_heads: int) -> Tensor:
+    """Queries ``[count * T, heads, width]`` as ``[count, kv_heads, T * repeat, width]``."""
+    q = q.view(count, -1, kv_heads, q.shape[1] // kv_heads, q.shape[2])
+    return q.transpose(1, 2).flatten(2, 3)
+
+
+def _by_token(out: Tensor, each: int) -> Tensor:
+    """The way back, of ``[count, kv_heads, T * repeat, F]``: ``[count * T, heads, F]``."""
+    return out.unflatten(2, (each, -1)).transpose(1, 2).flatten(0, 1).flatten(1, 2)
 
 
 class _Grid:

@@ -25,6 +25,8 @@ from upslope.rollout.decode.mixed import MixedModels, MixedStepper, MixedStream
 from upslope.rollout.decode.pages import Seats, seats
 from upslope.rollout.decode.plain import Stream, sample_stream
 from upslope.rollout.decode.record import DecodeJob, Progress, Record, StopStrings
+from upslope.rollout.decode.speculation import Drafting, DraftSum, Speculate, drafting
+from upslope.rollout.decode.speculative_stepper import SpeculativeStepper
 from upslope.rollout.decode.stepper import Prompts, Stepper
 from upslope.rollout.decode.weights import Weights
 from upslope.types import Completions, Sampling, Trajectories, samples_each
@@ -50,6 +52,8 @@ class TorchEngine:
     """Rows continued at once; the others wait for a place."""
     paged: bool = True
     """Whether rows that would wait for memory share pages of it, where graphs are recorded (`upslope.rollout.decode.pages`)."""
+    speculate: Speculate = "auto"
+    """How much rows are drafted for on a CPU (`upslope.rollout.decode.speculation`)."""
     takes_speakers = True
     """Whether it can sample with other weights than the policy's: ``by`` of `generate`."""
 
@@ -58,6 +62,8 @@ class TorchEngine:
         self._weights: Weights | None = None
         self._several = False
         self._steppers: dict[int, Stepper] = {}
+        self.drafts = DraftSum()
+        """Of all calls of `generate` so far."""
 
     def sync(self, policy: LanguageModel) -> None:
         """Continue with this policy's weights from now on. What was kept of earlier calls is forgotten."""
@@ -87,6 +93,7 @@ class TorchEngine:
         call = self.begin(prompts, n, sampling, uniforms, limits, keep, by=by)
         while call.advance():
             pass
+        self.drafts = self.drafts.with_those_of(call.drafts)
         return call.completions()
 
     def begin(
@@ -164,6 +171,8 @@ class TorchEngine:
             stepper = self._ready(body, list(number), places, room, job, call.kept, place)
         call.stepper = stepper
         yield from _converse(stepper, torch.tensor(owner, device=self.policy.device))
+        if isinstance(stepper, SpeculativeStepper):
+            call.drafts = call.drafts.with_those_of(stepper.counts.sum)
         call.stepper = None
 
     def _kept(self, body: Architecture, lengths: list[int], owner: list[int], room: int) -> ActivationCache | None:
@@ -188,13 +197,25 @@ class TorchEngine:
         else:
             known.refresh(body)
         read = Prompts(known, prompts, kept)
-        stepper = self._steppers.pop(place, None)
-        if stepper is None or not stepper.fits(read, places, room, job):
+        stepper, drafts = self._steppers.pop(place, None), self._drafting(known)
+        if stepper is None or stepper.drafting != drafts or not stepper.fits(read, places, room, job):
             stepper = None  # its memory is free before the new one takes some
-            stepper = GraphStepper(known, places, room) if graphs_help(known.device) else Stepper(known, places.rows, room)
+            if graphs_help(known.device):
+                stepper = GraphStepper(known, places, room)
+            elif drafts is not None:
+                stepper = SpeculativeStepper(known, places.rows, room, drafts)
+            else:
+                stepper = Stepper(known, places.rows, room)
         self._steppers[place] = stepper
         stepper.begin(read, job)
         return stepper
+
+    def _drafting(self, weights: Weights) -> Drafting | None:
+        """When to draft: on a CPU alone. Recorded graphs have a token of each row."""
+        if weights.device.type != "cpu":
+            return None
+        parameters = sum(parameter.numel() for parameter in weights.body.model.parameters())
+        return drafting(self.speculate, parameters, measured=weights.dtype == torch.float32 and not weights.body.apart)
 
     def probe(self, rows: Trajectories) -> float:
         """The largest difference between this engine's log-probabilities of sampled tokens and the policy's own.
@@ -317,6 +338,7 @@ class Continuation:
         """Rows that a text has ended."""
         self.kept: ActivationCache | None = None
         """What was computed on the way, if that was asked for and there was room."""
+        self.drafts = DraftSum()
 
     def advance(self) -> bool:
         """Every row that is being continued says a token or a few; whether the call goes on."""
