@@ -82,6 +82,8 @@ def page(results: Results) -> str:
     parts.append(reached(results))
     parts += [_row_section(results[name]) for name in ROWS if name in results]
     parts += [_scaling_section(name, results[name]) for name in SCALING if name in results]
+    if "speculation" in results:
+        parts.append(_drafts_section(results["speculation"]))
     if "gpu_sizes" in results:
         parts.append(_sizes_section(results["gpu_sizes"]))
     if "prompt_to_prompt" in results:
@@ -137,6 +139,26 @@ def _sizes_section(result: dict[str, Any]) -> str:
             "",
             f"{result['machine']['card']}, torch {result['machine']['torch']}: `{result['command']}`, {result['date']}. "
             f"{result.get('note', '')}".rstrip(),
+        ]
+    )
+
+
+def _drafts_section(result: dict[str, Any]) -> str:
+    """Sampling with drafts beside sampling without."""
+    lines = ["| work | `--speculate` | times as fast, by prompt | median | drafted tokens accepted |", "|---|---|---|---|---|"]
+    for name, each in result["found"].items():
+        ratios = ", ".join(f"{ratio:.2f}" for ratio in each["ratios"])
+        lines.append(f"| {name} | {each['speculate']} | {ratios} | **{each['ratio']:.2f}** | {each['drafts_accepted']:.0%} |")
+    return "\n".join(
+        [
+            "## Drafts",
+            "",
+            f"Ours with drafts beside ours without: SmolLM2-135M, up to {result['tokens']} tokens, {result['threads']} thread, by "
+            f"the processor's time, in turns in one process. {machine.in_words(result['machine'])}.",
+            "",
+            *lines,
+            "",
+            f"`{result['command']}`, {result['date']}.",
         ]
     )
 
@@ -222,6 +244,8 @@ HOW = """## Where the time is saved
 - **Rows without a gradient are not computed**, nor are passes whose columns nobody reads or whose coefficient is 0.
 - **An update is cut as little as memory allows**: each slice launches a whole pass, during which a GPU waits that has few tokens
   (`policies/slice_budget.py`).
+- **An answer that is continued alone says several tokens at a time** on a CPU, where n-grams tell them beforehand and they are what
+  would be drawn (`rollout/decode/speculation.py`, [Drafts](engines.md#drafts)).
 - **Answers that have ended leave**: the next one that waits takes the place, or the batch shrinks. On a GPU rows that would
   wait for memory share pages of it (`rollout/decode/pages.py`), and a decoding step
   is one CUDA graph with Triton kernels between the products: the keys of a long row are walked by several programs at once, and

@@ -28,7 +28,7 @@ from upslope.runtime.seeding import uniforms
 from upslope.types import Sampling
 
 RESULT = Path(__file__).parent / "results" / "speculation.json"
-TOKENS, ROUNDS = 64, 2
+TOKENS, ROUNDS = 64, 3
 ASKED = (
     "What is the capital of France?",
     "Write the numbers from one to twenty as words.",
@@ -99,15 +99,17 @@ def main() -> None:
     if given.costs:
         print(POSITIONS, costs(policy))
         return
-    prompts = [policy.encode(text) for text in ASKED]
-    cases: tuple[tuple[str, int, float, Speculate], ...] = (
-        ("single answers, greedy", 1, 0.0, "auto"), ("single answers, temperature 1", 1, 1.0, "auto"),
-        ("groups of 8, temperature 1", 8, 1.0, 8),
-    )  # fmt: skip
+    prompts, loop = [policy.encode(text) for text in ASKED], policy.tokenizer(" one two three four" * 6)["input_ids"]
+    cases: tuple[tuple[str, list[list[int]], int, float, Speculate], ...] = (
+        ("single answers, greedy", prompts, 1, 0.0, "auto"),
+        ("single answers, temperature 1", prompts[1:5], 1, 1.0, "auto"),
+        ("a text that repeats itself, greedy", [loop], 1, 0.0, "auto"),
+        ("groups of 8, temperature 1", prompts[2:3], 8, 1.0, 8),
+    )
     found = {}
-    for name, n, heat, speculate in cases:
+    for name, texts, n, heat, speculate in cases:
         print(name)
-        found[name] = beside(policy, prompts if n == 1 else prompts[:3], n, heat, speculate)
+        found[name] = beside(policy, texts, n, heat, speculate)
     told = {
         "row": "speculation", "command": "python bench/speculation.py", "date": time.strftime("%Y-%m-%d"), "tokens": TOKENS,
         "threads": given.threads, "machine": machine.describe(), "found": found,

@@ -9,7 +9,9 @@ import pytest
 import torch
 from small_models import PROMPTS, policy_of
 
+import upslope as up
 from upslope.errors import UserError
+from upslope.plan import _own_columns
 from upslope.policies import LanguageModel
 from upslope.rollout.decode import speculation
 from upslope.rollout.decode.speculation import (
@@ -30,6 +32,7 @@ from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime import seeding
 from upslope.runtime.settings import Settings, check_names
 from upslope.setting_up.speculate import check_can_draft, check_speculate
+from upslope.testing.runs import Breaks, Crash, assert_same_run
 from upslope.types import Completions, Sampling
 
 torch.set_num_threads(1)
@@ -282,3 +285,34 @@ def test_a_model_of_transformers_has_no_drafts():
 def test_what_vllm_calls_it(name):
     with pytest.raises(UserError, match="Did you mean 'speculate'"):
         check_names([name])
+
+
+# -- in a run --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_with_drafts_is_that_without_and_resumes_to_the_bit(tmp_path, free):
+    (tmp_path / "letters.py").write_text(
+        "def score(prompts, responses, answers):\n    return [len(set(r)) / 9 for r in responses]\n"
+    )
+    asked: dict[str, Any] = {
+        "task": "reverse:length=6", "reward": f"{tmp_path / 'letters.py'}:score", "model": "tiny:layers=1,width=32", "steps": 4,
+        "tasks_per_step": 3, "samples_per_task": 4, "max_tokens": 16, "warm_start": 0.0, "temperature": 0.05, "eval_problems": 4,
+        "checkpoint_every": 2, "record": "none", "audit": "off",
+    }  # fmt: skip
+    whole = up.train("dr-grpo", **asked, speculate=4, out=tmp_path / "whole")
+    with pytest.raises(Crash):
+        up.train("dr-grpo", **asked, speculate=4, out=tmp_path / "cut", watcher=Breaks(3))
+    up.resume(tmp_path / "cut")
+    assert_same_run(whole.path, tmp_path / "cut")
+    assert whole.table["settings"]["speculate"] == 4
+    shares = [step["drafts_accepted"] for step in whole.metrics if "drafts_accepted" in step]
+    assert all(0 <= share <= 1 for share in shares) and max(shares) > 0
+    without = up.train("dr-grpo", **asked, speculate="off", out=tmp_path / "without")
+    for mine, plain in zip(whole.metrics, without.metrics, strict=True):
+        assert "drafts_accepted" not in plain and mine["tokens"] == plain["tokens"]
+        assert mine["reward"] == pytest.approx(plain["reward"]) and mine["entropy"] == pytest.approx(plain["entropy"], rel=1e-4)
+
+
+def test_a_run_from_before_there_were_drafts_goes_on_without():
+    assert _own_columns({"settings": {}, "data": ""})["speculate"] == "off"
+    assert _own_columns({"settings": {"speculate": "auto"}, "data": ""})["speculate"] == "auto"
