@@ -18,7 +18,7 @@ from upslope.policies.tokenization import encoded
 from upslope.rewards.judging import Judge
 from upslope.rollout.begun_answers import BegunAnswer, completed, extend
 from upslope.rollout.choosing import Candidate, Choices, beside, category_id, offered, others
-from upslope.rollout.decode.speculation import DraftSum
+from upslope.rollout.decode.speculation import DraftSum, drafts_of
 from upslope.rollout.embeddings import EMBEDDINGS
 from upslope.rollout.engines.torch_engine import Speaker, TorchEngine
 from upslope.rollout.pool import Fulfilled, Here
@@ -206,10 +206,9 @@ class TextRollout:
 
     def fulfilled(self, assignment: Assignment) -> Fulfilled:
         """The rows of an assignment, and what there is to tell of them."""
-        before = getattr(self.engine, "drafts", DraftSum())
+        before = drafts_of(self.engine)
         rows = self.fulfil(assignment)
-        drafts = getattr(self.engine, "drafts", DraftSum()).since(before)
-        return Fulfilled(rows, {"drafts": list(drafts)} if drafts.drafted else {}, assignment.version)
+        return Fulfilled(rows, drafts_of(self.engine).since(before).table(), assignment.version)
 
     def problems_of(self, assignment: Assignment) -> list[Problem]:
         """The problems that an assignment is about: a function of it alone."""

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from upslope.plain_data import JsonDict
+
 LENGTHS = (4, 3, 2)
 """Of the n-grams that are looked up, the longest first."""
 MOST = 15
@@ -158,9 +160,19 @@ class DraftSum(NamedTuple):
     def since(self, other: DraftSum) -> DraftSum:
         return DraftSum(self.drafted - other.drafted, self.accepted - other.accepted)
 
+    def table(self) -> JsonDict:
+        """As it goes from a worker to whoever asked; nothing where nothing was drafted."""
+        return {"drafts": list(self)} if self.drafted else {}
+
     def metrics(self) -> dict[str, float]:
         """``drafts_accepted``, where something was drafted."""
         return {"drafts_accepted": self.accepted / self.drafted} if self.drafted else {}
+
+
+def drafts_of(engine: object) -> DraftSum:
+    """All that an engine has drafted so far; not all engines do."""
+    found = getattr(engine, "drafts", None)
+    return found if isinstance(found, DraftSum) else DraftSum()
 
 
 class DraftCounts:

@@ -7,12 +7,20 @@ from torch import Tensor
 
 from upslope.rollout.decode.draw import Draw, draw_tokens
 from upslope.rollout.decode.record import DecodeJob
-from upslope.rollout.decode.speculation import DraftCounts, Drafting, Ngrams
+from upslope.rollout.decode.speculation import DraftCounts, Drafting, Ngrams, Speculate, drafting
 from upslope.rollout.decode.stepper import Prompts, Stepper
 from upslope.rollout.decode.weights import Weights
 
 NONE = -1
 """Where a row's draft has no token: nothing that is drawn equals it."""
+
+
+def drafting_with(speculate: Speculate, weights: Weights) -> Drafting | None:
+    """When to draft with these weights: on a CPU alone, as recorded graphs have one token of each row."""
+    if weights.device.type != "cpu":
+        return None
+    parameters = sum(parameter.numel() for parameter in weights.body.model.parameters())
+    return drafting(speculate, parameters, measured=weights.dtype == torch.float32 and not weights.body.apart)
 
 
 class SpeculativeStepper(Stepper):

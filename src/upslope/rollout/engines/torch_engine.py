@@ -25,8 +25,8 @@ from upslope.rollout.decode.mixed import MixedModels, MixedStepper, MixedStream
 from upslope.rollout.decode.pages import Seats, seats
 from upslope.rollout.decode.plain import Stream, sample_stream
 from upslope.rollout.decode.record import DecodeJob, Progress, Record, StopStrings
-from upslope.rollout.decode.speculation import Drafting, DraftSum, Speculate, drafting
-from upslope.rollout.decode.speculative_stepper import SpeculativeStepper
+from upslope.rollout.decode.speculation import DraftSum, Speculate
+from upslope.rollout.decode.speculative_stepper import SpeculativeStepper, drafting_with
 from upslope.rollout.decode.stepper import Prompts, Stepper
 from upslope.rollout.decode.weights import Weights
 from upslope.types import Completions, Sampling, Trajectories, samples_each
@@ -197,7 +197,7 @@ class TorchEngine:
         else:
             known.refresh(body)
         read = Prompts(known, prompts, kept)
-        stepper, drafts = self._steppers.pop(place, None), self._drafting(known)
+        stepper, drafts = self._steppers.pop(place, None), drafting_with(self.speculate, known)
         if stepper is None or stepper.drafting != drafts or not stepper.fits(read, places, room, job):
             stepper = None  # its memory is free before the new one takes some
             if graphs_help(known.device):
@@ -209,13 +209,6 @@ class TorchEngine:
         self._steppers[place] = stepper
         stepper.begin(read, job)
         return stepper
-
-    def _drafting(self, weights: Weights) -> Drafting | None:
-        """When to draft: on a CPU alone. Recorded graphs have a token of each row."""
-        if weights.device.type != "cpu":
-            return None
-        parameters = sum(parameter.numel() for parameter in weights.body.model.parameters())
-        return drafting(self.speculate, parameters, measured=weights.dtype == torch.float32 and not weights.body.apart)
 
     def probe(self, rows: Trajectories) -> float:
         """The largest difference between this engine's log-probabilities of sampled tokens and the policy's own.
