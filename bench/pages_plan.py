@@ -31,6 +31,7 @@ def lengths() -> dict[str, list[int]]:
         "about 2,000 tokens": [int(drawn.gauss(2000, 500)) for _ in range(ROWS)],
         "half of them below 1,024": [int(64 * (ROOM / 64) ** drawn.random()) for _ in range(ROWS)],
         "any length alike": [drawn.randint(64, ROOM) for _ in range(ROWS)],
+        "all 8,500 tokens": [8500] * ROWS,
         "all 16,384 tokens": [ROOM] * ROWS,
         "500 or 16,384 tokens": drawn.sample([500, ROOM], ROWS, counts=[ROWS // 2] * 2),
         "first 500, then 16,384 tokens": [500] * (ROWS // 2) + [ROOM] * (ROWS // 2),
@@ -40,15 +41,17 @@ def lengths() -> dict[str, list[int]]:
 def seconds(ends: list[int], at_once: Seats, token_bytes: int) -> tuple[float, int]:
     """How long the rows take, and how many tokens are said twice as rows were put back."""
     pages = Pages(at_once.rows, ROOM, at_once.pages, torch.device("cpu")) if at_once.pages else None
+    if pages is not None:
+        pages.clear([ROOM] * len(ends))
     waiting, free, steps = [*range(len(ends))][::-1], [*range(at_once.rows)][::-1], GraphStepper.steps
     row, said, took, again = dict[int, int](), dict[int, int](), 0.0, 0
     while waiting or row:
         wanted = min(len(waiting), len(free))
-        for _ in range(wanted if pages is None or not wanted else pages.vacancies(wanted)):
+        for _ in range(wanted if pages is None or not wanted else pages.vacancies(waiting[: -wanted - 1 : -1])):
             slot = free.pop()
             row[slot], said[slot] = waiting.pop(), 0
             if pages is not None:
-                pages.begin([slot], [ROOM])
+                pages.begin([slot], [row[slot]])
         for slot in () if pages is None else pages.grow(steps):
             again += said[slot]
             waiting.append(row.pop(slot))

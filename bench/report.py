@@ -82,8 +82,8 @@ def page(results: Results) -> str:
     parts.append(reached(results))
     parts += [_row_section(results[name]) for name in ROWS if name in results]
     parts += [_scaling_section(name, results[name]) for name in SCALING if name in results]
-    if "speculation" in results:
-        parts.append(_drafts_section(results["speculation"]))
+    if drafts := [results[name] for name in ("speculation", "speculation_2") if name in results]:
+        parts.append(_drafts_section(drafts))
     if "gpu_sizes" in results:
         parts.append(_sizes_section(results["gpu_sizes"]))
     if "prompt_to_prompt" in results:
@@ -143,22 +143,29 @@ def _sizes_section(result: dict[str, Any]) -> str:
     )
 
 
-def _drafts_section(result: dict[str, Any]) -> str:
-    """Sampling with drafts beside sampling without."""
-    lines = ["| work | `--speculate` | times as fast, by prompt | median | drafted tokens accepted |", "|---|---|---|---|---|"]
-    for name, each in result["found"].items():
-        ratios = ", ".join(f"{ratio:.2f}" for ratio in each["ratios"])
-        lines.append(f"| {name} | {each['speculate']} | {ratios} | **{each['ratio']:.2f}** | {each['drafts_accepted']:.0%} |")
+def _drafts_section(results: list[dict[str, Any]]) -> str:
+    """Sampling with drafts beside sampling without, by number of threads."""
+    lines = [
+        "| work | threads | `--speculate` | times as fast, by prompt | median | drafted tokens accepted |",
+        "|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        for name, each in result["found"].items():
+            ratios = ", ".join(f"{ratio:.2f}" for ratio in each["ratios"])
+            share = "none drafted" if each["drafts_accepted"] is None else f"{each['drafts_accepted']:.0%}"
+            cells = (name, result["threads"], each["speculate"], ratios, f"**{each['ratio']:.2f}**", share)
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    first = results[0]
     return "\n".join(
         [
             "## Drafts",
             "",
-            f"Ours with drafts beside ours without: SmolLM2-135M, up to {result['tokens']} tokens, {result['threads']} thread, by "
-            f"the processor's time, in turns in one process. {machine.in_words(result['machine'])}.",
+            f"Ours with drafts beside ours without: SmolLM2-135M, up to {first['tokens']} tokens, in turns in one process; on one "
+            f"thread by the processor's time, on two by the clock. {machine.in_words(first['machine'])}.",
             "",
             *lines,
             "",
-            f"`{result['command']}`, {result['date']}.",
+            *("; ".join(f"`{result['command']}`, {result['date']}" for result in results) + ".",),
         ]
     )
 

@@ -1,7 +1,8 @@
 """Drafts beside no drafts, on a CPU: ``python bench/speculation.py`` (SmolLM2-135M; seven minutes on one core).
 
 Both sides are ours, in one process and in turns, on one thread, by the processor's time: other processes on the machine count for
-less so. ``--costs`` measures the table in `upslope.rollout.decode.speculation` instead, and prints it.
+less so. With more threads it is the clock's time. ``--costs`` measures the table in `upslope.rollout.decode.speculation` instead,
+and prints it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 
 from upslope.policies import LanguageModel, load_language_model
 from upslope.rollout.decode.draw import draw_tokens
-from upslope.rollout.decode.speculation import Drafting, PassCosts, Speculate
+from upslope.rollout.decode.speculation import POSITIONS, Drafting, PassCosts, Speculate
 from upslope.rollout.decode.speculative_stepper import SpeculativeStepper
 from upslope.rollout.decode.stepper import Prompts
 from upslope.rollout.decode.weights import Weights
@@ -27,7 +28,7 @@ from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime.seeding import uniforms
 from upslope.types import Sampling
 
-RESULT = Path(__file__).parent / "results" / "speculation.json"
+RESULTS = Path(__file__).parent / "results"
 TOKENS, ROUNDS = 64, 3
 ASKED = (
     "What is the capital of France?",
@@ -37,7 +38,11 @@ ASKED = (
     "Write a Python function that adds two numbers, and one that multiplies them.",
     "Tell a short story about a cat that wants to see the sea.",
 )
-POSITIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64)
+
+
+def now() -> float:
+    """What a side's time is measured by."""
+    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
 def beside(policy: LanguageModel, prompts: Sequence[list[int]], n: int, heat: float, speculate: Speculate) -> dict[str, Any]:
@@ -50,9 +55,9 @@ def beside(policy: LanguageModel, prompts: Sequence[list[int]], n: int, heat: fl
             for side, took in sides.items():
                 engine = TorchEngine(policy)
                 engine.speculate = side
-                began = time.process_time()
+                began = now()
                 said[side] = engine.generate([prompt], n, sampling, numbers).tokens
-                took.append(time.process_time() - began)
+                took.append(now() - began)
                 drafted, accepted = drafted + engine.drafts.drafted, accepted + engine.drafts.accepted
         ratios.append(min(sides["off"]) / min(sides[speculate]))
         same += torch.equal(*said.values())
@@ -68,7 +73,7 @@ def costs(policy: LanguageModel) -> list[float]:
     """Of a pass over several positions of one row, and the draws there, as multiples of that over one."""
     assert policy.body is not None
     weights, most = Weights(policy.body, 256, policy.compute_dtype), POSITIONS[-1]
-    stepper = SpeculativeStepper(weights, 1, 200, Drafting(most, 1, PassCosts(0, 1, (1, 2), (1, 1))))
+    stepper = SpeculativeStepper(weights, 1, 200, Drafting(most, 1, PassCosts(0, 1, 1, (1, 2), (1, 1))))
     stepper.begin(Prompts(weights, [tuple(range(5, 45))]))
     stepper.slots.ended[:] = False
     took: dict[int, list[float]] = {count: [] for count in POSITIONS}
@@ -81,10 +86,10 @@ def costs(policy: LanguageModel) -> list[float]:
         for _ in range(9):
             for count, each in took.items():
                 one(count)  # of this size
-                began = time.process_time()
+                began = now()
                 for _ in range(2):
                     one(count)
-                each.append(time.process_time() - began)
+                each.append(now() - began)
     single = statistics.median(took[1])
     return [round(statistics.median(each) / single, 2) for each in took.values()]
 
@@ -110,11 +115,13 @@ def main() -> None:
     for name, texts, n, heat, speculate in cases:
         print(name)
         found[name] = beside(policy, texts, n, heat, speculate)
+    row = "speculation" + (f"_{given.threads}" if given.threads > 1 else "")
+    command = "python bench/speculation.py" + (f" --threads {given.threads}" if given.threads > 1 else "")
     told = {
-        "row": "speculation", "command": "python bench/speculation.py", "date": time.strftime("%Y-%m-%d"), "tokens": TOKENS,
+        "row": row, "command": command, "date": time.strftime("%Y-%m-%d"), "tokens": TOKENS,
         "threads": given.threads, "machine": machine.describe(), "found": found,
     }  # fmt: skip
-    RESULT.write_text(json.dumps(told, indent=1) + "\n")
+    (RESULTS / f"{row}.json").write_text(json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def answers_with_a_cache_in_stretches_and_in_pages() -> None:
 
     torch_engine.graphs_help, torch_engine.GraphStepper = lambda _: True, Stepped
     graph_stepper.SIZES, graph_stepper.PAGE, pages.PAGE, graph_stepper.ATTEND_BLOCK = (4,), 8, 8, 16
-    pages.Pages.vacancies = lambda self, wanted: min(wanted, self.left)  # hasty: rows are put back
+    pages.Pages.vacancies = lambda self, rows: min(len(rows), self.left)  # hasty: rows are put back
     pages.Pages._too_many = lambda self: []
     for places in (Seats(4, 0), Seats(4, 6)):
         engine = TorchEngine(policy)

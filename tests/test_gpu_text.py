@@ -103,7 +103,7 @@ def test_long_rows_and_few_rows_are_as_likely_as_the_policy_says(rows, tokens, h
 
 @pytest.mark.parametrize("precise", [True, False], ids=["float32", "bfloat16"])
 def test_rows_with_a_cache_in_pages_say_what_they_say_with_one_in_stretches(precise, monkeypatch):
-    monkeypatch.setattr(Pages, "vacancies", lambda self, wanted: min(wanted, self.left))  # hasty: rows are put back
+    monkeypatch.setattr(Pages, "vacancies", lambda self, rows: min(len(rows), self.left))  # hasty: rows are put back
     monkeypatch.setattr(Pages, "_too_many", lambda self: [])
     policy = wide_policy()
     policy.precise = precise

@@ -216,3 +216,19 @@ def test_requests_leave_nothing_behind() -> None:
         wait_until(lambda: server.batcher._load == [0, 0, 0] and not server.batcher._calls and not server._links)
         wait_until(lambda: threading.active_count() <= threads)
         wait_until(lambda: len(left()) <= before)
+
+
+def test_a_call_that_is_nearly_done_is_not_interrupted() -> None:
+    """By its tokens: a step may be several of a row."""
+    policy = loud()
+    policy.stop_ids = frozenset()
+    job = RequestJob.of(read_completion({"prompt": "abc", "max_tokens": 60}, policy, "tiny"))
+    call = Call(TorchEngine(policy), policy, [(job, 0)], 0)
+    assert not call.may_rest, "it has not begun"
+    while int(call.under.written().sampled.sum()) < 50:
+        call.under.advance()
+    call.steps, call.ran_seconds = 5, 10.0
+    assert call.may_rest, "two seconds to go"
+    call.ran_seconds = 0.45
+    assert not call.may_rest, "0.09 seconds to go"
+    call.close(free=True)

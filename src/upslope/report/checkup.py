@@ -81,9 +81,8 @@ def _measure_policy(components: Components, asked: EvaluationRequest, progress: 
     from upslope.rollout.engines.torch_engine import TorchEngine
     from upslope.rollout.evaluation import answers_of
 
-    return _measure_text(
-        components.task, answers_of(TorchEngine(components.policy), components.policy), components.settings, asked, progress
-    )
+    policy, settings = components.policy, components.settings
+    return _measure_text(components.task, answers_of(TorchEngine(policy, settings.speculate), policy), settings, asked, progress)
 
 
 def _measure_ranking(components: Any, asked: EvaluationRequest, progress: Callable[..., None]) -> JsonDict:
@@ -212,13 +211,13 @@ class Speaker:
         from upslope.runtime.seeding import uniforms
         from upslope.types import Sampling
 
-        components, tokens = self.components, self._tokens()
+        policy, settings, tokens = self.components.policy, self.components.settings, self._tokens()
         self.asked += 1
-        sampling = Sampling(max_tokens=tokens, temperature=self.temperature, stop=components.settings.stops)
+        sampling = Sampling(max_tokens=tokens, temperature=self.temperature, stop=settings.stops)
         numbers = uniforms((1, tokens), self.seed, "try", self.asked)
         with _loaded(self.run):
-            completions = TorchEngine(components.policy).generate([components.policy.encode(prompt)], 1, sampling, numbers)
-        return str(components.policy.decode(sampled_ids(completions)[0]))
+            completions = TorchEngine(policy, settings.speculate).generate([policy.encode(prompt)], 1, sampling, numbers)
+        return str(policy.decode(sampled_ids(completions)[0]))
 
     def examples(self, problems: int) -> str:
         """Its answers to some held-out problems, and whether they are right."""

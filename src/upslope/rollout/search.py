@@ -15,6 +15,7 @@ from upslope.rollout.search_rows import SearchCounts, SearchRecord
 from upslope.rollout.search_tree import Backup, Node, SearchRule, SearchTree, Select, step_prior
 from upslope.rollout.self_evaluation import chance_of_right
 from upslope.rollout.text import TextRollout
+from upslope.rollout.turns import sample_turns
 from upslope.tasks.text import Problem, Scores
 from upslope.tasks.turns import Turn, TurnNumbers
 from upslope.types import Assignment, Metrics, Trajectories
@@ -183,7 +184,7 @@ class SearchRollout(TextRollout):
             whole: they go on to the end of the answer.
         """
         turns = [self._turn(problems[tree], node, trees[tree].wanted(node), whole) for tree, node in places]
-        rows = self.sample(turns, numbers)
+        rows = sample_turns(self, turns, numbers)
         owners = [place for place, turn in zip(places, turns, strict=True) for _ in range(turn.samples)]
         found: dict[Place, list[Node]] = {place: [] for place in places}
         new: dict[int, tuple[int, Node]] = {}

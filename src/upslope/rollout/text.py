@@ -352,7 +352,10 @@ class TextRollout:
         """Answers to further turns of the step, turn by turn, scored; ``by`` samples them, where it is not the policy."""
         from upslope.rollout.turns import sample_turns  # it stands on this module
 
-        return sample_turns(self, turns, numbers, by)
+        before = drafts_of(self.engine)
+        rows = sample_turns(self, turns, numbers, by)
+        self.drafts = self.drafts.with_those_of(drafts_of(self.engine).since(before))
+        return rows
 
     def written(self, turns: Sequence[Turn], texts: Sequence[str], numbers: TurnNumbers) -> Trajectories:
         """Rows as if these turns had been answered so."""

@@ -165,7 +165,8 @@ class Settings:
     speculate: int | Literal["auto", "off"] = text_only("auto")
     """Text, on a CPU: how many tokens of an answer are drafted at the most, by n-grams of its prompt and of the answers so far, and
     computed together; one is accepted where it is what would be drawn. Answers are the same to rounding. `auto` drafts where it was
-    measured to pay: for a single answer, by models of SmolLM2's size on an x86; `off` never; `--plain` does not either."""
+    measured to pay: for a single answer, by models of SmolLM2's size on one or two threads of an x86; `off` never; `--plain` does
+    not either."""
     workers: int = text_only(0)
     """Text: processes beside this one that sample, each with a copy of the policy; 0 samples here. With `max_staleness` they sample
     while this one learns. The same plan gives the same weights wherever it is sampled."""

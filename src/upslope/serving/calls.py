@@ -129,7 +129,9 @@ class Call:
         """Whether it can be interrupted for others: it has run for a while, in proportion to what reading it again costs."""
         if self.steps == 0 or self.ran_seconds < max(GATHER, READ_AGAIN * self.read_seconds):
             return False
-        return (self.room - self.steps) * self.ran_seconds / self.steps > GATHER  # else it is nearly done
+        # A step may be several tokens of a row.
+        said = max(1, int(self.under.written().sampled.sum(1).max()))
+        return (self.room - said) * self.ran_seconds / said > GATHER  # else it is nearly done
 
     def rest(self) -> list[RequestJob]:
         """Interrupts it; the jobs that are to be continued."""

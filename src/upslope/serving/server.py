@@ -72,7 +72,7 @@ class Server(BoundedServer):
             ) from None
         except OSError as problem:
             raise UserError(f"cannot listen at {host}, port {port}: {problem.strerror}. Take another --port, 0 for any.") from None
-        self.batcher = Batcher(engine or TorchEngine(policy), policy)
+        self.batcher = Batcher(engine or TorchEngine(policy, speculate="auto"), policy)
         self._thread: threading.Thread | None = None
 
     @property

@@ -243,10 +243,9 @@ class TextComponents(Components):
             stop=settings.stops,
         )
         sizes = dict(tasks=settings.tasks_per_step or 32, samples=settings.samples_per_task, sampling=sampling, seed=settings.seed)
-        engine = make_engine(settings.engine, self.policy, sampling, self.method)
+        engine = make_engine(settings.engine, self.policy, sampling, self.method, settings.speculate)
         if settings.engine == "torch":
             engine.row_bytes = self.sizes.work.row_bytes  # type: ignore[attr-defined]
-            engine.speculate = settings.speculate  # type: ignore[attr-defined]
         embed = embedder(self.method.needs())
 
         def made(build: Callable[..., Any]) -> Any:

@@ -67,14 +67,10 @@ def test_pages_that_are_there_serve_calls_of_fewer_rows():
         stepper, read, job = GraphStepper(weights, Seats(40, 70), 4096), Prompts(weights, PROMPTS), job_of(40, 4096)
         assert not stepper.fits(read, Seats(40, 70), 4096, job), "it has no graphs yet"
         stepper.begin(read, job)
-    for seats, fit in (
-        (Seats(40, 70), True),
-        (Seats(12, 76), True),
-        (Seats(3, 0), True),
-        (Seats(40, 90), False),
-        (Seats(65, 70), False),
-    ):
+    for seats, fit in ((Seats(40, 70), True), (Seats(12, 76), True), (Seats(40, 90), False), (Seats(65, 70), False)):
         assert stepper.fits(read, seats, 4096, job) == fit
+    for rows, at_once, fit in ((1, 1, True), (2, 2, False), (2, 1, False)):  # 64 pages a row, and those of one are there
+        assert stepper.fits(read, Seats(at_once, 0), 4096, job_of(rows, 4096)) == fit, "nobody may be put back here"
     with torch.no_grad():
         whole = GraphStepper(weights, Seats(2, 0), 4096)
         whole.begin(read, job)

@@ -20,3 +20,8 @@ def test_a_stop_string_is_heard_behind_which_a_row_went_on_and_ended():
     assert record.tokens[0].tolist() == [5, 6, 7, 0, 0, 0] and record.sampled.sum(1).tolist() == [3.0, 5.0]
     assert record.logp[0, 3:].abs().sum() == 0
     assert heard.listen(record, [0, 1]) == [False, False], "nothing new was said"
+    record.cut(1, 0, 0)
+    record.tokens[1, :2], record.sampled[1, :2] = torch.tensor([6, 7]), 1.0
+    assert heard.listen(record, [1]) == [False], "as far as this row was listened to"
+    heard.forget([1])
+    assert heard.listen(record, [1]) == [True], "it began again and says another thing"

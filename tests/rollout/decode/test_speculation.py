@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from small_learner import SIZES, learner
 from small_models import PROMPTS, policy_of
 
 import upslope as up
 from upslope.errors import UserError
 from upslope.plan import _own_columns
 from upslope.policies import LanguageModel
-from upslope.rollout.decode import speculation
+from upslope.rollout.decode import speculation, speculative_stepper
 from upslope.rollout.decode.speculation import (
     MOST,
     PAUSE,
     SMOLLM2,
+    SMOLLM2_ON_TWO,
     DraftCounts,
     Drafting,
     DraftSum,
@@ -32,6 +36,8 @@ from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime import seeding
 from upslope.runtime.settings import Settings, check_names
 from upslope.setting_up.speculate import check_can_draft, check_speculate
+from upslope.tasks.text import Problem
+from upslope.tasks.turns import Turn, TurnNumbers
 from upslope.testing.runs import Breaks, Crash, assert_same_run
 from upslope.types import Completions, Sampling
 
@@ -40,7 +46,7 @@ torch.set_num_threads(1)
 TOKENS = 24
 LONG = [[1, *(3 + (7 * place + number) % 20 for place in range(60 - 9 * number))] for number in range(3)]
 """Prompts that rows share while they are sampled, of different lengths."""
-FREE = PassCosts(1.0, 1e18, (1, 4096), (1.0, 1.0))
+FREE = PassCosts(1.0, 1e18, 1, (1, 4096), (1.0, 1.0))
 """Drafts that cost nothing are always made."""
 SHARP = [
     Sampling(TOKENS, 0.4), Sampling(TOKENS, 0), Sampling(TOKENS, 0.5, top_k=4, top_p=0.9), Sampling(TOKENS, 0.6, min_p=0.05),
@@ -63,8 +69,8 @@ def exact(kind: str) -> LanguageModel:
 def answered(
     policy: LanguageModel, prompts: list[list[int]], n: int, sampling: Sampling, speculate: Speculate, **more: Any
 ) -> tuple[Completions, DraftSum]:
-    engine = TorchEngine(policy)
-    engine.speculate, engine.max_rows = speculate, more.pop("max_rows", 1024)
+    engine = TorchEngine(policy, speculate)
+    engine.max_rows = more.pop("max_rows", 1024)
     done = engine.generate(prompts, n, sampling, seeding.uniforms((len(prompts) * n, sampling.max_tokens), 7), **more)
     return done, engine.drafts
 
@@ -145,8 +151,7 @@ def test_drafts_that_are_always_wrong_change_nothing_and_are_given_up(monkeypatc
 
 def test_a_call_knows_nothing_of_the_one_before_and_repeats_to_the_bit(free):
     policy = policy_of("llama")
-    engine, once = TorchEngine(policy), []
-    engine.speculate = 4
+    engine, once = TorchEngine(policy, 4), []
     for prompts in (PROMPTS, [[1, 8, 8, 8]] * 5, PROMPTS):
         before = engine.drafts
         done = engine.generate(prompts, 2, Sampling(TOKENS, 0.5), seeding.uniforms((10, TOKENS), 3))
@@ -161,29 +166,34 @@ def test_a_call_knows_nothing_of_the_one_before_and_repeats_to_the_bit(free):
 
 def test_left_to_itself_it_drafts_for_single_rows_where_that_was_measured(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    assert drafting("auto", 134_515_008, measured=True) == Drafting(MOST, 1, SMOLLM2)
-    assert drafting("auto", 134_515_008, measured=False) is None, "in another precision"
-    assert drafting("auto", 900_000, measured=True) is None, "tiny"
-    assert drafting("auto", 1_700_000_000, measured=True) is None
-    assert drafting("off", 134_515_008, measured=True) is None
-    asked = drafting(3, 900_000, measured=False)
+    assert drafting("auto", 134_515_008, 1, measured=True) == Drafting(MOST, 1, SMOLLM2)
+    assert drafting("auto", 134_515_008, 2, measured=True) == Drafting(MOST, 1, SMOLLM2_ON_TWO)
+    assert drafting("auto", 134_515_008, 16, measured=True) is None, "with other threads"
+    assert drafting("auto", 134_515_008, 1, measured=False) is None, "in another precision"
+    assert drafting("auto", 900_000, 1, measured=True) is None, "tiny"
+    assert drafting("auto", 1_700_000_000, 1, measured=True) is None
+    assert drafting("off", 134_515_008, 1, measured=True) is None
+    asked = drafting(3, 900_000, 1, measured=False)
     assert asked is not None and asked.most == 3 and 1 < asked.rows == SMOLLM2.most_rows() < 64
+    assert drafting(3, 900_000, 16, measured=False) == Drafting(3, SMOLLM2_ON_TWO.most_rows(), SMOLLM2_ON_TWO), "the nearest"
+    monkeypatch.setattr(platform, "machine", lambda: "AMD64")
+    assert drafting("auto", 134_515_008, 1, measured=True) == Drafting(MOST, 1, SMOLLM2), "as Windows calls it"
     monkeypatch.setattr(platform, "machine", lambda: "a new one")
-    assert drafting("auto", 134_515_008, measured=True) is None and drafting(3, 134_515_008, measured=True) is not None
+    assert drafting("auto", 134_515_008, 1, measured=True) is None and drafting(3, 134_515_008, 1, measured=True) is not None
 
 
 def test_runs_that_nobody_measured_are_as_they_were():
-    engine = TorchEngine(policy_of("llama"))
+    engine = TorchEngine(policy_of("llama"), "auto")
     engine.generate(PROMPTS, 1, Sampling(4), seeding.uniforms((5, 4), 1))
-    assert engine.speculate == "auto" and type(engine._steppers[0]) is Stepper
+    assert type(engine._steppers[0]) is Stepper
     engine.speculate = 2
     engine.generate(PROMPTS, 1, Sampling(4), seeding.uniforms((5, 4), 1))
     assert type(engine._steppers[0]) is SpeculativeStepper, "the one at hand does not draft"
 
 
 def test_rows_beside_others_are_not_drafted_for_by_auto(free):
-    policy = policy_of("llama").to(dtype=torch.float32)
-    policy.model.config.max_position_embeddings, policy.stop_ids = 256, frozenset()
+    policy = exact("llama").to(dtype=torch.float32)
+    policy.stop_ids = frozenset()
     alone, several = (answered(policy, [[1, 5, 9]], n, Sampling(TOKENS, 0.4), "auto") for n in (1, 2))
     assert alone[1].drafted and not several[1].drafted
     assert torch.equal(alone[0].tokens[0], several[0].tokens[0])
@@ -191,14 +201,54 @@ def test_rows_beside_others_are_not_drafted_for_by_auto(free):
     assert drafts.drafted and left.sampled.sum(1).tolist() == [3, TOKENS], "the last one that is left is alone"
 
 
+def test_of_answers_that_have_ended_only_the_last_are_looked_up(free, monkeypatch):
+    """Ten rows, three at once: the last is alone when nine have ended."""
+    monkeypatch.setattr(speculative_stepper, "HEARD", 2 * TOKENS)
+    heard, hear = dict[int, int](), Ngrams.hear
+
+    def listening(self: Ngrams, row: int, tokens: Sequence[int]) -> None:
+        heard[row] = heard.get(row, 0) + len(tokens)
+        hear(self, row, tokens)
+
+    monkeypatch.setattr(Ngrams, "hear", listening)
+    policy = exact("llama").to(dtype=torch.float32)
+    policy.stop_ids = frozenset()
+    without, _ = answered(policy, [[1, 5, 9]], 10, Sampling(TOKENS, 0.4), "off", max_rows=3)
+    done, drafts = answered(policy, [[1, 5, 9]], 10, Sampling(TOKENS, 0.4), "auto", max_rows=3)
+    assert torch.equal(done.tokens, without.tokens)
+    assert drafts.drafted and sorted(heard) == [7, 8, 9] and heard[7] == heard[8] == TOKENS > heard[9]
+
+
+def test_who_drafts():
+    """A run as it is told, a server by itself, and judges, which ask many questions at once, not."""
+    from upslope.rollout.judges import ModelJudge
+    from upslope.serving.server import Server
+
+    policy = policy_of("llama")
+    assert ModelJudge(policy).engine.speculate == TorchEngine(policy).speculate == "off"
+    with Server(policy, port=0) as server:
+        assert server.batcher.engine.speculate == "auto"
+    made = learner("dr-grpo", replace(SIZES, speculate=3))
+    assert made.rollout.engine.speculate == 3
+
+
+def test_drafts_of_further_turns_are_counted(free):
+    made = learner("grpo", replace(SIZES, speculate=4, max_tokens=TOKENS, temperature=0.3))
+    made.policy.stop_ids = frozenset()
+    made.rollout.sample([Turn("rabcde=", Problem("rabcde=", "edcba"), samples=8)], TurnNumbers(1, "data.0"))
+    drafts = made.rollout.engine.drafts
+    assert drafts.drafted and made.rollout.metrics()["drafts_accepted"] == drafts.accepted / drafts.drafted
+    assert "drafts_accepted" not in made.rollout.metrics(), "once"
+
+
 def test_costs_between_what_was_measured_and_beyond():
-    costs = PassCosts(0, 1, (1, 2, 4, 8), (1.0, 1.1, 1.5, 2.0))
+    costs = PassCosts(0, 1, 1, (1, 2, 4, 8), (1.0, 1.1, 1.5, 2.0))
     assert [costs.of(positions) for positions in (1, 2, 3, 6, 16)] == pytest.approx([1.0, 1.1, 1.3, 1.75, 4.0])
     assert costs.ratio(2, 1) == pytest.approx(1.5 / 1.1) and costs.most_rows() == 4
 
 
 def test_counts_decide_how_much_is_drafted():
-    counts = DraftCounts(Drafting(4, 8, PassCosts(0, 1, (1, 2, 5), (1.0, 1.3, 2.2))))
+    counts = DraftCounts(Drafting(4, 8, PassCosts(0, 1, 1, (1, 2, 5), (1.0, 1.3, 2.2))))
     assert counts.tries() and counts.length([4]) == 1, "as likely right as wrong: 1.5 / 1.3 is the most"
     assert counts.length([0, 0]) == counts.length([0]) == 0 and counts.tries(), "nothing was found, which says nothing"
     for _ in range(9):
@@ -213,7 +263,7 @@ def test_counts_decide_how_much_is_drafted():
 
 
 def test_old_counts_weigh_less_and_less():
-    counts = DraftCounts(Drafting(4, 8, PassCosts(0, 1, (1, 5), (1.0, 2.2))))
+    counts = DraftCounts(Drafting(4, 8, PassCosts(0, 1, 1, (1, 5), (1.0, 2.2))))
     for _ in range(200):
         counts.count(4, 4)
     tried = 0

@@ -88,11 +88,16 @@ class GraphStepper(Stepper):
 
     def fits(self, prompts: Prompts, seats: Seats, room: int, job: DecodeJob | None) -> bool:
         """Whether this one can be used again for such work."""
-        kept, pages = self._kept, 0 if self.pages is None else self.pages.count
+        kept = self._kept
         if kept is None or job is None or room != self.room or _up_to(seats.rows, SIZES) > len(self.slots.row):
             return False
-        # Fewer rows leave room for some pages more, which are not worth recording graphs again.
-        return pages >= NEARLY * seats.pages and kept.fits(prompts, job)
+        if self.pages is None:
+            return not seats.pages and kept.fits(prompts, job)
+        # Fewer rows leave room for some pages more, which are not worth recording graphs again. Where there are to be none, nobody
+        # may be put back.
+        at_once = min(len(job.limits), len(self.slots.row))
+        wanted = NEARLY * seats.pages if seats.pages else at_once * self.pages.across
+        return self.pages.count >= wanted and kept.fits(prompts, job)
 
     def begin(self, prompts: Prompts, job: DecodeJob | None = None) -> None:
         self.prompts = prompts
@@ -103,7 +108,7 @@ class GraphStepper(Stepper):
         for column in self.slots.columns():
             column.zero_()
         self.slots.ended.fill_(True)
-        self._forget_pages()
+        self._forget_pages(job)
         if job is not None:
             self.job = job
 

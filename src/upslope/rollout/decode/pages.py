@@ -3,11 +3,12 @@
 A row takes a page when it has filled the one before, so rows that end early never hold what they were allowed. Where more rows go
 on than there will be pages for, the one that began last is put back: its pages go to the others, and later it begins again with its
 own numbers, which give the same tokens (to the rounding of how many rows are computed together). The row that began first always
-goes on, so every row ends.
+goes on, so every row ends. How far a row came is remembered: it begins again where there are pages for that and more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -64,13 +65,18 @@ class Pages:
         assert count >= self.across, "one row must fit"
         self.table = torch.zeros(slots, self.across, dtype=torch.int32, device=device)
         """``[slots, pages of a row]``. Page 0 is nobody's: what slots without a row compute is written there."""
-        self._said, self._most, self._have = (np.zeros(slots, dtype=np.int64) for _ in range(3))
+        self._row, self._said, self._most, self._have, self._sure = (np.zeros(slots, dtype=np.int64) for _ in range(5))
+        """Of each slot's row: its number, the tokens it will have said and the most it may, the pages it has, and those it had
+        before it was put back."""
         self._order = np.zeros(slots, dtype=np.int64)
         """The when-th each slot's row began; 0 of slots without one."""
-        self.clear()
+        self.clear([])
 
-    def clear(self) -> None:
-        """Nobody has a page."""
+    def clear(self, limits: Sequence[int]) -> None:
+        """Nobody has a page: other rows are continued, of which each may say so many tokens at the most."""
+        self._limits = [*limits]
+        self._waits: dict[int, int] = {}
+        """Rows that were put back and have not begun again, with the pages they had."""
         self._free = [*range(self.count, 0, -1)]
         self._own: list[list[int]] = [[] for _ in self._said]
         self._order[:] = self._begun = 0
@@ -85,11 +91,14 @@ class Pages:
         """Pages that nobody has."""
         return len(self._free)
 
-    def vacancies(self, wanted: int) -> int:
-        """How many of the rows that wait may begin: so many that there are pages for all that rows will say, by how long those were
-        that have ended and by how far those are that have not. One if there is none."""
-        living, needs, new = self._needs()
-        return min(wanted, max(int((self.count - needs.sum()) / new), 0 if len(living) else 1))
+    def vacancies(self, rows: Sequence[int]) -> int:
+        """How many of the rows that wait, the first of them, may begin: so many that there are pages for all that rows will say, by
+        how long those were that have ended and by how far those came that have not. One if there is none."""
+        living, needs, expected = self._needs()
+        had = [self._waits.get(row, 0) for row in rows]
+        new = np.minimum(expected[had], [-(-self._limits[row] // PAGE) for row in rows])
+        fit = int((new.cumsum() <= self.count - needs.sum() + ROUNDING).sum())
+        return max(fit, 0 if len(living) else min(1, len(rows)))
 
     def _too_many(self) -> list[int]:
         """Slots of the rows that began last, the youngest first, where there will be too few pages for all: whoever is put back
@@ -98,34 +107,37 @@ class Pages:
         fit = int((needs.cumsum() <= self.count + ROUNDING).sum())
         return living[max(1, fit) :][::-1].tolist()
 
-    def _needs(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """Slots of the rows that go on, the oldest first; with how many pages each will end, and a row that has not begun."""
+    def _needs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Slots of the rows that go on, the oldest first; with how many pages each will end; and with how many any row will that is
+        known to fill none, one, two, ..."""
         living = np.flatnonzero(self._order)
         living = living[np.argsort(self._order[living])]
-        expected = self._expected(self._have[living])
-        return living, np.minimum(expected[self._have[living]], -(-self._most[living] // PAGE)), float(expected[0])
+        came = np.maximum(self._have, self._sure)[living]
+        expected = self._expected(np.concatenate([came, np.fromiter(self._waits.values(), np.int64)]))
+        return living, np.minimum(expected[came], -(-self._most[living] // PAGE)), expected
 
-    def _expected(self, living: np.ndarray) -> np.ndarray:
-        """With how many pages a row will end that has none yet, that has one, two, ...: the Kaplan-Meier estimate, for which a row
-        that goes on is one that has not ended with as many pages as it has."""
-        reached = np.cumsum(self._ended[::-1])[::-1] + np.cumsum(np.bincount(living, minlength=self.across + 1)[:0:-1])[::-1]
+    def _expected(self, came: np.ndarray) -> np.ndarray:
+        """With how many pages a row will end that is known to fill none, one, two, ...: the Kaplan-Meier estimate, for which a row
+        that has not ended is one that has not with as many pages as it had."""
+        reached = np.cumsum(self._ended[::-1])[::-1] + np.cumsum(np.bincount(came, minlength=self.across + 1)[:0:-1])[::-1]
         beyond = np.cumprod(1 - self._ended / reached)  # the chance of more than one page, than two, ...
         beyond[-1] = 0
         at_least = np.concatenate([[1.0], beyond[:-1]])  # of one page, of two, ...
         further = np.concatenate([[at_least.sum()], np.cumsum(beyond[::-1])[::-1] / at_least])
         return np.arange(self.across + 1) + further
 
-    def begin(self, slots: list[int], limits: list[int]) -> None:
-        """Rows begin, with the most tokens each may say."""
-        for slot, limit in zip(slots, limits, strict=True):
+    def begin(self, slots: Sequence[int], rows: Sequence[int]) -> None:
+        """Rows begin."""
+        for slot, row in zip(slots, rows, strict=True):
             self._begun += 1
-            self._order[slot], self._said[slot], self._most[slot] = self._begun, 0, limit
+            self._order[slot], self._row[slot], self._said[slot] = self._begun, row, 0
+            self._most[slot], self._sure[slot] = self._limits[row], self._waits.pop(row, 0)
 
     def grow(self, ahead: int) -> list[int]:
         """Every row that goes on gets the pages for so many tokens more; the slots whose rows are put back, the youngest first."""
         back = self._too_many()
         for slot in back:
-            self._take_back(slot)
+            self._put_back(slot)
         self._said += ahead
         wanted = -(-np.minimum(self._said, self._most) // PAGE) - self._have
         growing = np.flatnonzero((wanted > 0) & (self._order > 0))
@@ -134,7 +146,7 @@ class Pages:
             need = int(wanted[slot])
             while self.left < need and self._order[slot]:
                 youngest = int(self._order.argmax())
-                self._take_back(youngest)
+                self._put_back(youngest)
                 back.append(youngest)
             if not self._order[slot]:  # it was the youngest itself
                 continue
@@ -157,13 +169,17 @@ class Pages:
     def move(self, source: list[int], target: list[int]) -> None:
         """Rows go on in other slots, which have none."""
         for old, new in zip(source, target, strict=True):
-            for column in (self._order, self._said, self._most, self._have):
+            for column in (self._order, self._row, self._said, self._most, self._have, self._sure):
                 column[new] = column[old]
             self._own[new], self._own[old] = self._own[old], []
             self._order[old] = self._have[old] = 0
         if source:
             self.table[target] = self.table[source]
             self.table[source] = 0
+
+    def _put_back(self, slot: int) -> None:
+        self._waits[int(self._row[slot])] = int(max(self._have[slot], self._sure[slot]))
+        self._take_back(slot)
 
     def _take_back(self, slot: int) -> None:
         self._free += reversed(self._own[slot])

@@ -98,6 +98,11 @@ class StopStrings:
         self._heard: dict[int, int] = {}
         self._reach = max(map(len, stop), default=0) + 8  # tokens of less than a character: bytes, marks that decode to nothing
 
+    def forget(self, rows: list[int]) -> None:
+        """These rows begin again."""
+        for row in rows:
+            self._heard.pop(row, None)
+
     def listen(self, record: Record, rows: list[int]) -> list[bool]:
         """Which of these rows have said one; they are cut right behind it."""
         found = []

@@ -20,6 +20,9 @@ MOST = 15
 """Tokens of a draft where nobody says how many."""
 REMEMBERED = 32
 """Once so many drafted tokens were tried, those before count half: a row that begins to repeat itself is noticed."""
+HEARD = 8192
+"""Tokens of other rows that are looked up, those of the rows that began last: what was said of a large group is not all read when
+one of it is left."""
 PAUSE = 64
 """After so many passes drafts are tried again that did not pay."""
 
@@ -32,11 +35,13 @@ class PassCosts(NamedTuple):
 
     Fields:
         least, most: parameters of the models that this was measured for.
+        threads: those it was measured with.
         positions, times: rows times positions of each, ascending from one, and what a pass over so many takes.
     """
 
     least: float
     most: float
+    threads: int
     positions: tuple[int, ...]
     times: tuple[float, ...]
 
@@ -57,15 +62,16 @@ class PassCosts(NamedTuple):
         return max((rows for rows in range(1, self.positions[-1]) if self.ratio(rows, 1) < 1.5), default=0)
 
 
-SMOLLM2 = PassCosts(
-    least=1e8,
-    most=2e8,
-    positions=(1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64),
-    times=(1.0, 1.04, 1.07, 1.63, 1.68, 1.78, 2.16, 2.27, 2.29, 2.81, 2.0, 2.38, 2.6, 3.61, 4.41),
-)
-COSTS: dict[str, tuple[PassCosts, ...]] = {"x86_64": (SMOLLM2,)}
-"""By processor and size of the model, in float32: SmolLM2-135M on one thread of an Intel Xeon at 2.5 GHz, by the processor's time
-(``python bench/speculation.py --costs``). Sixteen positions take less than nine: torch's product has another kernel for them."""
+POSITIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64)
+SMOLLM2 = PassCosts(1e8, 2e8, 1, POSITIONS,
+                    (1.0, 1.04, 1.07, 1.63, 1.68, 1.78, 2.16, 2.27, 2.29, 2.81, 2.0, 2.38, 2.6, 3.61, 4.41))  # fmt: skip
+SMOLLM2_ON_TWO = PassCosts(1e8, 2e8, 2, POSITIONS,
+                           (1.0, 1.15, 1.13, 2.08, 2.24, 2.22, 2.57, 2.63, 2.7, 3.01, 3.84, 4.29, 4.44, 5.04, 4.77))  # fmt: skip
+COSTS: dict[str, tuple[PassCosts, ...]] = {"x86_64": (SMOLLM2, SMOLLM2_ON_TWO)}
+"""By processor, size of the model and threads, in float32: SmolLM2-135M on an Intel Xeon at 2.5 GHz (``python bench/speculation.py
+--costs``). On one thread sixteen positions take less than nine: torch's product has another kernel for them."""
+NAMES = {"AMD64": "x86_64", "arm64": "aarch64"}
+"""Processors that Windows and macOS call otherwise than Linux."""
 
 
 class Drafting(NamedTuple):
@@ -81,23 +87,29 @@ class Drafting(NamedTuple):
     costs: PassCosts
 
 
-def drafting(speculate: Speculate, parameters: int, measured: bool) -> Drafting | None:
+def drafting(speculate: Speculate, parameters: int, threads: int, measured: bool) -> Drafting | None:
     """How to draft for a model of so many parameters, if at all.
 
-    ``auto`` drafts where it was measured to pay: for a single row, with processors and sizes of the table. Whoever asks for drafts
-    gets them anywhere, by the costs that were measured nearest to the model.
+    ``auto`` drafts where it was measured to pay: for a single row, with processors, threads and sizes of the table. Whoever asks
+    for drafts gets them anywhere, by the costs that were measured nearest to it.
 
     Args:
+        threads: those that it is computed with.
         measured: whether the model is computed as those of the table were.
     """
-    known = COSTS.get(platform.machine(), ())
+    machine = platform.machine()
+    known = COSTS.get(NAMES.get(machine, machine), ())
     if speculate == "off":
         return None
     if speculate == "auto":
-        own = next((costs for costs in known if measured and costs.least <= parameters <= costs.most), None)
-        return None if own is None else Drafting(MOST, 1, own)
-    every = known or next(iter(COSTS.values()))
-    nearest = min(every, key=lambda costs: max(costs.least / parameters, parameters / costs.most))
+        own = (costs for costs in known if costs.least <= parameters <= costs.most and costs.threads == threads)
+        found = next(own, None) if measured else None
+        return None if found is None else Drafting(MOST, 1, found)
+
+    def apart(costs: PassCosts) -> tuple[int, float]:
+        return abs(costs.threads - threads), max(costs.least / parameters, parameters / costs.most)
+
+    nearest = min(known or next(iter(COSTS.values())), key=apart)
     return Drafting(speculate, nearest.most_rows(), nearest)
 
 

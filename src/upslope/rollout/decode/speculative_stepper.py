@@ -7,7 +7,7 @@ from torch import Tensor
 
 from upslope.rollout.decode.draw import Draw, draw_tokens
 from upslope.rollout.decode.record import DecodeJob
-from upslope.rollout.decode.speculation import DraftCounts, Drafting, Ngrams, Speculate, drafting
+from upslope.rollout.decode.speculation import HEARD, DraftCounts, Drafting, Ngrams, Speculate, drafting
 from upslope.rollout.decode.stepper import Prompts, Stepper
 from upslope.rollout.decode.weights import Weights
 
@@ -20,7 +20,8 @@ def drafting_with(speculate: Speculate, weights: Weights) -> Drafting | None:
     if weights.device.type != "cpu":
         return None
     parameters = sum(parameter.numel() for parameter in weights.body.model.parameters())
-    return drafting(speculate, parameters, measured=weights.dtype == torch.float32 and not weights.body.apart)
+    measured = weights.dtype == torch.float32 and not weights.body.apart
+    return drafting(speculate, parameters, torch.get_num_threads(), measured)
 
 
 class SpeculativeStepper(Stepper):
@@ -43,6 +44,8 @@ class SpeculativeStepper(Stepper):
         """By prompt, of those that were drafted for."""
         self._rows: dict[int, list[int]] = {}
         """By prompt, rows that have begun, and may have said something that is not among its n-grams."""
+        self._heard: dict[int, int] = {}
+        """By prompt, the tokens that rows which have ended said."""
 
     def _seat(self, slots: Tensor, rows: Tensor, prompts: Tensor) -> None:
         super()._seat(slots, rows, prompts)
@@ -112,13 +115,19 @@ class SpeculativeStepper(Stepper):
         return torch.tensor(filled, device=slots.row.device)
 
     def _hear(self, prompt: int) -> None:
-        """What the rows of a prompt have said since it was last drafted for."""
+        """What the rows of a prompt have said since it was last drafted for; of many that have ended, the last."""
         rows, record, ended = self._rows[prompt], self.record, self.job.progress.ended
         if prompt not in self._ngrams:
             self._ngrams[prompt] = Ngrams(self.prompts.texts[prompt])
         ngrams = self._ngrams[prompt]
-        lengths = record.sampled[rows].sum(1).long().tolist()
-        for row, length in zip(rows, lengths, strict=True):
-            if (known := ngrams.said(row)) < length:
+        lengths = dict(zip(rows, record.sampled[rows].sum(1).long().tolist(), strict=True))
+        done, kept = [row for row in rows if ended[row]], set[int]()
+        for row in reversed(done):
+            self._heard[prompt] = self._heard.get(prompt, 0) + lengths[row]
+            if self._heard[prompt] > HEARD:
+                break
+            kept.add(row)
+        for row, length in lengths.items():
+            if (row in kept or not ended[row]) and (known := ngrams.said(row)) < length:
                 ngrams.hear(row, record.tokens[row, known:length].tolist())
         self._rows[prompt] = [row for row in rows if not ended[row]]

@@ -107,7 +107,7 @@ class Stepper:
         if job is not None:
             self.job = job
         self.slots.ended.fill_(True)
-        self._forget_pages()
+        self._forget_pages(job)
         self._padded = prompts.padded() if longest else []
         self._copies = longest <= COPIED or weights.device.type != "cpu"
         """Whether rows keep their prompts themselves."""
@@ -132,15 +132,15 @@ class Stepper:
         own.row[slots], own.prompt[slots], own.step[slots] = rows, prompts, 0
         own.token[slots], own.ended[slots] = self.prompts.last[prompts], False
         if self.pages is not None:
-            self.pages.begin(slots.tolist(), self.job.limits[rows].tolist())
+            self.pages.begin(slots.tolist(), rows.tolist())
 
-    def _forget_pages(self) -> None:
+    def _forget_pages(self, job: DecodeJob | None) -> None:
         if self.pages is not None:
-            self.pages.clear()
+            self.pages.clear([] if job is None else job.limits.tolist())
 
-    def vacancies(self, wanted: int) -> int:
-        """How many of the rows that wait may begin now, if there are slots for them."""
-        return wanted if self.pages is None else self.pages.vacancies(wanted)
+    def vacancies(self, rows: Sequence[int]) -> int:
+        """How many of the rows that wait may begin now, the first of them, if there are slots for all."""
+        return len(rows) if self.pages is None else self.pages.vacancies(rows)
 
     def make_room(self) -> list[int]:
         """Makes sure that every row can go on. Returns the rows that were put back for that, the youngest first: they have said
@@ -149,6 +149,8 @@ class Stepper:
         rows = self.slots.row[back].tolist() if back else []
         for row in rows:
             self.record.cut(row, 0, self.job.pad)
+        if self.job.heard is not None:
+            self.job.heard.forget(rows)
         if back:
             self.slots.ended[back] = True
         return rows

@@ -5,11 +5,15 @@ from __future__ import annotations
 from upslope.errors import MethodError
 from upslope.objective.references.speaking import speakers
 from upslope.policies.language_model import LanguageModel
+from upslope.rollout.decode.speculation import Speculate
 from upslope.types import Engine, Method, Sampling
 
 
-def make_engine(name: str, policy: LanguageModel, sampling: Sampling, method: Method) -> Engine:
+def make_engine(name: str, policy: LanguageModel, sampling: Sampling, method: Method, speculate: Speculate = "off") -> Engine:
     """The engine called ``torch``, ``vllm`` or by the address of a server, ready to sample so for this method.
+
+    Args:
+        speculate: of our own engine (`upslope.rollout.decode.speculation`).
 
     Raises:
         UserError: if it does not exist, cannot be reached, or cannot give what the sampling and the method ask for.
@@ -17,7 +21,7 @@ def make_engine(name: str, policy: LanguageModel, sampling: Sampling, method: Me
     if name == "torch":
         from upslope.rollout.engines.torch_engine import TorchEngine
 
-        return TorchEngine(policy)
+        return TorchEngine(policy, speculate)
     _refuse_speakers(name, method)
     if name == "vllm":
         from upslope.rollout.engines.vllm_engine import VLLMEngine

@@ -42,6 +42,7 @@ class TorchEngine:
 
     Args:
         policy: The language model to continue prompts with.
+        speculate: How much rows are drafted for on a CPU (`upslope.rollout.decode.speculation`).
     """
 
     memory_bytes: int = 0
@@ -52,13 +53,11 @@ class TorchEngine:
     """Rows continued at once; the others wait for a place."""
     paged: bool = True
     """Whether rows that would wait for memory share pages of it, where graphs are recorded (`upslope.rollout.decode.pages`)."""
-    speculate: Speculate = "auto"
-    """How much rows are drafted for on a CPU (`upslope.rollout.decode.speculation`)."""
     takes_speakers = True
     """Whether it can sample with other weights than the policy's: ``by`` of `generate`."""
 
-    def __init__(self, policy: LanguageModel):
-        self.policy = policy
+    def __init__(self, policy: LanguageModel, speculate: Speculate = "off"):
+        self.policy, self.speculate = policy, speculate
         self._weights: Weights | None = None
         self._several = False
         self._steppers: dict[int, Stepper] = {}
@@ -373,7 +372,7 @@ def _converse(stepper: Stepper, owner: Tensor) -> Iterator[None]:
     """Slots before ``count`` that no row has."""
     while waiting or len(free) < count:
         room = len(free) + len(every) - count
-        if waiting and room and (taken := stepper.vacancies(min(room, len(waiting)))):
+        if waiting and room and (taken := stepper.vacancies([*itertools.islice(waiting, room)])):
             new = torch.tensor([waiting.popleft() for _ in range(taken)], device=device)
             stepper.fill(torch.cat([free, every[count:]])[:taken], new, owner[new])
             count, free = count + max(0, taken - len(free)), free[taken:]
