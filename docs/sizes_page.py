@@ -83,9 +83,9 @@ policy's place is on the card too, which no plan counts). Where that does not ho
 they share it in pages of 64 tokens. A row takes a page when it has filled the one before, and as many rows begin as there
 will be pages for, by how long the answers were that have ended and how far the others came. Where more go on than that,
 the row that began last is put back. It begins again, with its own random numbers, once there are pages for all that it
-had said and more; its tokens are the same but for the rounding of how many rows are computed together. Servers put none back. This has run on the CPU alone, through
-Triton's interpreter: what it saves on a GPU is not measured. By the bytes that 1.5 billion parameters and their
-keys and values read on an H200 (`python bench/pages_plan.py`), {rows} answers of at most {room:,} tokens take {shares}
+had said and more; its tokens are the same but for the rounding of how many rows are computed together. Servers
+put none back. This has run on the CPU alone, through Triton's interpreter: what it saves on a GPU is not measured. By the
+bytes that 1.5 billion parameters and their keys and values read on an H200 (`python bench/pages_plan.py`), {rows} answers of at most {room:,} tokens take {shares}
 of the time that they take where {whole} are sampled at once.
 
 The optimiser's moments, keys and values and the graphs of sampling are allocated before the first step: what does not
