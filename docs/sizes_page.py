@@ -85,8 +85,8 @@ will be pages for, by how long the answers were that have ended and how far the 
 the row that began last is put back. It begins again, with its own random numbers, once there are pages for all that it
 had said and more; its tokens are the same but for the rounding of how many rows are computed together. Servers
 put none back. This has run on the CPU alone, through Triton's interpreter: what it saves on a GPU is not measured. By the
-bytes that 1.5 billion parameters and their keys and values read on an H200 (`python bench/pages_plan.py`), {rows} answers of at most {room:,} tokens take {shares}
-of the time that they take where {whole} are sampled at once.
+bytes that 1.5 billion parameters and their keys and values read on an H200 (`python bench/pages_plan.py`), {rows} answers
+of at most {room:,} tokens take {shares} of the time that they take where {whole} are sampled at once.
 
 The optimiser's moments, keys and values and the graphs of sampling are allocated before the first step: what does not
 fit ends there. If memory runs out in an update all the same, its gradients are dropped, slices are halved and the
