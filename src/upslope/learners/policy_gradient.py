@@ -108,10 +108,10 @@ class PolicyGradient:
         began = time.perf_counter()
         sampled, rows = self._collect(method, step, progress)
         sampled_at = time.perf_counter()
-        metrics = sampling_metrics(sampled, rows) | self.rollout.metrics()
+        metrics, further = sampling_metrics(sampled, rows), Metrics()
         if method.data:
             sampled, rows, further = self._with_data(method, sampled, step)
-            metrics |= further
+        metrics |= self.rollout.metrics() | further  # what was sampled further counts in this step
         for part in (*method.reward, *method.data):
             metrics |= call(method, part, cast(Any, part).metrics, sampled)
         self.team.tell("learn", lambda: packed_lesson(Lesson(step, self.states, rows, sampled)))

@@ -221,12 +221,14 @@ class Speaker:
 
     def examples(self, problems: int) -> str:
         """Its answers to some held-out problems, and whether they are right."""
+        from upslope.rollout.engines.torch_engine import TorchEngine
         from upslope.rollout.evaluation import EVALUATION_SEED, evaluate_text
 
         with _loaded(self.run) as components:
             found = evaluate_text(
                 components.task, components.policy, problems=problems, max_tokens=self._tokens(), temperature=self.temperature,
                 stop=components.settings.stops, seed=EVALUATION_SEED + self.seed,
+                engine=TorchEngine(components.policy, components.settings.speculate),
             )  # fmt: skip
         lines = []
         for problem, (said,), (right,) in zip(found.problems, found.responses, found.correct, strict=True):

@@ -36,8 +36,6 @@ from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime import seeding
 from upslope.runtime.settings import Settings, check_names
 from upslope.setting_up.speculate import check_can_draft, check_speculate
-from upslope.tasks.text import Problem
-from upslope.tasks.turns import Turn, TurnNumbers
 from upslope.testing.runs import Breaks, Crash, assert_same_run
 from upslope.types import Completions, Sampling
 
@@ -232,13 +230,15 @@ def test_who_drafts():
     assert made.rollout.engine.speculate == 3
 
 
-def test_drafts_of_further_turns_are_counted(free):
-    made = learner("grpo", replace(SIZES, speculate=4, max_tokens=TOKENS, temperature=0.3))
-    made.policy.stop_ids = frozenset()
-    made.rollout.sample([Turn("rabcde=", Problem("rabcde=", "edcba"), samples=8)], TurnNumbers(1, "data.0"))
-    drafts = made.rollout.engine.drafts
-    assert drafts.drafted and made.rollout.metrics()["drafts_accepted"] == drafts.accepted / drafts.drafted
-    assert "drafts_accepted" not in made.rollout.metrics(), "once"
+def test_drafts_of_further_turns_count_in_their_step(free):
+    """Else the next step tells of them, unless it is the first of a run that was resumed."""
+    made = learner("seppo", replace(SIZES, speculate=4, max_tokens=TOKENS, temperature=0.3))
+    before = DraftSum()
+    for step in (1, 2):
+        told = made.step(step)
+        drafts = made.rollout.engine.drafts.since(before)
+        assert told["further_samples"] and told["drafts_accepted"] == drafts.accepted / drafts.drafted
+        before = made.rollout.engine.drafts
 
 
 def test_costs_between_what_was_measured_and_beyond():

@@ -95,6 +95,7 @@ class Pages:
         """How many of the rows that wait, the first of them, may begin: so many that there are pages for all that rows will say, by
         how long those were that have ended and by how far those came that have not. One if there is none."""
         living, needs, expected = self._needs()
+        rows = rows[: max(1, int(self.count - needs.sum() + ROUNDING))]  # each takes a page at least
         had = [self._waits.get(row, 0) for row in rows]
         new = np.minimum(expected[had], [-(-self._limits[row] // PAGE) for row in rows])
         fit = int((new.cumsum() <= self.count - needs.sum() + ROUNDING).sum())

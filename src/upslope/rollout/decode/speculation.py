@@ -21,8 +21,8 @@ MOST = 15
 REMEMBERED = 32
 """Once so many drafted tokens were tried, those before count half: a row that begins to repeat itself is noticed."""
 HEARD = 8192
-"""Tokens of other rows that are looked up, those of the rows that began last: what was said of a large group is not all read when
-one of it is left."""
+"""Tokens of rows that ended since somebody looked, those that began last first, whole rows only: what a large group has said is
+not all read when one of it is left."""
 PAUSE = 64
 """After so many passes drafts are tried again that did not pay."""
 

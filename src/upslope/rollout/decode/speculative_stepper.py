@@ -44,8 +44,6 @@ class SpeculativeStepper(Stepper):
         """By prompt, of those that were drafted for."""
         self._rows: dict[int, list[int]] = {}
         """By prompt, rows that have begun, and may have said something that is not among its n-grams."""
-        self._heard: dict[int, int] = {}
-        """By prompt, the tokens that rows which have ended said."""
 
     def _seat(self, slots: Tensor, rows: Tensor, prompts: Tensor) -> None:
         super()._seat(slots, rows, prompts)
@@ -115,19 +113,19 @@ class SpeculativeStepper(Stepper):
         return torch.tensor(filled, device=slots.row.device)
 
     def _hear(self, prompt: int) -> None:
-        """What the rows of a prompt have said since it was last drafted for; of many that have ended, the last."""
+        """What the rows of a prompt have said since it was last drafted for; of many that have ended since, the last."""
         rows, record, ended = self._rows[prompt], self.record, self.job.progress.ended
         if prompt not in self._ngrams:
             self._ngrams[prompt] = Ngrams(self.prompts.texts[prompt])
         ngrams = self._ngrams[prompt]
         lengths = dict(zip(rows, record.sampled[rows].sum(1).long().tolist(), strict=True))
-        done, kept = [row for row in rows if ended[row]], set[int]()
-        for row in reversed(done):
-            self._heard[prompt] = self._heard.get(prompt, 0) + lengths[row]
-            if self._heard[prompt] > HEARD:
-                break
-            kept.add(row)
-        for row, length in lengths.items():
-            if (row in kept or not ended[row]) and (known := ngrams.said(row)) < length:
-                ngrams.hear(row, record.tokens[row, known:length].tolist())
+        new = {row: lengths[row] - ngrams.said(row) for row in rows}
+        left, heard = HEARD, {row for row in rows if not ended[row]}
+        for row in reversed(rows):
+            if ended[row] and new[row] <= left:
+                left -= new[row]
+                heard.add(row)
+        for row in rows:
+            if row in heard and new[row]:
+                ngrams.hear(row, record.tokens[row, ngrams.said(row) : lengths[row]].tolist())
         self._rows[prompt] = [row for row in rows if not ended[row]]
