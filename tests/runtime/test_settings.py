@@ -131,3 +131,11 @@ def test_the_learning_rate_of_adapters_is_said():
     assert said.startswith("--lr 2e-06 is a learning rate of full training") and said.endswith("Leave it out, which is 5e-05.")
     assert remarks_on(Settings(lora=16, lr=2e-5).resolved("text", "smollm2"), "smollm2") == []
     assert remarks_on(Settings().resolved("text", "smollm2"), "smollm2") == []
+
+
+@pytest.mark.parametrize("name", ["train_problems", "eval_problems"])
+def test_more_problems_than_memory_holds_are_refused(name):
+    """All are drawn at once: a billion asked numpy for 30 GiB."""
+    with pytest.raises(UserError, match="is 1000001; it must be at least 1 and at most 1e"):
+        Settings(**{name: 1_000_001})
+    assert getattr(Settings(**{name: 1_000_000}), name) == 1_000_000

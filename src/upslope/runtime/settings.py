@@ -433,7 +433,7 @@ _BOUNDS: dict[str, str] = {
     **dict.fromkeys(
         ("tasks_per_step", "samples_per_task", "envs", "horizon", "env_workers", "passes", "minibatch", "shares"), _FROM_ONE
     ),
-    **dict.fromkeys(("train_problems", "max_tokens", "eval_problems", "checkpoint_every", "keep_checkpoints"), _FROM_ONE),
+    **dict.fromkeys(("max_tokens", "checkpoint_every", "keep_checkpoints"), _FROM_ONE),
     **dict.fromkeys(("workers", "max_staleness", "reward_workers", "reward_retries"), "[0, 1024]"),
     **dict.fromkeys(("shares", "learners"), "[1, 1024]"),
     "reward_seconds": "(0, inf)",
@@ -447,5 +447,6 @@ _BOUNDS: dict[str, str] = {
     "judge_failures": "[0, 1]",
     "threads": "[1, 1024]",
     "speculate": "[1, 64]",
+    **dict.fromkeys(("train_problems", "eval_problems"), "[1, 1000000]"),  # all are drawn at once and held in memory
 }
 """Where a setting must be (`upslope.fields.Interval`)."""

@@ -17,6 +17,7 @@ from upslope.errors import UserError
 from upslope.objective.references import MovingAverage, Snapshot, Start
 from upslope.policies import LanguageModel
 from upslope.policies.forward.low_rank import joined, lay_together, low_rank_parts, low_ranks
+from upslope.rollout.decode.pages import Seats
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime import seeding
 from upslope.types import Sampling, Trajectories
@@ -176,7 +177,7 @@ def test_the_weights_are_held_once_where_they_stay() -> None:
     moved(apart, 2).to("cpu")
     sampled(apart)
     assert {name: value.data_ptr() for name, value in frozen(apart).items()} == before
-    weights = TorchEngine(apart)._ready(body, [(1, 2)], 1, 4).weights
+    weights = TorchEngine(apart)._ready(body, [(1, 2)], Seats(1, 0), 4).weights
     assert weights.blocks[0].qkv.low.data_ptr() == parts[0].data_ptr() and weights.head.data_ptr() == body.head.weight.data_ptr()
 
 
