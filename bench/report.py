@@ -165,7 +165,7 @@ def _drafts_section(results: list[dict[str, Any]]) -> str:
             "",
             *lines,
             "",
-            *("; ".join(f"`{result['command']}`, {result['date']}" for result in results) + ".",),
+            "; ".join(f"`{result['command']}`, {result['date']}" for result in results) + ".",
         ]
     )
 

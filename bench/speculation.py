@@ -53,8 +53,7 @@ def beside(policy: LanguageModel, prompts: Sequence[list[int]], n: int, heat: fl
         said: dict[Speculate, torch.Tensor] = {}
         for _ in range(ROUNDS):
             for side, took in sides.items():
-                engine = TorchEngine(policy)
-                engine.speculate = side
+                engine = TorchEngine(policy, side)
                 began = now()
                 said[side] = engine.generate([prompt], n, sampling, numbers).tokens
                 took.append(now() - began)

@@ -20,7 +20,8 @@ from upslope.objective.shape import Whiten
 from upslope.objective.surrogate.clip import PessimisticClip
 from upslope.objective.weight.selection import TopEntropy
 from upslope.runtime.method_file import dump_method, load_method
-from upslope.runtime.settings import _BOUNDS, Settings
+from upslope.runtime.settings import Settings
+from upslope.runtime.settings_values import BOUNDS
 from upslope.types import Part
 
 NAN = float("nan")
@@ -73,7 +74,7 @@ def test_a_number_that_python_does_not_write_is_refused_too():
 
 def test_settings_that_are_unusual_are_not():
     Settings(steps=0, seed=-1, lr=1e30, grad_clip=math.inf, adam_beta2=0.0, top_p=1, threads=1024, warm_start=0)
-    assert set(_BOUNDS) <= {f.name for f in dataclasses.fields(Settings)}
+    assert set(BOUNDS) <= {f.name for f in dataclasses.fields(Settings)}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import Any
 
 from upslope.errors import UserError, did_you_mean
 from upslope.plain_data import JsonDict
-from upslope.runtime.settings import Settings, best_of, target_of
+from upslope.runtime.settings import Settings
+from upslope.runtime.settings_values import best_of, target_of
 
 
 @dataclass

@@ -6,16 +6,16 @@ No torch here: the command line reads this file to answer ``--help``.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from upslope.errors import UserError, did_you_mean
-from upslope.fields import HUGE, hints, problem, shown
+from upslope.errors import UserError
+from upslope.fields import hints, problem, shown
 from upslope.plain_data import JsonDict
 from upslope.runtime.default_lr import default_lr
+from upslope.runtime.settings_values import BOUNDS, ENGINES, WHOLE, best_of, check_engine, target_of
 
 Device = Literal["auto", "cpu", "cuda"]
 Domain = Literal["text", "control"]
@@ -23,8 +23,6 @@ Domain = Literal["text", "control"]
 one of them only have it as metadata."""
 EVALUATIONS = 10
 """In a run whose end or best checkpoint goes by them."""
-ENGINES = ("torch", "vllm")
-"""Engines that have a name; a server has its address."""
 
 
 def text_only(default: object) -> Any:
@@ -240,11 +238,11 @@ class Settings:
         kinds = hints(Settings)
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
-            interval = _BOUNDS.get(f.name, _WHOLE if kinds[f.name] is int else "")
+            interval = BOUNDS.get(f.name, WHOLE if kinds[f.name] is int else "")
             if wrong := problem(value, kinds[f.name], interval):
                 raise UserError(f"--{f.name.replace('_', '-')} is {shown(value)}; {wrong}")
         if self.engine not in ENGINES:
-            _check_engine(self.engine)
+            check_engine(self.engine)
         if self.keep and best_of(self.keep) is None:
             raise UserError(f"--keep is {self.keep!r}; it must be best:score or best:reward.")
         if self.stop_at:
@@ -375,78 +373,7 @@ def of_domain(settings: Mapping[str, Any], domain: Domain) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in others}
 
 
-def best_of(keep: str) -> str | None:
-    """The number of an evaluation that ``keep`` goes by."""
-    kind, colon, name = keep.partition(":")
-    return name if kind == "best" and colon and name in ("score", "reward") else None
-
-
-def target_of(stop_at: str) -> tuple[str, float] | None:
-    """The number of an evaluation that ``stop_at`` names, and the value it must reach."""
-    if not stop_at:
-        return None
-    name, equals, text = (word.strip() for word in stop_at.partition("="))
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not name or not equals or not math.isfinite(value):
-        raise UserError(f"--stop-at is {stop_at!r}; it must be a name and a number, as in score=0.95.")
-    return name, value
-
-
-def _check_engine(name: object) -> None:
-    from upslope.runtime.http_client import server_address
-
-    if not isinstance(name, str) or "://" not in name:
-        near = did_you_mean(name, ENGINES) if isinstance(name, str) else ""
-        raise UserError(f"--engine is {name!r}; it must be {' or '.join(ENGINES)} or a server such as http://127.0.0.1:8000.{near}")
-    server_address(name)
-
-
 def _cores() -> int:
     import os
 
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-_WHOLE, _COUNT, _FROM_ONE = f"[{-HUGE}, {HUGE})", f"[0, {HUGE})", f"[1, {HUGE})"
-_BOUNDS: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            "steps",
-            "offline_steps",
-            "warmup",
-            "lora",
-            "updates_per_step",
-            "top_k",
-            "eval_every",
-            "samples_logged",
-            "patience",
-            "workers",
-            "max_staleness",
-            "recompute",
-            "slice_tokens",
-        ),
-        _COUNT,
-    ),
-    **dict.fromkeys(
-        ("tasks_per_step", "samples_per_task", "envs", "horizon", "env_workers", "passes", "minibatch", "shares"), _FROM_ONE
-    ),
-    **dict.fromkeys(("max_tokens", "checkpoint_every", "keep_checkpoints"), _FROM_ONE),
-    **dict.fromkeys(("workers", "max_staleness", "reward_workers", "reward_retries"), "[0, 1024]"),
-    **dict.fromkeys(("shares", "learners"), "[1, 1024]"),
-    "reward_seconds": "(0, inf)",
-    **dict.fromkeys(("lr_floor", "weight_decay"), "[0, inf)"),
-    **dict.fromkeys(("lr", "adam_eps", "temperature"), "(0, inf)"),
-    "grad_clip": "[0, inf]",
-    "adam_beta2": "[0, 1)",
-    "top_p": "(0, 1]",
-    "min_p": "[0, 1)",
-    "warm_start": "[0, 1]",
-    "judge_failures": "[0, 1]",
-    "threads": "[1, 1024]",
-    "speculate": "[1, 64]",
-    **dict.fromkeys(("train_problems", "eval_problems"), "[1, 1000000]"),  # all are drawn at once and held in memory
-}
-"""Where a setting must be (`upslope.fields.Interval`)."""

@@ -70,8 +70,8 @@ SMOLLM2_ON_TWO = PassCosts(1e8, 2e8, 2, POSITIONS,
 COSTS: dict[str, tuple[PassCosts, ...]] = {"x86_64": (SMOLLM2, SMOLLM2_ON_TWO)}
 """By processor, size of the model and threads, in float32: SmolLM2-135M on an Intel Xeon at 2.5 GHz (``python bench/speculation.py
 --costs``). On one thread sixteen positions take less than nine: torch's product has another kernel for them."""
-NAMES = {"AMD64": "x86_64", "arm64": "aarch64"}
-"""Processors that Windows and macOS call otherwise than Linux."""
+NAMES = {"AMD64": "x86_64"}
+"""Processors of the table that Windows calls otherwise than Linux."""
 
 
 class Drafting(NamedTuple):
