@@ -207,12 +207,14 @@ class GraphStepper(Stepper):
         assert kept is not None
         body, (keys, values) = weights.body, self.cache[number]
         repeat, wide, precise = body.heads // body.kv_heads, power(max(16, body.width)), weights.dtype == torch.float32
-        block = ATTEND_BLOCK // 2 if precise else ATTEND_BLOCK
+        block, warps = ATTEND_BLOCK, ATTEND_WARPS
+        if precise:  # products are no work for tensor cores: what fits into registers (`triton.launch.PRECISE_TILES`)
+            block, warps = ATTEND_BLOCK // (2 if wide <= 128 else 4), 2 * ATTEND_WARPS
         kernels.attend[(parts, body.kv_heads, count)](
             self._q, kept.keys[number], kept.values[number], keys, values, self._shares, self._tops, self._sums, slots.prompt,
             kept.start, kept.length, slots.step, *self._where, body.scale, self._stretch, LEAST_KEYS, body.kv_heads, repeat,
             max(16, power(repeat)), body.width, wide, block, parts, "ieee" if precise else "tf32", self._page, self.early,
-            num_warps=ATTEND_WARPS, num_stages=ATTEND_STAGES, launch_pdl=self.early,
+            num_warps=warps, num_stages=ATTEND_STAGES, launch_pdl=self.early,
         )  # fmt: skip
         if parts > 1:
             kernels.merge_parts[(count, body.heads)](

@@ -158,6 +158,10 @@ class Tiles(NamedTuple):
 
 WIDE_TILES = (Tiles(64, 32, 4, 3), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2))
 """Of heads of 65 to 128 features in half precision: the forward pass, and back over queries and over keys."""
+PRECISE_TILES = {64: (64, 32), 128: (32, 16), 256: (16, 16)}
+"""Tokens of a program and tokens it walks at once in float32, by the most features of a head: what fits into registers of 8 warps.
+Products are no work for tensor cores there, and larger tiles of fewer warps were kept in memory (64 KB of spills, by ptxas)."""
+PRECISE_WARPS = 8
 
 
 class _Cut:
@@ -181,12 +185,16 @@ class _Cut:
 
 def tiles(width: int, dtype: torch.dtype, longest: int) -> tuple[Tiles, Tiles, Tiles]:
     """Of the forward pass, and of the backward pass over queries and over keys."""
-    half = dtype.itemsize == 2
-    if half and 64 < width <= 128 and longest > 64:
+    most = max(16, power(longest))
+    if dtype.itemsize > 2:
+        block, other = next((cut for features, cut in PRECISE_TILES.items() if width <= features), (16, 16))
+        precise = Tiles(min(block, most), min(other, most), PRECISE_WARPS, 2)
+        return precise, precise, precise
+    if 64 < width <= 128 and longest > 64:
         return WIDE_TILES
-    block = min(32 if width > 64 else 64, max(16, power(longest)))
+    block = min(32 if width > 64 else 64, most)
     # A third block under way at once pays where three fit into a multiprocessor: back over the keys it saves a fifth (H200).
-    same = Tiles(block, block, 4 if block > 32 else 2, 3 if block == 64 and half else 2)
+    same = Tiles(block, block, 4 if block > 32 or width > 128 else 2, 3 if block == 64 else 2)
     return same, same, same
 
 
