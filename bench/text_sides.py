@@ -136,22 +136,17 @@ def run_trl(clock: Clock, given: TextWork, setting: Setting) -> None:
     make_trl(clock, given, **setting.options).train()
 
 
-def make_trl(
-    clock: Clock, given: TextWork, micro_batches: int = 1, checkpointing: bool = False, cudnn_attention: bool = True
-) -> Any:
+def make_trl(clock: Clock, given: TextWork, micro_batches: int = 1, checkpointing: bool = False) -> Any:
     """A trainer that goes on until the clock ends it.
 
     Args:
         micro_batches: in how many pieces it goes through the rows of an update.
         checkpointing: whether it computes activations again in the backward pass.
-        cudnn_attention: whether torch may choose cuDNN's attention, which is planned anew for each number of keys.
     """
-    import torch
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOTrainer
 
-    torch.backends.cuda.enable_cudnn_sdp(cudnn_attention)
     policy = given.policy()
     chat = bool(getattr(policy.tokenizer, "chat_template", None))
     texts: list[Any] = given.texts()

@@ -1,4 +1,4 @@
-"""Kernels of decoding and of learning's attention, run on a CPU by Triton's interpreter."""
+"""Kernels of decoding and of learning's attention, compiled, and run on a CPU by Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "interpreted_kernels.py"
+SCRIPTS = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton comes with torch's builds for GPUs")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton comes with torch's builds for GPUs")
+def test_kernels_of_attention_fit_into_registers():
+    done = subprocess.run([sys.executable, str(SCRIPTS / "compiled_kernels.py")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_kernels_compute_what_plain_torch_computes():
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, str(SCRIPTS / "interpreted_kernels.py")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [
         "attention_of_packed_tokens", "attention_of_a_newest_token", "products_of_few_rows", "draws",

@@ -52,6 +52,15 @@ def parts_of(room: int, key_heads: int) -> int:
     return max(1, min(MOST_PARTS, power(room) // (256 * key_heads)))
 
 
+def attend_cut(wide: int, precise: bool) -> tuple[int, int]:
+    """Keys that a program of attention looks at together, and its warps. In float32 it is no work for tensor cores, and so many
+    keys as fit into registers.
+    """
+    if not precise:
+        return ATTEND_BLOCK, ATTEND_WARPS
+    return ATTEND_BLOCK // (2 if wide <= 128 else 4), 2 * ATTEND_WARPS
+
+
 class GraphStepper(Stepper):
     """As `Stepper`, several steps at a time without waiting for the GPU."""
 
@@ -207,9 +216,7 @@ class GraphStepper(Stepper):
         assert kept is not None
         body, (keys, values) = weights.body, self.cache[number]
         repeat, wide, precise = body.heads // body.kv_heads, power(max(16, body.width)), weights.dtype == torch.float32
-        block, warps = ATTEND_BLOCK, ATTEND_WARPS
-        if precise:  # products are no work for tensor cores: what fits into registers (`triton.launch.PRECISE_TILES`)
-            block, warps = ATTEND_BLOCK // (2 if wide <= 128 else 4), 2 * ATTEND_WARPS
+        block, warps = attend_cut(wide, precise)
         kernels.attend[(parts, body.kv_heads, count)](
             self._q, kept.keys[number], kept.values[number], keys, values, self._shares, self._tops, self._sums, slots.prompt,
             kept.start, kept.length, slots.step, *self._where, body.scale, self._stretch, LEAST_KEYS, body.kv_heads, repeat,
