@@ -30,6 +30,7 @@ from upslope.runtime.checkpoint_files import CheckpointWriter
 from upslope.runtime.run_folder import PROBLEMS, RunFolder
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.runtime.settings import Settings
+from upslope.runtime.slow_work import said_if_slow
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.runtime.threads import torch_threads
 from upslope.setting_up.ahead import allocate_cache, allocate_moments
@@ -207,7 +208,8 @@ class TextComponents(Components):
         if getattr(self.method.rollout, "needs_of_task", frozenset()) & {"pairs", "labels", "solutions"}:
             check_written(fitted.task, policy.tokenizer, policy.model.config, name=policy.name, form=policy.prompt_format)
         if settings.train_problems:
-            self.task = fix_problems(fitted.task, settings.train_problems, numpy_generator(settings.seed, "train problems"))
+            with said_if_slow(f"drawing {settings.train_problems:,} training problems"):
+                self.task = fix_problems(fitted.task, settings.train_problems, numpy_generator(settings.seed, "train problems"))
         self.give_heads()
         for reward in reward_models(getattr(task, "reward", None)):
             reward.device = settings.device
