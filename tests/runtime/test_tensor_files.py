@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
-from upslope.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, Damaged
+from upslope.runtime.checkpoint_files import MANY, CheckpointReader, CheckpointWriter, Damaged
+from upslope.runtime.staging import PIECE, Staging
 
 
 def test_tensors_come_back_as_they_were_and_as_the_library_reads_them(tmp_path):
@@ -37,3 +40,36 @@ def test_a_tensor_file_cut_anywhere_is_damaged_and_no_crash(length, tmp_path):
     file.write_bytes(file.read_bytes()[:length])
     with pytest.raises(Damaged, match="damaged"):
         CheckpointReader(tmp_path).read_tensors("a.safetensors")
+
+
+def test_memory_that_tensors_go_through_is_not_filled_again_while_it_is_read():
+    tensors = [torch.randn(size) for size in (1, 7, 0, 64, 3, 100)]
+    found: dict[int, bytes] = {}
+
+    with ThreadPoolExecutor(1) as thread:  # so pieces are read one after the other, and late
+        last = thread.submit(torch.randn(500, 500).matrix_power, 50)
+
+        def write(data):
+            place = len(found)
+            found[place] = b""
+            return thread.submit(lambda: found.__setitem__(place, bytes(data)))
+
+        staging = Staging(write, piece=16, pieces=3, ahead=1)
+        for tensor in tensors:
+            staging.send(tensor)
+        staging.finish()
+        last.result()
+    assert b"".join(found.values()) == b"".join(tensor.numpy().tobytes() for tensor in tensors)
+    assert max(map(len, found.values())) == 16
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_tensors_of_a_gpu_come_back_as_they_were(tmp_path):
+    tensors = {"long": torch.randn(PIECE), "one": torch.tensor(2.5), "none": torch.zeros(0, 3), "many": torch.randn(3, MANY)}
+    tensors |= {"turned": torch.randn(300, 200).t(), "codes": torch.arange(200).to(torch.uint8)}
+    with CheckpointWriter(tmp_path) as files:
+        files.write_tensors(
+            "a.safetensors", {name: tensor.to("cuda") for name, tensor in tensors.items()} | {"here": torch.ones(9)}
+        )
+    found = CheckpointReader(tmp_path).read_tensors("a.safetensors")
+    assert all(torch.equal(found[name], tensor) for name, tensor in (tensors | {"here": torch.ones(9)}).items())

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from upslope.errors import UserError
 from upslope.plain_data import JsonDict
+from upslope.runtime.staging import Sink
 from upslope.runtime.tensor_files import read_tensors, write_tensors
 
 DIGESTS = "digests.json"
@@ -37,7 +38,7 @@ class Damaged(UserError):
 class Hashing:
     """SHA-256 of bytes that are handed over one after the other, taken beside the writing of them where they are many.
 
-    What is handed over must stay as it is until the block ends.
+    What is handed over must stay as it is until what `update` gives back is done, or the block ends.
     """
 
     def __init__(self) -> None:
@@ -54,15 +55,17 @@ class Hashing:
             for each in self.waiting:
                 each.result()
 
-    def update(self, data: Any) -> None:
+    def update(self, data: Any) -> Future[None] | None:
+        """None where it is done."""
         if self.thread is None and len(data) >= MANY:
             self.thread = ThreadPoolExecutor(1, thread_name_prefix="digest")
         if self.thread is None:
             self.digest.update(data)
-        else:
-            self.waiting.append(self.thread.submit(self.digest.update, data))
-            if len(self.waiting) > MOST_WAITING:  # what waits is held in memory
-                self.waiting.pop(0).result()
+            return None
+        self.waiting.append(self.thread.submit(self.digest.update, data))
+        if len(self.waiting) > MOST_WAITING:  # what waits is held in memory
+            self.waiting.pop(0).result()
+        return self.waiting[-1]
 
     def hexdigest(self) -> str:
         return self.digest.hexdigest()
@@ -127,17 +130,18 @@ class CheckpointWriter:
             write((json.dumps(self.digests, indent=1, sort_keys=True) + "\n").encode())
 
     @contextmanager
-    def _open(self, name: str) -> Iterator[Callable[[Any], None]]:
+    def _open(self, name: str) -> Iterator[Sink]:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         size = 0
         with path.open("wb") as file, Hashing() as digest:
 
-            def write(data: Any) -> None:
+            def write(data: Any) -> Future[None] | None:
                 nonlocal size
-                digest.update(data)
+                read = digest.update(data)
                 file.write(data)
                 size += len(data)
+                return read
 
             yield write
             file.flush()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from upslope.plain_data import JsonDict
+from upslope.runtime.staging import Sink, as_bytes, hand_on
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -28,12 +29,9 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MOST_HEADER = 100_000_000
 """Bytes of a header; the format's own limit."""
 
-Sink = Callable[[Any], object]
-"""Takes bytes, or what can be seen as bytes."""
-
 
 def write_tensors(write: Sink, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """The file's bytes, handed on piece by piece; only one tensor at a time is copied to the CPU."""
+    """The file's bytes, handed on piece by piece."""
     # Wide types first, so that every tensor stands at a multiple of its own width.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: JsonDict = {"__metadata__": dict(metadata)} if metadata else {}
@@ -46,8 +44,7 @@ def write_tensors(write: Sink, tensors: Mapping[str, Tensor], metadata: Mapping[
     text += b" " * (-len(text) % 8)
     write(struct.pack("<Q", len(text)))
     write(text)
-    for name in order:
-        write(as_bytes(tensors[name].detach().cpu().contiguous()))
+    hand_on(write, (tensors[name] for name in order))
 
 
 def read_tensors(file: BinaryIO, seen: Sink) -> dict[str, Tensor]:
@@ -154,11 +151,6 @@ class TensorFile:
         """Bytes of a tensor."""
         dtype, shape, _ = self.entries[name]
         return math.prod(shape) * dtype.itemsize
-
-
-def as_bytes(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous tensor on the CPU."""
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _entries(header: Any) -> dict[str, tuple[torch.dtype, list[int], int, int]]:
