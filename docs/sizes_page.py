@@ -84,9 +84,9 @@ they share it in pages of 64 tokens. A row takes a page when it has filled the o
 will be pages for, by how long the answers were that have ended and how far the others came. Where more go on than that,
 the row that began last is put back. It begins again, with its own random numbers, once there are pages for all that it
 had said and more; its tokens are the same but for the rounding of how many rows are computed together. Servers
-put none back. On an H200 rows with pages are as likely as the policy says, and the same twice; what pages save there is not measured.
-By the bytes that 1.5 billion parameters and their keys and values read on an H200 (`python bench/pages_plan.py`), {rows} answers
-of at most {room:,} tokens take {shares} of the time that they take where {whole} are sampled at once.
+put none back. On an H200 rows with pages are as likely as the policy says, and the same twice; what pages save there is
+not measured. By the bytes that 1.5 billion parameters and their keys and values read there (`python bench/pages_plan.py`), {rows}
+answers of at most {room:,} tokens take {shares} of the time that they take where {whole} are sampled at once.
 
 The optimiser's moments, keys and values and the graphs of sampling are allocated before the first step: what does not
 fit ends there. If memory runs out in an update all the same, its gradients are dropped, slices are halved and the
