@@ -49,7 +49,7 @@ PROGRAMS = {
     "stops its group": "import os, signal\nos.killpg(0, signal.SIGSTOP)",
     # The second link goes through the root of the first process: outside of the sandbox, if its own were not the first.
     "links out": f"import os\nos.symlink('/', '/tmp/{TOKEN}')\nopen('/tmp/{TOKEN}/tmp/{TOKEN}-out', 'w').write('x')\n"
-    f"os.symlink('/proc/1/root/tmp', '/tmp/{TOKEN}-2')\nopen('/tmp/{TOKEN}-2/{TOKEN}-out', 'w').write('x')",
+    f"os.symlink(os.path.join('/proc/1', 'root', 'tmp'), '/tmp/{TOKEN}-2')\nopen('/tmp/{TOKEN}-2/{TOKEN}-out', 'w').write('x')",
     "closes everything": "import os\nfor n in range(64):\n    try: os.close(n)\n    except OSError: pass\nwhile True: pass",
     "open files": "import time\nheld = []\nwhile True:\n    try: held.append(open('/dev/null'))\n    except OSError: time.sleep(9)",
     "crashes": "import ctypes\nctypes.string_at(0)",

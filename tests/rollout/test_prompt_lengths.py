@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -194,16 +195,20 @@ def test_no_room_at_all_is_said():
         fit_prompts(load_task("sort"), policy.tokenizer, policy.model.config, name="tiny", max_tokens=512, long="cut")
 
 
-def test_progress_is_told_and_without_a_listener_said_once(tmp_path, capsys, monkeypatch):
+def test_progress_is_told_and_without_a_listener_said_if_it_is_slow(tmp_path, capsys, monkeypatch):
     path = problems(tmp_path / "p.jsonl", long=())
     monkeypatch.setattr(prompt_lengths, "AT_ONCE", 16)
     heard = []
     method = up.method("grpo")
     set_up(method, path, MODEL, Settings(**SIZES), "exact", checking=lambda *done: heard.append(done))
     assert heard == [(16, 40), (32, 40), (40, 40)] and not capsys.readouterr().err
-    monkeypatch.setattr(prompt_lengths, "SILENT_SECONDS", -1.0)
+    said = []
+    monkeypatch.setattr(prompt_lengths, "said_if_slow", lambda what: nullcontext(said.append(what)))
     bench(path)
-    assert capsys.readouterr().err == "checking 40 prompts\n"
+    assert said == ["checking 40 prompts"]
+    monkeypatch.setattr(prompt_lengths, "AT_ONCE", 40)  # nothing is left that could take long
+    bench(path)
+    assert len(said) == 1
 
 
 def test_control_refuses_the_setting():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from types import SimpleNamespace
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import pytest
 import upslope as up
 from upslope.errors import UserError
 from upslope.rewards import load_reward
-from upslope.runtime import slow_work
 from upslope.runtime.settings import Settings
 from upslope.setting_up import set_up, text
 from upslope.tasks import load_task
@@ -56,22 +54,11 @@ def test_a_file_keeps_its_first_by_hash_and_its_kind(tmp_path):
 
 
 def test_a_draw_that_takes_long_is_said(monkeypatch):
-    heard, lines = threading.Event(), []
-
-    def write(text: str) -> None:
-        lines.append(text)
-        heard.set()
-
-    def slow(*_):
-        assert heard.wait(60), "nothing was said"
-        return fix_problems(*_)
-
-    monkeypatch.setattr(slow_work, "SILENT_SECONDS", 0.01)
-    monkeypatch.setattr(slow_work.sys, "stderr", SimpleNamespace(write=write, flush=lambda: None))
-    monkeypatch.setattr(text, "fix_problems", slow)
+    said = []
+    monkeypatch.setattr(text, "said_if_slow", lambda what: nullcontext(said.append(what)))
     settings = Settings(train_problems=1000, steps=1, tasks_per_step=2, warm_start=0.0)
     set_up(up.method("grpo"), "reverse", "tiny:layers=1,width=32", settings)
-    assert "drawing 1,000 training problems" in lines
+    assert said == ["drawing 1,000 training problems"]
 
 
 def test_a_mixture_keeps_as_many_of_each_part():

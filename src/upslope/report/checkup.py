@@ -20,6 +20,7 @@ from upslope.runtime.settings import Settings
 from upslope.runtime.statistics import bootstrap_interval
 from upslope.runtime.threads import torch_threads
 from upslope.setting_up import Components
+from upslope.setting_up.evaluating import ranked
 
 if TYPE_CHECKING:
     from upslope.rollout.evaluation import Answerer
@@ -87,7 +88,7 @@ def _measure_policy(components: Components, asked: EvaluationRequest, progress: 
 
 def _measure_ranking(components: Any, asked: EvaluationRequest, progress: Callable[..., None]) -> JsonDict:
     """Of a reward model."""
-    found = components.ranked(asked.problems, progress)
+    found = ranked(components, asked.problems, progress)
     return {"pairs": found["problems"], "preferred": {name: found[name] for name in ("score", "low", "high")}}
 
 

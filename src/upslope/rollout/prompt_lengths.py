@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import heapq
 import math
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ from upslope.errors import TaskError, UserError
 from upslope.plain_data import Prompt
 from upslope.policies.tokenization import PLAIN, Long, PromptFormat, PromptLimit, cut_to, encoded_lengths
 from upslope.rollout.evaluation import Answerer
+from upslope.runtime.slow_work import said_if_slow
 from upslope.tasks.data_task import DataTask
 from upslope.tasks.fitting import OnlyFitting
 from upslope.tasks.mixed import MixedTask
@@ -24,7 +24,6 @@ from upslope.types import Sampling
 
 AT_ONCE = 512
 """Prompts given to a tokenizer at once: enough for its threads, few enough to show how far it is."""
-SILENT_SECONDS = 2.0
 MARGIN = 64
 """Tokens that a chat template may put around a prompt, about: a text so near to the limit is measured."""
 LONGEST = 4096
@@ -150,10 +149,12 @@ def prompt_lengths(
 ) -> list[int]:
     """Tokens of each prompt, as a run would encode it."""
     found: list[int] = []
-    told = progress or _Saying(len(prompts))
-    for begin in range(0, len(prompts), AT_ONCE):
-        found += [max(1, length) for length in encoded_lengths(tokenizer, prompts[begin : begin + AT_ONCE], form)]
-        told(len(found), len(prompts))
+    many = progress is None and len(prompts) > AT_ONCE
+    with said_if_slow(f"checking {len(prompts):,} prompts") if many else nullcontext():
+        for begin in range(0, len(prompts), AT_ONCE):
+            found += [max(1, length) for length in encoded_lengths(tokenizer, prompts[begin : begin + AT_ONCE], form)]
+            if progress is not None:
+                progress(len(found), len(prompts))
     return found
 
 
@@ -167,18 +168,6 @@ def cut_prompts(answer: Answerer, tokenizer: object, limit: PromptLimit | None, 
         return answer([cut_to(tokenizer, prompt, tokens, form) for prompt in prompts], samples, sampling, numbers)
 
     return shortened
-
-
-class _Saying:
-    """One line on the error stream, if there is still much to do after a while: the live view has not begun yet."""
-
-    def __init__(self, count: int):
-        self.count, self.began, self.said = count, time.monotonic(), False
-
-    def __call__(self, done: int, of: int) -> None:
-        if not self.said and done < of and time.monotonic() - self.began > SILENT_SECONDS:
-            self.said = True
-            print(f"checking {self.count:,} prompts", file=sys.stderr, flush=True)
 
 
 def _lines(count: int) -> str:

@@ -31,9 +31,9 @@ def as_bytes(tensor: Tensor) -> memoryview:
 
 def hand_on(write: Sink, tensors: Iterable[Tensor]) -> None:
     """The bytes of some tensors, one behind the other. ``write`` may read those of tensors on the CPU for as long as it likes."""
-    staging = Staging(write)
+    staging = Staging(write, PIECE, PIECES, AHEAD)
     for tensor in tensors:
-        if tensor.is_cuda and tensor.is_contiguous():
+        if in_pieces(tensor):
             staging.send(tensor)
         else:
             staging.finish()
@@ -41,10 +41,21 @@ def hand_on(write: Sink, tensors: Iterable[Tensor]) -> None:
     staging.finish()
 
 
-class Staging:
-    """Pieces of memory that tensors go through, each again when nobody reads it any more."""
+def in_pieces(tensor: Tensor) -> bool:
+    """Whether a tensor is copied piece by piece."""
+    return tensor.is_cuda and tensor.is_contiguous()
 
-    def __init__(self, write: Sink, piece: int = PIECE, pieces: int = PIECES, ahead: int = AHEAD):
+
+class Staging:
+    """Pieces of memory that tensors go through, each again when nobody reads it any more.
+
+    Args:
+        piece: bytes of one.
+        pieces: how many there are; more than those that are under way and the one that is written.
+        ahead: how many are under way while one is written.
+    """
+
+    def __init__(self, write: Sink, piece: int, pieces: int, ahead: int):
         self._write, self._piece, self._ahead, self._unmade = write, piece, ahead, pieces
         self._under_way: deque[tuple[Tensor, Tensor, torch.cuda.Event | None]] = deque()
         """Memory, the part of it that is filled, and what comes behind the copy."""

@@ -31,11 +31,11 @@ from upslope.runtime.run_folder import PROBLEMS, RunFolder
 from upslope.runtime.seeding import numpy_generator, uniforms
 from upslope.runtime.settings import Settings
 from upslope.runtime.slow_work import said_if_slow
-from upslope.runtime.statistics import bootstrap_interval
 from upslope.runtime.threads import torch_threads
 from upslope.setting_up.ahead import allocate_cache, allocate_moments
 from upslope.setting_up.base import Components, DryRun, Progress, pick_device, settled_method
 from upslope.setting_up.base_precision import check_base_precision, refuse_plain
+from upslope.setting_up.evaluating import evaluated
 from upslope.setting_up.scoring import score_apart
 from upslope.setting_up.speculate import check_can_draft, check_speculate
 from upslope.setting_up.text_sizes import TextSizes
@@ -368,68 +368,7 @@ class TextComponents(Components):
             self.policy.save_as_loaded(files)
 
     def evaluate(self, progress: Progress | None = None) -> JsonDict:
-        from upslope.rollout.evaluation import evaluate_text
-
-        settings = self.settings
-        if self.method.scorer is not None:
-            return self.ranked(None, progress)
-        if self.task.choices is not None:
-            return self._evaluate_choices()
-        engine = self.rollout.engine
-        follows = getattr(engine, "follows", True)  # one that keeps other weights than the policy's cannot answer for it
-        self.rollout.sync()
-        apart: JsonDict = {}
-        if self.pairs_judge:
-            apart = self._preferred(progress)
-            if isinstance(getattr(self.task, "reward", None), NoReward):
-                return apart
-            apart = {"preferred": apart["score"]}
-        found = evaluate_text(
-            self.task,
-            self.policy,
-            problems=settings.eval_problems or 100,
-            max_tokens=self.tokens,
-            stop=settings.stops,
-            engine=engine if follows else None,
-            progress=progress,
-        )
-        reward = sum(map(sum, found.reward)) / len(found.problems)
-        if self.score_name == "reward":
-            low, high = bootstrap_interval([sum(row) / len(row) for row in found.reward])
-            return {"score": reward, "low": low, "high": high, "problems": len(found.problems), "reward": reward, **apart}
-        low, high = found.interval()
-        apart |= {f"score_{name or 'other'}": score for name, score in found.by_category().items()}
-        return {"score": found.accuracy, "low": low, "high": high, "problems": len(found.problems), "reward": reward, **apart}
-
-    def _evaluate_choices(self) -> JsonDict:
-        """Of a task with few answers, from the policy's chance of each."""
-        from upslope.rollout.evaluation import evaluate_choices
-
-        settings = self.settings
-        problems, temperature = settings.eval_problems or 100, settings.temperature
-        found = evaluate_choices(self.task, self.policy, problems=problems, max_tokens=self.tokens, temperature=temperature)
-        return found | {"reward": found["score"]}
-
-    def ranked(self, problems: int | None, progress: Progress | None = None) -> JsonDict:
-        """Of a reward model: how often it ranks the chosen answers of held-out pairs first."""
-        from upslope.policies.reward_model import RewardModel
-        from upslope.rollout.ranking import evaluate_ranking
-
-        assert self.method.scorer is not None
-        head, kind = self.method.scorer
-        model = RewardModel(self.policy.name, self.policy, head, kind.scores == "pairs")
-        problems = problems or self.settings.eval_problems or 100
-        found = evaluate_ranking(self.task, model, problems=problems, progress=progress)
-        low, high = found.interval()
-        return {"score": found.preferred, "low": low, "high": high, "problems": len(found.wins), "preferred": found.preferred}
-
-    def _preferred(self, progress: Progress | None) -> JsonDict:
-        """How often the policy prefers the chosen answers of held-out pairs."""
-        from upslope.rollout.pair_evaluation import evaluate_pairs
-
-        found = evaluate_pairs(self.task, self.policy, problems=self.settings.eval_problems or 100, progress=progress)
-        low, high = found.interval()
-        return {"score": found.preferred, "low": low, "high": high, "problems": len(found.wins)}
+        return evaluated(self, progress)
 
     def record_step(self, folder: RunFolder, learner: Learner, step: int, seconds: float) -> None:
         """The step's problems, where they were chosen or made, and its rollouts token by token; of rollouts steps are left out

@@ -158,9 +158,10 @@ class Tiles(NamedTuple):
 
 WIDE_TILES = (Tiles(64, 32, 4, 3), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2))
 """Of heads of 65 to 128 features in half precision: the forward pass, and back over queries and over keys."""
-PRECISE_TILES = {64: (64, 32), 128: (32, 16), 256: (16, 16)}
-"""Tokens of a program and tokens it walks at once in float32, by the most features of a head: what fits into registers of 8 warps.
-Products are no work for tensor cores there, and larger tiles of fewer warps were kept in memory (64 KB of spills, by ptxas)."""
+PRECISE_TILES = {64: (64, 32), 128: (32, 16)}
+"""Tokens of a program and tokens it walks at once in float32, by the most features of a head: what fits into registers of so many
+warps. Products are no work for tensor cores there; of 64 or 32 tokens and 2 or 4 warps a thread stored up to 72 KB, by ptxas."""
+WIDEST_PRECISE_TILE = (16, 16)
 PRECISE_WARPS = 8
 
 
@@ -187,7 +188,7 @@ def tiles(width: int, dtype: torch.dtype, longest: int) -> tuple[Tiles, Tiles, T
     """Of the forward pass, and of the backward pass over queries and over keys."""
     most = max(16, power(longest))
     if dtype.itemsize > 2:
-        block, other = next((cut for features, cut in PRECISE_TILES.items() if width <= features), (16, 16))
+        block, other = next((cut for features, cut in PRECISE_TILES.items() if width <= features), WIDEST_PRECISE_TILE)
         precise = Tiles(min(block, most), min(other, most), PRECISE_WARPS, 2)
         return precise, precise, precise
     if 64 < width <= 128 and longest > 64:
