@@ -119,7 +119,7 @@ class SearchRollout(TextRollout):
 
     def heard(self, told: JsonDict) -> None:
         super().heard(told)
-        counts = {name: value for name, value in told.items() if name != "drafts"}
+        counts = {name: value for name, value in told.items() if name not in ("drafts", "engine")}
         self.counts = self.counts.with_those_of(SearchCounts(**counts))
 
     def fulfil(self, assignment: Assignment) -> Trajectories:

@@ -200,11 +200,15 @@ class Settings:
     reward_retries: int = text_only(1)
     """Text, with `reward_workers`: how often an answer is tried again that could not be scored by itself, before it is dropped."""
     uncorrected: bool = text_only(False)
-    """Text: allow a `max_staleness` above 0 with a method that does not correct for it."""
+    """Text: allow a `max_staleness` above 0, or a `sampling_precision` of fp8, with a method that does not correct for it."""
     device: Device = "auto"
     """Where a language model computes. `auto` takes a GPU if there is one, except for `tiny`; control is on the CPU."""
     precision: Literal["auto", "float32"] = text_only("auto")
     """Text: of a GPU's products. `auto` is bfloat16, with weights, log-probabilities and the optimiser in float32."""
+    sampling_precision: Literal["auto", "fp8"] = text_only("auto")
+    """Text: what answers are sampled in. `auto` is the precision of products; `fp8` multiplies in eight bits, weights and inputs, with
+    all of the layers' matrices but those behind attention: a GPU reads half as much (from Ada on; a CPU only computes the same). A
+    method must correct for that, as with +asyncflow; the metric engine_gap says how far it is. Evaluations are sampled so too."""
     recompute: int | Literal["auto", "all", "off"] = dataclasses.field(
         default="auto", metadata={"domain": "text", "switch": ("all", "off")}
     )

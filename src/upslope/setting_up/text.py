@@ -36,6 +36,7 @@ from upslope.setting_up.ahead import allocate_cache, allocate_moments
 from upslope.setting_up.base import Components, DryRun, Progress, pick_device, settled_method
 from upslope.setting_up.base_precision import check_base_precision, refuse_plain
 from upslope.setting_up.evaluating import evaluated
+from upslope.setting_up.sampling_precision import check_can_sample, check_sampling_precision
 from upslope.setting_up.scoring import score_apart
 from upslope.setting_up.speculate import check_can_draft, check_speculate
 from upslope.setting_up.text_sizes import TextSizes
@@ -110,6 +111,7 @@ class TextComponents(Components):
         check_base_precision(settings)
         check_speculate(settings)
         check_shard(method, settings)
+        check_sampling_precision(method, settings)
         if dry is None:
             check_where(method, settings)
         samples = method.rollout is None or method.rollout.samples
@@ -193,6 +195,7 @@ class TextComponents(Components):
         if packed and policy.body is None:
             refuse_plain(settings, policy.name)
         check_can_draft(settings, policy.name, policy.body is not None)
+        check_can_sample(settings, policy.name, policy.model)
         if self.dry is None:
             if settings.lora:
                 policy.add_lora(settings.lora, settings.seed)
@@ -245,7 +248,9 @@ class TextComponents(Components):
             stop=settings.stops,
         )
         sizes = dict(tasks=settings.tasks_per_step or 32, samples=settings.samples_per_task, sampling=sampling, seed=settings.seed)
-        engine = make_engine(settings.engine, self.policy, sampling, self.method, settings.speculate)
+        engine = make_engine(
+            settings.engine, self.policy, sampling, self.method, settings.speculate, settings.sampling_precision
+        )
         if settings.engine == "torch":
             engine.row_bytes = self.sizes.work.row_bytes  # type: ignore[attr-defined]
         embed = embedder(self.method.needs())

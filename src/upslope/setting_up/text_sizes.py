@@ -16,6 +16,7 @@ from upslope.policies.model_shape import ModelShape
 from upslope.runtime.settings import Settings
 from upslope.setting_up.base import DryRun
 from upslope.setting_up.base_precision import check_can_be_packed
+from upslope.setting_up.sampling_precision import check_can_sample, check_card
 from upslope.setting_up.speculate import check_can_draft
 from upslope.sizes.card import Card, gibibytes
 from upslope.sizes.estimate import DoesNotFit, Estimate, host_problem, loading_problem, memory_problem, text_estimate
@@ -54,6 +55,7 @@ class TextSizes:
         self.merged = merged
         self.card = Card.here(settings.device) if dry is None else dry.card(settings.device)
         self.card.check_precision(settings.precision)
+        check_card(settings, self.card)
 
     def check_before_loading(self, model: str | GivenModel) -> None:
         """Refuses a model that memory cannot hold even with short prompts: minutes may go into loading it."""
@@ -61,6 +63,7 @@ class TextSizes:
         if blank is not None:
             check_can_be_packed(self.settings, str(model), blank)
             check_can_draft(self.settings, str(model), architecture(blank) is not None)
+            check_can_sample(self.settings, str(model), blank)
             shape = ModelShape.of(blank, architecture(blank) is not None and not self.settings.plain)
             work = settled(shape, Work.of(self.settings, self.method, self.max_tokens, ()), self.card)
             self._check(shape, work, self.card)

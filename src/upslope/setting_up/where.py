@@ -24,9 +24,10 @@ WINDOWS, LEAST_WINDOW = 4, 8
 
 
 def reuses_sampling(settings: Settings) -> bool:
-    """Whether learning may start from what sampling has computed: only in one process, in one call, with the weights of now."""
+    """Whether learning may start from what sampling has computed: only in one process, in one call, with the weights of now as they
+    are."""
     apart = settings.workers or settings.shares > 1 or settings.max_staleness or settings.learners > 1
-    return settings.reuse == "auto" and not settings.plain and not apart
+    return settings.reuse == "auto" and not settings.plain and not apart and settings.sampling_precision == "auto"
 
 
 def corrects_for_age(method: Method) -> bool:

@@ -24,8 +24,8 @@ CUDA_OWN = 800 * 2**20
 SLACK = 1.03
 """What the allocator reserves for activations and buffers, over what they ask for."""
 FLOAT32 = 4
-WEIGHTS, LOW, PACKED, UNPACKED, GRADS, MOMENTS, COPIES, GATHERED, ACTIVATIONS, CACHE, OWN, OTHERS = (
-    "weights, float32", "weights, bfloat16", "weights, 4 bits", "a matrix unpacked", "gradients", "Adam's moments",
+WEIGHTS, LOW, EIGHT_BITS, PACKED, UNPACKED, GRADS, MOMENTS, COPIES, GATHERED, ACTIVATIONS, CACHE, OWN, OTHERS = (
+    "weights, float32", "weights, bfloat16", "weights, 8 bits", "weights, 4 bits", "a matrix unpacked", "gradients", "Adam's moments",
     "references and snapshots", "layers put together", "activations", "keys and values", "CUDA's own", "further learners",
 )  # fmt: skip
 
@@ -71,6 +71,7 @@ def memory_of(shape: ModelShape, work: Work, card: Card) -> Memory:
     kinds = {
         WEIGHTS: exact + FLOAT32 * heads,
         LOW: low,
+        EIGHT_BITS: sampling.fp8_bytes(shape, size, card.on_gpu) if work.fp8 and sampled and shape.ours else 0,
         PACKED: learning.packed_bytes(shape) if _is_packed(shape, work) else 0,
         UNPACKED: size * learning.largest_matrix(shape) if _is_packed(shape, work) else 0,
         GRADS: FLOAT32 * part,
@@ -216,7 +217,7 @@ class _Sampling:
         if not self.shape.ours:
             return _plain_sampling(self.shape, self.work, self.memory, self.each)
         room, on_gpu = self.work.max_tokens, self.card.on_gpu
-        held = sampling.cache_bytes(self.shape, self.size, self.at_once, room, self.prompts, on_gpu)
+        held = sampling.cache_bytes(self.shape, self.size, self.at_once, room, self.prompts, on_gpu, self.work.fp8)
         held += sampling.prompt_bytes(self.shape, self.size, self.prompts, on_gpu)
         return held + sampling.column_bytes(self.work.rows, room, on_gpu) + (self._drawing() if on_gpu else 0)
 
@@ -233,7 +234,7 @@ class _Sampling:
     def kept(self, again: int) -> int:
         """Of what it computes, for learning: on a CPU, where nothing is recomputed and not too much is kept."""
         shape, work = self.shape, self.work
-        if self.card.on_gpu or again or not shape.ours or shape.head_norms or len(self.prompts) < len(work.longest):
+        if self.card.on_gpu or again or not shape.ours or shape.head_norms or work.fp8 or len(self.prompts) < len(work.longest):
             return 0
         shared = sum(max(0, length - 1) for length in work.longest)
         found = learning.activation_cache_bytes(shape, self.size, shared, work.rows * work.max_tokens)

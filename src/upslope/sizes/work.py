@@ -28,6 +28,7 @@ class Work:
         moved_copies: those of them that move, and need the precision for it.
         head_outputs: of further heads on the trunk.
         packed: whether the weights under adapters are in four bits.
+        fp8: whether sampling multiplies in eight bits.
         offloaded: whether Adam's moments are in the host's memory.
         by_group: whether learning looks at whole groups, and not at rows.
         sampled_here: and not by a server, or an engine with memory of its own.
@@ -47,6 +48,7 @@ class Work:
     head_outputs: int = 0
     lora: int = 0
     packed: bool = False
+    fp8: bool = False
     precise: bool = False
     moment_bytes: float = MOMENTS["float32"]
     offloaded: bool = False
@@ -73,6 +75,7 @@ class Work:
             head_outputs=outputs,
             lora=settings.lora,
             packed=settings.base_precision == "nf4",
+            fp8=settings.sampling_precision == "fp8",
             precise=settings.precision == "float32",
             moment_bytes=MOMENTS[settings.adam_states],
             offloaded=settings.adam_states == "offload",

@@ -89,6 +89,8 @@ class GroupStats(NamedTuple):
     """True where every reward of the group is *exactly* equal (a group of one is)."""
 
 
+OF_STEP = ("now", "approximate")
+"""Fields that a step gives all its rows; they are not packed with them."""
 UNCUT = ("state", "memory", "info", "aside", "made")
 """Fields of a batch that are not cut with its rows."""
 
@@ -154,6 +156,9 @@ class Batch:
     """``[N, T]`` integers: how many steps the weights had learned from that drew each decision; none: all are of now."""
     now: int = 0
     """The same of the weights before the step's first update."""
+    approximate: bool = False
+    """Whether sampling computed in another precision than learning does (fp8), so that what drew each decision was the policy of now
+    only about."""
     seconds: Tensor | None = None
     """The time behind each decision: what it set going (a program, a tool, an environment) took so long. NaN where nobody measured.
     It is measured, so that what depends on it does not repeat."""
@@ -199,6 +204,11 @@ class Batch:
         if self.version is None:
             return torch.zeros_like(self.sampled, dtype=torch.int64)
         return torch.where(self.sampled > 0, self.now - self.version, 0)
+
+    def drawn_by_others(self) -> Tensor:
+        """Which decisions something else than the policy of now drew ``[N, T]``, by more than rounding: older weights, or the same in
+        another precision."""
+        return self.sampled > 0 if self.approximate else self.age() > 0
 
     def fresh(self) -> Tensor:
         """Rows ``[N]`` that were sampled in this step."""
@@ -329,13 +339,14 @@ def pack_rows(rows: Trajectories) -> JsonDict:
             return {name: column for name, column in found.items() if column is not None}
         return dict(value) if isinstance(value, Mapping) else value
 
-    found = {f.name: getattr(rows, f.name) for f in dataclasses.fields(rows) if f.name not in (*UNCUT, "prepared", "now")}
+    found = {f.name: getattr(rows, f.name) for f in dataclasses.fields(rows) if f.name not in (*UNCUT, *OF_STEP, "prepared")}
     return {name: plain(value) for name, value in found.items() if value is not None}
 
 
 def unpack_rows(packed: Mapping[str, Any], like: Trajectories) -> Trajectories:
     """The rows `pack_rows` packed; ``like`` is any batch of the same rollout, whose kind of inputs they have."""
-    return rows_of(packed, type(like.inputs)).replace(state=like.state, memory=like.memory, now=like.now).to(like.sampled.device)
+    of_step = {name: getattr(like, name) for name in OF_STEP}
+    return rows_of(packed, type(like.inputs)).replace(state=like.state, memory=like.memory, **of_step).to(like.sampled.device)
 
 
 def rows_of(packed: Mapping[str, Any], inputs: Callable[..., Any]) -> Trajectories:

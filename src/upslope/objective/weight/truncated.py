@@ -16,11 +16,11 @@ from upslope.types import Batch
 
 @dataclass(frozen=True)
 class Truncated(Weight):
-    r"""Importance of what older weights sampled: :math:`w_t = \min(C,\ \pi_{old}/\mu)`, where :math:`\mu` drew the decision.
+    r"""Importance of what others sampled: :math:`w_t = \min(C,\ \pi_{old}/\mu)`, where :math:`\mu` drew the decision.
 
     With it a ratio to the policy before the step, :math:`\pi_\theta/\pi_{old}`, is right in expectation for rows of any age, up to
-    the cut. A decision that the weights of now drew counts exactly once, whatever rounding says of its ratio, and so does one that
-    nobody sampled.
+    the cut, and for rows sampled in another precision. A decision that the weights of now drew counts exactly once, whatever rounding
+    says of its ratio, and so does one that nobody sampled.
 
     Fields:
         cap: C, the most a decision may count. Larger has less bias and more variance; 1 only takes weight away.
@@ -39,4 +39,4 @@ class Truncated(Weight):
             raise MethodError("Truncated needs the proximal log-probabilities; this batch has not been evaluated.")
         log = (batch.proximal.logp - batch.behavior.logp).detach()
         weight = torch.where(log.isnan(), 0.0, log).clamp(-LOG_LIMIT, LOG_LIMIT).exp().clamp_max(self.cap)
-        return torch.where(batch.age() > 0, weight, 1.0)
+        return torch.where(batch.drawn_by_others(), weight, 1.0)

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from upslope.policies.forward import gates
+from upslope.policies.forward import fp8, gates
+from upslope.policies.forward.fp8 import Fp8Rows
 from upslope.policies.forward.gradient_sums import add_product, add_whole, precise_product, summed
 from upslope.policies.forward.low_rank import LowRank, joined, lie_together
 from upslope.policies.forward.packed_matrix import PackedMatrix
@@ -37,6 +38,9 @@ class Matrix(NamedTuple):
     """What is added to the product beside it."""
     packed: PackedMatrix | None = None
     """The matrices in four bits, if they are held so: unpacked for each product."""
+    fp8: Fp8Rows | None = None
+    """The matrices in eight bits, if sampling multiplies with them: what they multiply is rounded to eight bits too. Plain torch reads
+    what they stand for, in ``low``; learning has matrices without them."""
 
     @staticmethod
     def of(parts: tuple[Tensor, ...], dtype: torch.dtype) -> Matrix:
@@ -70,7 +74,7 @@ def linear(
     """``x @ matrix.T + bias``."""
     low_bias = None if bias is None else bias.low
     if not torch.is_grad_enabled():
-        return _product(x, _read(matrix.low, matrix.packed), low_bias, into, *_beside(matrix)) if known is None else known
+        return _sampled_product(x, matrix, low_bias, into) if known is None else known
     return _Linear.apply(x, matrix.low, *_beside(matrix), low_bias, known, _shape(matrix), *_parts(matrix, bias))
 
 
@@ -88,7 +92,7 @@ def normed_linear(
         else:
             total = x if delta is None else x + delta
             seen = normed(total, norm, eps).to(matrix.low.dtype)
-        return total, _product(seen, _read(matrix.low, matrix.packed), low_bias, into, *_beside(matrix))
+        return total, _sampled_product(seen, matrix, low_bias, into)
     return _NormedLinear.apply(
         x, delta, norm, eps, matrix.low, *_beside(matrix), low_bias, known, _shape(matrix), *_parts(matrix, bias)
     )
@@ -102,7 +106,7 @@ def gated_linear(
         if known is not None:
             return known
         product = gates.gated(both, gate_act, activation)
-        return _product(product, _read(matrix.low, matrix.packed), None, into, *_beside(matrix))
+        return _sampled_product(product, matrix, None, into)
     return _GatedLinear.apply(
         both, gate_act, activation, matrix.low, *_beside(matrix), known, _shape(matrix), *_parts(matrix, None)
     )
@@ -150,6 +154,15 @@ def _rms_scale(x: Tensor, eps: float) -> Tensor:
 def _read(low: Tensor, packed: PackedMatrix | None) -> Tensor:
     """A matrix for one product; a packed one stays there until the next is read."""
     return low if packed is None else packed.unpacked()
+
+
+def _sampled_product(x: Tensor, matrix: Matrix, bias: Tensor | None, into: Tensor | None) -> Tensor:
+    """A product without gradient; adapters multiply what is given as it is."""
+    low, (a, b) = _read(matrix.low, matrix.packed), _beside(matrix)
+    if matrix.fp8 is None:
+        return _product(x, low, bias, into, a, b)
+    found = _product(fp8.rounded(x), low, bias, into)
+    return found if a is None or b is None else found.addmm_(x @ a.t(), b.t())
 
 
 def _product(

@@ -10,12 +10,22 @@ from upslope.policies.model_shape import ModelShape
 from upslope.rollout.decode.graph_stepper import SIZES, parts_of
 from upslope.rollout.decode.pages import PAGE, Seats, seats
 from upslope.rollout.decode.stepper import COPIED
-from upslope.rollout.decode.thin_products import MOST_SHARES, ROWS
+from upslope.rollout.decode.thin_products import MOST_SHARES, most_rows
 
 CPU_MEMORY, GPU_SHARE, MOST_ROWS = 2 * 2**30, 6, 1024
 """What the engine gives to prompts and to rows (`TorchEngine.memory_bytes`), and how many rows it continues at once."""
 ROW_COLUMNS = 8 + 3 * 4
 """Bytes of a token in a record: its id, whether it was sampled, its log-probability and entropy."""
+SCALE = 4
+"""Bytes of the scale of a row in eight bits."""
+
+
+def fp8_bytes(shape: ModelShape, size: int, on_gpu: bool) -> int:
+    """The matrices that steps multiply with in eight bits (`upslope.rollout.decode.weights`), with a scale for each output; in plain
+    torch also what they stand for."""
+    matrices = shape.joined + shape.single - shape.layers * shape.width * shape.heads * shape.head_width
+    scales = SCALE * shape.layers * (shape.projected + 2 * shape.inner + shape.width)
+    return matrices * (1 if on_gpu else 1 + size) + scales
 
 
 def token_bytes(shape: ModelShape, size: int) -> int:
@@ -43,13 +53,16 @@ def slots(count: int, on_gpu: bool) -> int:
     return next((each for each in SIZES if each >= count), power(count)) if on_gpu else count
 
 
-def cache_bytes(shape: ModelShape, size: int, at_once: Seats, room: int, prompts: list[int], on_gpu: bool) -> int:
+def cache_bytes(
+    shape: ModelShape, size: int, at_once: Seats, room: int, prompts: list[int], on_gpu: bool, in_eight_bits: bool = False
+) -> int:
     """What stays from step to step: the slots' keys and values; on a GPU also copies of the prompts' and the columns that graphs
     read and write, each up to the next power of two.
 
     Args:
         at_once: rows continued at once, and their pages.
         prompts: tokens of those that are read together.
+        in_eight_bits: whether steps multiply in eight bits.
     """
     each, shared = token_bytes(shape, size), [max(0, length - 1) for length in prompts]
     if not on_gpu:
@@ -60,7 +73,9 @@ def cache_bytes(shape: ModelShape, size: int, at_once: Seats, room: int, prompts
     # What the parts of a row's keys gave, and the shares of products of few rows.
     parts = parts_of(room, shape.kv_heads)
     inside += 4 * shape.heads * parts * (2 + (shape.head_width if parts > 1 else 0))
-    shares = 4 * MOST_SHARES * min(places, ROWS) * max(shape.width, shape.projected)
+    if in_eight_bits:
+        inside += shape.width + shape.inner + 2 * SCALE
+    shares = 4 * MOST_SHARES * min(places, most_rows(in_eight_bits)) * max(shape.width, shape.projected)
     tokens = (at_once.pages + 1) * PAGE if at_once.pages else places * room
     table = 4 * places * -(-room // PAGE) if at_once.pages else 0
     return tokens * each + table + power(max(1, sum(shared))) * each + places * inside + shares

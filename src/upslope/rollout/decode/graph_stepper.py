@@ -7,19 +7,21 @@ serve step after step of a run; larger work makes a new stepper with larger buff
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from upslope.policies.forward import fp8
 from upslope.policies.forward.blocks import Block
+from upslope.policies.forward.fp8 import Fp8Rows
 from upslope.policies.forward.layer_ops import Matrix, linear
 from upslope.policies.forward.logprobs import head_logits
-from upslope.policies.forward.triton.launch import GATE_BLOCK, GATE_WARPS, power, triton_found
+from upslope.policies.forward.triton.launch import GATE_BLOCK, GATE_WARPS, power, quantize_fp8, triton_found
 from upslope.rollout.decode.pages import PAGE, Pages, Seats
 from upslope.rollout.decode.record import DecodeJob, Record
 from upslope.rollout.decode.stepper import Prompts, Stepper
-from upslope.rollout.decode.thin_products import MOST_SHARES, ROWS, ThinProducts, early_launch
+from upslope.rollout.decode.thin_products import MOST_SHARES, ThinProducts, early_launch, most_rows
 from upslope.rollout.decode.weights import Weights
 from upslope.runtime import torch_private
 from upslope.types import Sampling
@@ -61,6 +63,18 @@ def attend_cut(wide: int, precise: bool) -> tuple[int, int]:
     return ATTEND_BLOCK // (2 if wide <= 128 else 4), 2 * ATTEND_WARPS
 
 
+class Seen(NamedTuple):
+    """What a matrix multiplies ``[B, F]``."""
+
+    x: Tensor
+    fp8: Fp8Rows | None = None
+    """The same in eight bits, for matrices that are."""
+
+
+Product = tuple[Tensor | None, int, Tensor | None]
+"""A product in shares, how many they are, and a bias that is yet to be added to their sum."""
+
+
 class GraphStepper(Stepper):
     """As `Stepper`, several steps at a time without waiting for the GPU."""
 
@@ -87,9 +101,12 @@ class GraphStepper(Stepper):
         self._tops, self._sums = (torch.zeros(slots, body.heads, self.parts, device=device) for _ in range(2))
         self.early = early_launch(device)
         """Whether kernels are launched before those before them have ended."""
-        thin = min(slots, ROWS)
+        thin, inner = min(slots, most_rows(weights.in_eight_bits)), weights.blocks[0].down.low.shape[1]
         self._shares_out = torch.zeros(MOST_SHARES * thin * max(wide, weights.blocks[0].qkv.low.shape[0]), device=device)
-        self._active = torch.zeros(slots, weights.blocks[0].down.low.shape[1], dtype=weights.dtype, device=device)
+        self._active = torch.zeros(slots, inner, dtype=weights.dtype, device=device)
+        self._seen8, self._active8 = (
+            Fp8Rows.blank(slots, features, device) if weights.in_eight_bits else None for features in (wide, inner)
+        )
         self._graphs: dict[tuple[int, Sampling], Any] = {}
         self._pool: Any = None
         self._seen_chunks: tuple[Tensor, Tensor] | None = None
@@ -168,7 +185,6 @@ class GraphStepper(Stepper):
             column.copy_(own[:rows, : column.shape[1]])
 
     def logits(self, count: int) -> Tensor:
-        from upslope.policies.forward.triton.kernels import gated
         from upslope.rollout.decode import triton_kernels as kernels
 
         weights, slots, kept = self.weights, self.slots, self._kept
@@ -176,10 +192,10 @@ class GraphStepper(Stepper):
         body = weights.body
         torch.index_select(weights.embedding, 0, slots.token[:count], out=self._embedded(count))
         x = self._x[:count].copy_(self._embedded(count))
-        serves = not body.apart and ThinProducts.serve(x.device, count, weights.dtype)  # adapters are products of their own
-        thin = ThinProducts(count, self._shares_out, self.early) if serves else None
-        found: tuple[Tensor | None, int, Tensor | None] = (None, 0, None)
-        for number, block in enumerate(weights.blocks):
+        # Adapters are products of their own.
+        thin = None if body.apart else ThinProducts.of(count, self._shares_out, self.early, weights.dtype)
+        found: Product = (None, 0, None)
+        for number, block in enumerate(weights.step_blocks):
             seen = self._normed(x, found, block.before)
             qkv, shares, bias = self._product(thin, seen, block.qkv, block.qkv_bias)
             keys, values = self.cache[number]
@@ -190,23 +206,38 @@ class GraphStepper(Stepper):
                 bias is not None, self._page, self.early, num_warps=TURN_WARPS, launch_pdl=self.early,
             )  # fmt: skip
             self._attend(number, count)
-            found = self._product(thin, self._out[:count], block.out, block.out_bias)
+            found = self._product(thin, Seen(self._out[:count]), block.out, block.out_bias)
             seen = self._normed(x, found, block.between)
-            if thin is not None:
-                thin.gated(seen, block.gate_up.low, body.activation, self._active)
-            else:
-                both, features = linear(seen, block.gate_up), self._active.shape[1]
-                grid = (count, -(-features // GATE_BLOCK))
-                gated[grid](both, self._active, features, body.activation, GATE_BLOCK, num_warps=GATE_WARPS)
-            found = self._product(thin, self._active[:count], block.down, None)
-        return head_logits(self._normed(x, found, weights.last_norm), weights.head)
+            found = self._product(thin, self._gated(thin, seen, block.gate_up), block.down, None)
+        return head_logits(self._normed(x, found, weights.last_norm).x, weights.head)
+
+    def _gated(self, thin: ThinProducts | None, seen: Seen, matrix: Matrix) -> Seen:
+        """What comes out of a gate."""
+        from upslope.policies.forward.triton.kernels import gated
+
+        body, count = self.weights.body, len(seen.x)
+        x, weight = _factors(seen, matrix)
+        if thin is not None and thin.serves(weight):
+            thin.gated(x, weight, body.activation, self._active)
+        else:
+            both, features = _whole_product(seen, matrix), self._active.shape[1]
+            grid = (count, -(-features // GATE_BLOCK))
+            gated[grid](both, self._active, features, body.activation, GATE_BLOCK, num_warps=GATE_WARPS)
+        active = self._active[:count]
+        if self._active8 is None:
+            return Seen(active)
+        quantize_fp8(active, *self._active8, self.early)
+        return Seen(active, self._active8.first(count))
 
     @staticmethod
-    def _product(thin: ThinProducts | None, x: Tensor, matrix: Matrix, bias: Matrix | None) -> tuple[Tensor, int, Tensor | None]:
-        """A product in shares, how many they are, and a bias that is yet to be added to their sum."""
-        if thin is None:
-            return linear(x, matrix, bias), 1, None
-        return *thin.product(x, matrix.low), None if bias is None else bias.low
+    def _product(thin: ThinProducts | None, seen: Seen, matrix: Matrix, bias: Matrix | None) -> Product:
+        x, weight = _factors(seen, matrix)
+        low_bias = None if bias is None else bias.low
+        if thin is not None and thin.serves(weight):
+            return *thin.product(x, weight), low_bias
+        if matrix.fp8 is None:
+            return linear(seen.x, matrix, bias), 1, None
+        return _whole_product(seen, matrix), 1, low_bias
 
     def _attend(self, number: int, count: int) -> None:
         """Attention of each slot's newest token in a layer, into ``_out``."""
@@ -237,16 +268,18 @@ class GraphStepper(Stepper):
     def _embedded(self, count: int) -> Tensor:
         return self._seen[:count]
 
-    def _normed(self, x: Tensor, found: tuple[Tensor | None, int, Tensor | None], weight: Tensor) -> Tensor:
+    def _normed(self, x: Tensor, found: Product, weight: Tensor) -> Seen:
         """The norm of the stream, to which a product is added before if there is one."""
         from upslope.rollout.decode.triton_kernels import add_shares_and_norm
 
-        seen, wide, (shares, many, bias) = self._seen[: len(x)], x.shape[1], found
-        add_shares_and_norm[(len(x),)](
-            x, x if shares is None else shares, x if bias is None else bias, weight, seen, self.weights.body.eps, len(x), wide,
-            power(wide), many, bias is not None, self.early, num_warps=4, launch_pdl=self.early,
+        count, wide = x.shape
+        (shares, many, bias), seen, eight = found, self._seen[:count], self._seen8
+        add_shares_and_norm[(count,)](
+            x, x if shares is None else shares, x if bias is None else bias, weight, seen, *(eight or (seen, x)),
+            self.weights.body.eps, count, wide, power(wide), many, bias is not None, eight is not None, self.early, num_warps=4,
+            launch_pdl=self.early,
         )  # fmt: skip
-        return seen
+        return Seen(seen, None if eight is None else eight.first(count))
 
     @staticmethod
     def _head_norms(block: Block) -> tuple[Tensor, Tensor]:
@@ -278,6 +311,24 @@ class GraphStepper(Stepper):
             shape, device = (len(self.slots.row), chunks), self.weights.device
             self._seen_chunks = torch.zeros(4, *shape, device=device), torch.zeros(shape, dtype=torch.int32, device=device)
         return self._seen_chunks
+
+
+def _factors(seen: Seen, matrix: Matrix) -> tuple[Tensor, Tensor] | tuple[Fp8Rows, Fp8Rows]:
+    """What is multiplied, in the precision of the matrix."""
+    if matrix.fp8 is None:
+        return seen.x, matrix.low
+    assert seen.fp8 is not None
+    return seen.fp8, matrix.fp8
+
+
+def _whole_product(seen: Seen, matrix: Matrix) -> Tensor:
+    """By torch, in one piece and without a bias."""
+    if matrix.fp8 is None or seen.fp8 is None:
+        return linear(seen.x, matrix)
+    found = fp8.product(seen.fp8, matrix.fp8, seen.x.dtype)
+    if matrix.adapter is not None:
+        found.addmm_(seen.x @ matrix.adapter.a.t(), matrix.adapter.b.t())
+    return found
 
 
 class _Kept:

@@ -236,7 +236,7 @@ class Stepper:
         keys, values = (part.unbind(0) for part in self.cache[:, :count, :, :latest].split(body.kv_heads, 2))
         x = weights.embedding[ids.flatten()].to(torch.promote_types(weights.dtype, torch.float32))
         places, delta = self._places(ids, steps, real), None
-        for number, block in enumerate(weights.blocks):
+        for number, block in enumerate(weights.step_blocks):
             into = None if places is None else places.into(number)
             x, packed = projected(body, block, x, delta, rope, into=None if into is None else into.heads)
             q, said = packed[:, : body.heads], packed[:, body.heads :]

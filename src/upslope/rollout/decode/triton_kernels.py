@@ -10,33 +10,22 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from upslope.policies.forward.triton.kernels import opened
-
-
-@triton.jit
-def _after_the_one_before(EARLY: tl.constexpr):
-    """Where a kernel may be launched before the one before it has ended: lets the next one do the same, then waits for that end.
-
-    Every kernel of a step does so before it touches memory, so that what earlier ones wrote is there too.
-    """
-    if EARLY:
-        gdc_launch_dependents()
-        gdc_wait()
+from upslope.policies.forward.triton.kernels import after_the_one_before, opened, store_fp8
 
 
 @triton.jit
 def thin_product(
-    x, weight, out, M, N, K, SHARES,
-    GATE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, INNER: tl.constexpr, EARLY: tl.constexpr,
+    x, weight, x_scales, scales, out, M, N, K, SHARES,
+    GATE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, INNER: tl.constexpr, FP8: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """``x [M, K] @ weight.T`` of few rows, which takes as long as reading the weights; one program some features and a share.
 
     A share is the product over a stretch of the inner dimension: ``out [SHARES, M, N]`` has to be added up. With a gate the weight
-    is ``[2 N, K]``, its first half goes through the activation and the second multiplies it; there is one share.
+    is ``[2 N, K]``, its first half goes through the activation and the second multiplies it; there is one share. Numbers in eight bits
+    have scales, of each row ``x_scales [M]`` and of each feature ``scales``.
     """
-    _after_the_one_before(EARLY)
+    after_the_one_before(EARLY)
     feature = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     share = tl.program_id(1)
     row, inner = tl.arange(0, ROWS), tl.arange(0, INNER)
@@ -55,6 +44,11 @@ def thin_product(
         if GATE != "none":
             up = tl.load(weights + at + N.to(tl.int64) * K, (feature[:, None] < N) & inside[None, :], 0.0)
             other = tl.dot(up, given, other)
+    if FP8:
+        of_row = tl.load(x_scales + row, row < M, 0.0)[None, :]
+        found *= tl.load(scales + feature, feature < N, 0.0)[:, None] * of_row
+        if GATE != "none":
+            other *= tl.load(scales + N + feature, feature < N, 0.0)[:, None] * of_row
     if GATE != "none":
         value, _ = opened(found.to(out.dtype.element_ty).to(tl.float32), GATE)
         found = value * other.to(out.dtype.element_ty).to(tl.float32)
@@ -64,11 +58,12 @@ def thin_product(
 
 @triton.jit
 def add_shares_and_norm(
-    x, shares, bias, weight, seen, eps, M,
-    D: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr, BIAS: tl.constexpr, EARLY: tl.constexpr,
+    x, shares, bias, weight, seen, codes, scales, eps, M,
+    D: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr, BIAS: tl.constexpr, FP8: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The shares of a product added to the stream ``x``, in order, and its norm in the precision of products; one program a row."""
-    _after_the_one_before(EARLY)
+    """The shares of a product added to the stream ``x``, in order, and its norm in the precision of products, on request in eight bits
+    too; one program a row."""
+    after_the_one_before(EARLY)
     at = tl.arange(0, BLOCK)
     inside = at < D
     place = tl.program_id(0).to(tl.int64) * D + at
@@ -82,7 +77,10 @@ def add_shares_and_norm(
         value += added
         tl.store(x + place, value, inside)
     scale = 1.0 / tl.sqrt(tl.sum(value * value) / D + eps)
-    tl.store(seen + place, (value * scale * tl.load(weight + at, inside, 0.0)).to(seen.dtype.element_ty), inside)
+    value = value * scale * tl.load(weight + at, inside, 0.0)
+    tl.store(seen + place, value.to(seen.dtype.element_ty), inside)
+    if FP8:
+        store_fp8(value, inside, codes + place, scales + tl.program_id(0))
 
 
 @triton.jit
@@ -101,7 +99,7 @@ def rope_and_store(
     SHARES: tl.constexpr, BIAS: tl.constexpr, PAGE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Queries and keys rotated by their positions, keys and values written to the slot's cache; one program a slot."""
-    _after_the_one_before(EARLY)
+    after_the_one_before(EARLY)
     slot = tl.program_id(0).to(tl.int64)
     head, at = tl.arange(0, HEADS)[:, None], tl.arange(0, HALF)[None, :]
     inside = (head < H + 2 * KV) & (at < W // 2)
@@ -174,7 +172,7 @@ def attend(
 
     With one part ``out`` is the result; with several it is each part's share, to be put together by `merge_parts`.
     """
-    _after_the_one_before(EARLY)
+    after_the_one_before(EARLY)
     part, kv, slot = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     which = tl.load(prompt + slot)
     begin, many, said = tl.load(start + which), tl.load(length + which), tl.load(step + slot) + 1
@@ -226,7 +224,7 @@ def merge_parts(
     H: tl.constexpr, W: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """What `attend` found in the parts of a row's keys, as one softmax over all of them; one program a slot and head."""
-    _after_the_one_before(EARLY)
+    after_the_one_before(EARLY)
     slot, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     keys = tl.load(length + tl.load(prompt + slot)) + tl.load(step + slot) + 1
     part, feature = tl.arange(0, PARTS), tl.arange(0, WIDE)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from upslope.policies.forward import fp8
 from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.blocks import Block, blocks_of, norm_weight
 from upslope.policies.forward.layer_ops import Matrix
@@ -27,15 +28,23 @@ class Weights:
         positions: how many places of a text there may be.
         fixed: whether addresses stay; left out, on a GPU.
         shared: whether matrices that the model holds are read there. If not, other models' can be put in their place.
+        in_eight_bits: whether steps multiply in eight bits: with all of a layer's matrices but that behind its attention, a twentieth of them.
+            Prompts, embeddings and head stay as they are.
     """
 
-    def __init__(self, body: Architecture, positions: int, dtype: torch.dtype, fixed: bool | None = None, shared: bool = True):
-        self.body, self.dtype, self.positions = body, dtype, positions
+    def __init__(
+        self, body: Architecture, positions: int, dtype: torch.dtype, fixed: bool | None = None, shared: bool = True,
+        in_eight_bits: bool = False,
+    ):  # fmt: skip
+        self.body, self.dtype, self.positions, self.in_eight_bits = body, dtype, positions, in_eight_bits
         self.shared = shared and body.holds_weights(dtype)
         self.device = body.head.weight.device
         self.fixed = self.device.type == "cuda" if fixed is None else fixed
         self.cos, self.sin = body.rotations(positions, self.device, torch.promote_types(dtype, torch.float32))
         self.blocks: list[Block] = []
+        """Layers that prompts are read with."""
+        self.step_blocks: list[Block] = []
+        """The same, for steps of decoding."""
         self._ends: tuple[Tensor, ...] = ()
         self.refresh()
 
@@ -64,7 +73,24 @@ class Weights:
                 _copy([*_tensors(self.blocks)], [*_tensors(blocks)])
             else:
                 _copy([*_tensors([*self.blocks, self._ends])], [*_tensors([*blocks, self._model_ends()])])
+            self._quantize()
         self.embedding, self.last_norm, self.head = self._ends
+
+    def _quantize(self) -> None:
+        """Writes what steps multiply with in eight bits: codes beside the matrices for kernels, for plain torch what they stand for."""
+        if not self.in_eight_bits:
+            self.step_blocks = self.blocks
+        elif not self.fixed:
+            self.step_blocks = [_changed(block, self._as_rounded) for block in self.blocks]
+        elif not self.step_blocks:
+            self.step_blocks = [_changed(block, _with_codes) for block in self.blocks]
+        elif not self.body.apart:  # beside adapters matrices never change
+            for matrix in (matrix for block in self.step_blocks for matrix in (block.qkv, block.gate_up, block.down)):
+                fp8.quantize(matrix.low, matrix.fp8)
+
+    def _as_rounded(self, matrix: Matrix) -> Matrix:
+        codes = fp8.quantize(matrix.low)
+        return matrix._replace(low=fp8.dequantize(codes, self.dtype), fp8=codes)
 
     def _model_ends(self) -> tuple[Tensor, Tensor, Tensor]:
         """Embeddings, the last norm and the head."""
@@ -91,6 +117,15 @@ class Weights:
     def _is_held(self, found: Tensor) -> bool:
         head = self.body.held_head(self.dtype)
         return head is not None and found.data_ptr() == head.data_ptr()
+
+
+def _with_codes(matrix: Matrix) -> Matrix:
+    return matrix._replace(fp8=fp8.quantize(matrix.low))
+
+
+def _changed(block: Block, change: Callable[[Matrix], Matrix]) -> Block:
+    """The layer with other matrices where sampling may round them."""
+    return block._replace(qkv=change(block.qkv), gate_up=change(block.gate_up), down=change(block.down))
 
 
 def _tensors(several: Iterable[Any]) -> Iterator[Tensor]:

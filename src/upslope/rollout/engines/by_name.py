@@ -6,14 +6,18 @@ from upslope.errors import MethodError
 from upslope.objective.references.speaking import speakers
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.decode.speculation import Speculate
+from upslope.rollout.engine_gap import SamplingPrecision
 from upslope.types import Engine, Method, Sampling
 
 
-def make_engine(name: str, policy: LanguageModel, sampling: Sampling, method: Method, speculate: Speculate = "off") -> Engine:
+def make_engine(
+    name: str, policy: LanguageModel, sampling: Sampling, method: Method, speculate: Speculate = "off",
+    precision: SamplingPrecision = "auto",
+) -> Engine:  # fmt: skip
     """The engine called ``torch``, ``vllm`` or by the address of a server, ready to sample so for this method.
 
     Args:
-        speculate: of our own engine (`upslope.rollout.decode.speculation`).
+        speculate, precision: of our own engine (`upslope.rollout.engines.torch_engine.TorchEngine`).
 
     Raises:
         UserError: if it does not exist, cannot be reached, or cannot give what the sampling and the method ask for.
@@ -21,7 +25,7 @@ def make_engine(name: str, policy: LanguageModel, sampling: Sampling, method: Me
     if name == "torch":
         from upslope.rollout.engines.torch_engine import TorchEngine
 
-        return TorchEngine(policy, speculate)
+        return TorchEngine(policy, speculate, precision)
     _refuse_speakers(name, method)
     if name == "vllm":
         from upslope.rollout.engines.vllm_engine import VLLMEngine

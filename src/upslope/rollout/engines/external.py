@@ -10,12 +10,8 @@ from torch import Tensor
 
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.decode.record import StopStrings
-from upslope.rollout.text_rows import sampled_rows
 from upslope.runtime.seeding import stable_hash
-from upslope.types import Completions, Finish, Sampling, samples_each
-
-GAP_ROWS = 8
-"""Completions of a call that are scored again with the policy: enough to notice other weights, few enough to cost nothing."""
+from upslope.types import Completions, Finish, Sampling
 
 
 class Recorded(NamedTuple):
@@ -69,23 +65,3 @@ def as_completions(rows: Sequence[Recorded], policy: LanguageModel) -> Completio
 def seed_of(uniforms: Tensor) -> int:
     """A seed for an engine that draws its own numbers: 31 bits, a function of those it was to draw with."""
     return stable_hash(str(uniforms.flatten()[:8].tolist())) >> 32
-
-
-def untruncated(sampling: Sampling) -> bool:
-    """Whether every token can be drawn, at probabilities that a policy can compute without knowing the truncation."""
-    return sampling.temperature > 0 and sampling.top_k == 0 and sampling.top_p == 1 and sampling.min_p == 0
-
-
-def gap(
-    policy: LanguageModel, prompts: Sequence[list[int]], n: int | Sequence[int], sampling: Sampling, rows: Sequence[Recorded]
-) -> Tensor:
-    """How far the recorded log-probabilities of some of the rows are from the policy's own: ``[D]``, one per decision.
-
-    Meaningful for untruncated sampling only. Rounding where the engine holds the policy's weights and records what it draws from.
-    """
-    some = torch.linspace(0, len(rows) - 1, min(GAP_ROWS, len(rows))).long().unique().tolist()
-    done = as_completions([rows[row] for row in some], policy)
-    asked = [prompt for prompt, own in zip(prompts, samples_each(n, len(prompts)), strict=True) for _ in range(own)]
-    with torch.no_grad():
-        seen = sampled_rows(policy, [asked[row] for row in some], 1, done, sampling).to(policy.device)
-        return (policy.evaluate(seen).logp - done.logp).abs()[done.sampled > 0]

@@ -20,7 +20,8 @@ from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 from upslope.policies.adapters import folded
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.engines.external import Recorded, as_completions, cut_at_stops, ended, gap, seed_of, untruncated
+from upslope.rollout.engine_gap import gap_metrics
+from upslope.rollout.engines.external import Recorded, as_completions, cut_at_stops, ended, seed_of
 from upslope.runtime.http_client import Client, ServerError, server_address
 from upslope.runtime.seeding import uniforms as draw_uniforms
 from upslope.types import Completions, Finish, Metrics, Sampling, samples_each
@@ -289,12 +290,8 @@ class ServerEngine:
         return Recorded(tokens[:length], logp[:length], None if entropy is None else list(entropy)[:length], finish)
 
     def _measure(self, prompts: Sequence[list[int]], n: int | Sequence[int], sampling: Sampling, rows: Sequence[Recorded]) -> None:
-        self._told = {}
-        if not untruncated(sampling) or not any(row.tokens for row in rows):
-            return
-        apart = gap(self.policy, prompts, n, sampling, rows)
-        self._told = {"engine_gap": float(apart.mean()), "engine_gap_worst": float(apart.max())}
-        if self.follows and self._told["engine_gap"] > SAME_WEIGHTS:
+        self._told = gap_metrics(self.policy, prompts, n, sampling, as_completions(rows, self.policy))
+        if self.follows and self._told.get("engine_gap", 0.0) > SAME_WEIGHTS:
             raise UserError(
                 f"{self.url} was sent the weights, and its log-probabilities are still {self._told['engine_gap']:.2f} from the "
                 "policy's on average. Is another run using the same server?"

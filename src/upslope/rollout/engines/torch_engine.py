@@ -29,7 +29,8 @@ from upslope.rollout.decode.speculation import DraftSum, Speculate
 from upslope.rollout.decode.speculative_stepper import SpeculativeStepper, drafting_with
 from upslope.rollout.decode.stepper import Prompts, Stepper
 from upslope.rollout.decode.weights import Weights
-from upslope.types import Completions, Sampling, Trajectories, samples_each
+from upslope.rollout.engine_gap import SamplingPrecision, gap_metrics
+from upslope.types import Completions, Metrics, Sampling, Trajectories, samples_each
 
 Speaker = LanguageModel | MixedModels
 """Who samples: the policy, a copy of it with other weights, or two of them together."""
@@ -43,6 +44,7 @@ class TorchEngine:
     Args:
         policy: The language model to continue prompts with.
         speculate: How much rows are drafted for on a CPU (`upslope.rollout.decode.speculation`).
+        precision: What it samples in. In ``fp8`` nothing is kept for learning, and `metrics` tells how far it is from the policy.
     """
 
     memory_bytes: int = 0
@@ -56,8 +58,9 @@ class TorchEngine:
     takes_speakers = True
     """Whether it can sample with other weights than the policy's: ``by`` of `generate`."""
 
-    def __init__(self, policy: LanguageModel, speculate: Speculate = "off"):
-        self.policy, self.speculate = policy, speculate
+    def __init__(self, policy: LanguageModel, speculate: Speculate = "off", precision: SamplingPrecision = "auto"):
+        self.policy, self.speculate, self.in_eight_bits = policy, speculate, precision == "fp8"
+        self._told: Metrics = {}
         self._weights: Weights | None = None
         self._several = False
         self._steppers: dict[int, Stepper] = {}
@@ -93,7 +96,14 @@ class TorchEngine:
         while call.advance():
             pass
         self.drafts = self.drafts.with_those_of(call.drafts)
-        return call.completions()
+        done = call.completions()
+        if self.in_eight_bits:
+            self._told = {} if by is not None else gap_metrics(self.policy, prompts, n, sampling, done)
+        return done
+
+    def metrics(self) -> Metrics:
+        """Of the last call: how far what was recorded is from the policy's own, where it samples in another precision."""
+        return self._told
 
     def begin(
         self,
@@ -122,7 +132,8 @@ class TorchEngine:
             room = torch.tensor(limits, device=device).repeat_interleave(torch.tensor(each, device=device))
             pad = self.policy.pad_id
             call = Continuation(DecodeJob(sampling, uniforms.to(device), stops, room, record, Progress.of(rows), pad=pad))
-        call.steps = self._steps(call, prompts, each, keep and by is None, place, by or self.policy)
+        keep = keep and by is None and not self.in_eight_bits
+        call.steps = self._steps(call, prompts, each, keep, place, by or self.policy)
         return call
 
     def release(self, place: int) -> None:
@@ -191,7 +202,8 @@ class TorchEngine:
         if known is None or not known.serves(body) or known.dtype != dtype or known.positions < positions:
             # Where several models speak in turns, one set of weights takes those of each: it cannot be the one that learns.
             self._several |= known is not None and known.body is not body
-            self._weights = known = Weights(body, positions, dtype, shared=not self._several)
+            fixed = graphs_help(body.head.weight.device) if self.in_eight_bits else None
+            self._weights = known = Weights(body, positions, dtype, fixed, not self._several, self.in_eight_bits)
             self._steppers.clear()
         else:
             known.refresh(body)

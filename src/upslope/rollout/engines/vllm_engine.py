@@ -19,7 +19,8 @@ from torch import Tensor
 from upslope.errors import MissingExtra, UserError, pip_install
 from upslope.policies.adapters import folded
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.engines.external import Recorded, as_completions, cut_at_stops, ended, gap, seed_of, untruncated
+from upslope.rollout.engine_gap import gap_metrics
+from upslope.rollout.engines.external import Recorded, as_completions, cut_at_stops, ended, seed_of
 from upslope.runtime.environment import default_environment
 from upslope.types import Completions, Metrics, Sampling, samples_each
 
@@ -109,10 +110,7 @@ class VLLMEngine:
         rows = [self._row(each) for answer in answers for each in sorted(answer.outputs, key=lambda output: output.index)]
         if len(rows) != sum(each):
             raise UserError(f"vLLM gave {len(rows)} completions where {sum(each)} were asked for.")
-        self._told = {}
-        if untruncated(sampling):
-            apart = gap(self.policy, prompts, n, sampling, rows)
-            self._told = {"engine_gap": float(apart.mean()), "engine_gap_worst": float(apart.max())}
+        self._told = gap_metrics(self.policy, prompts, n, sampling, as_completions(rows, self.policy))
         return as_completions(cut_at_stops(rows, self.policy, sampling), self.policy)
 
     def metrics(self) -> Metrics:

@@ -7,6 +7,18 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@triton.jit
+def after_the_one_before(EARLY: tl.constexpr):
+    """Where a kernel may be launched before the one before it has ended: lets the next one do the same, then waits for that end.
+
+    Every kernel of a step of decoding does so before it touches memory, so that what earlier ones wrote is there too.
+    """
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
 
 
 @triton.jit
@@ -21,6 +33,24 @@ def add_norm(x, delta, weight, total, seen, eps, D: tl.constexpr, BLOCK: tl.cons
         tl.store(total + place, value, inside)
     scale = 1.0 / tl.sqrt(tl.sum(value * value) / D + eps)
     tl.store(seen + place, (value * scale * tl.load(weight + at, inside, 0.0)).to(seen.dtype.element_ty), inside)
+
+
+@triton.jit
+def store_fp8(value, inside, codes, scale):
+    """A row as codes of e4m3 and their scale: `upslope.policies.forward.fp8.quantize`."""
+    top = tl.maximum(tl.max(tl.abs(tl.where(inside, value, 0.0))), 1e-30)
+    tl.store(codes, (value * tl.div_rn(448.0, top)).to(codes.dtype.element_ty), inside)
+    tl.store(scale, top * 0.002232142857142857)
+
+
+@triton.jit
+def quantize_fp8(x, codes, scales, F: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    """Rows in eight bits; one program a row."""
+    after_the_one_before(EARLY)
+    row, at = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = at < F
+    value = tl.load(x + row * F + at, inside, 0.0).to(tl.float32)
+    store_fp8(value, inside, codes + row * F + at, scales + row)
 
 
 @triton.jit

@@ -19,8 +19,10 @@ BACK_QUERIES = 512
 ADAM_BLOCK = 1024
 CODE_BLOCK, CODE_ROWS = 256, 4
 UNPACKED_BLOCKS, UNPACK_WARPS = 64, 4
+FP8_NUMBERS = 32
 """How kernels are cut. Of queries that look back at a prompt, a program of the backward pass walks at most so many, and that for
-every head that shares the keys: with 2,048 of them the others had ended long before (0.44 ms a layer of 4,096 tokens)."""
+every head that shares the keys: with 2,048 of them the others had ended long before (0.44 ms a layer of 4,096 tokens). Of a row that is
+written in eight bits a thread holds so many numbers."""
 
 
 @functools.cache
@@ -254,6 +256,24 @@ def adam_8bit(
     grid = (-(-len(mean_scales) // CODE_ROWS),)
     moments, how = (means, mean_scales, squares, square_scales), (lr, first, second, correction, eps, decay)
     kernels.adam_8bit[grid](held, grad, *moments, tables, len(held), *how, CODE_ROWS, CODE_BLOCK, num_warps=4)
+
+
+def quantize_fp8(x: Tensor, codes: Tensor, scales: Tensor, early: bool = False) -> None:
+    """Rows in eight bits: `upslope.policies.forward.fp8.quantize`.
+
+    Args:
+        early: it may be launched before the kernel before it has ended.
+    """
+    from upslope.policies.forward.triton import kernels
+
+    rows, features = x.shape
+    block = power(features)
+    kernels.quantize_fp8[(rows,)](x, codes, scales, features, block, early, num_warps=fp8_warps(block), launch_pdl=early)
+
+
+def fp8_warps(block: int) -> int:
+    """Of a program that writes a row of so many numbers in eight bits."""
+    return min(16, max(1, block // (32 * FP8_NUMBERS)))
 
 
 def unpack_nf4(codes: Tensor, scales: Tensor, tops: Tensor, offsets: Tensor, places: Tensor, out: Tensor) -> None:
