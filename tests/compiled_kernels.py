@@ -1,5 +1,4 @@
-"""Kernels of attention and of numbers in eight bits compiled for an H100 or H200 without one: what does not fit into registers is slow,
-and right.
+"""Kernels of attention and few rows compiled for an H100 or H200 without one: what does not fit into registers is slow, and right.
 
 Run by its test where Triton is installed. Prints what each kernel stores for want of registers.
 """
@@ -44,7 +43,9 @@ def spilled(
     signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
     fixed = {(kernel.arg_names.index(name),): value for name, value in constants.items() if name in kernel.arg_names}
     hints = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in even}
-    made = triton.compile(ASTSource(kernel, signature, fixed, hints), target=HOPPER, options={"num_warps": warps, "num_stages": stages})
+    made = triton.compile(
+        ASTSource(kernel, signature, fixed, hints), target=HOPPER, options={"num_warps": warps, "num_stages": stages}
+    )
     assert made.metadata.shared <= MOST_SHARED, f"{kernel.__name__}: {made.metadata.shared} bytes of shared memory"
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "kernel.ptx").write_text(made.asm["ptx"])
@@ -90,7 +91,8 @@ def of_few_rows(rows: int, eight: bool, gate: bool) -> int:
     types = {"x": numbers, "weight": numbers, "out": "*bf16" if gate else "*fp32", **dict.fromkeys(("x_scales", "scales"), "*fp32")}
     types |= dict.fromkeys(("M", "N", "K", "SHARES"), "i32")
     cut = (FP8_CUTS if eight else CUTS)[9, 0]["gate" if gate else "plain"]
-    constants = {"GATE": "silu" if gate else "none", "ROWS": rows, "BLOCK": cut.block, "INNER": cut.inner, "FP8": eight, "EARLY": True}
+    constants = {"ROWS": rows, "BLOCK": cut.block, "INNER": cut.inner, "FP8": eight, "EARLY": True}
+    constants["GATE"] = "silu" if gate else "none"
     even = ("x", "weight", "x_scales", "scales", "out", "N", "K")
     return spilled(triton_kernels.thin_product, types, constants, cut.warps, cut.stages, even)
 

@@ -1,7 +1,7 @@
 """The Triton kernels on a CPU, by Triton's interpreter, each against plain torch: run by their test. Prints what it compared.
 
-The interpreter of Triton 3.6 takes arrays of one number for numbers, which numpy has refused since 2.4: it wants an older one. Where
-a number is rounded up to the next power of two in eight bits it forgets to raise the exponent; so torch rounds here.
+The interpreter of Triton 3.6 takes arrays of one number for numbers, which numpy has refused since 2.4: it wants an older one. When
+it rounds a number up to the next power of two in eight bits it forgets to raise the exponent; so torch rounds here.
 """
 
 from __future__ import annotations
@@ -211,6 +211,7 @@ def answers_with_a_cache_in_stretches_and_in_pages() -> None:
 
 def answers_sampled_in_eight_bits() -> None:
     """By torch's product of codes and by ours, with biases, norms of heads and adapters beside: as in plain torch."""
+    cuts = tuple({kind: Cut(16, 16, 4, 1) for kind in ("plain", "gate", "short gate")} for _ in range(2))
     sampling, numbers = Sampling(12), seeding.uniforms((4, 12), 1)
     for kind in ("qwen2-full", "qwen3", "apart"):
         policy = policy_of("qwen2-full" if kind == "apart" else kind)
@@ -223,9 +224,9 @@ def answers_sampled_in_eight_bits() -> None:
         torch_engine.graphs_help = lambda _: False
         plain = both[0].generate(*asked)
         torch_engine.graphs_help = lambda _: True
-        cuts = tuple({kind: Cut(16, 16, 4, 1) for kind in ("plain", "gate", "short gate")} for _ in range(2))
         for engine, ours in zip(both[1:], (False, True), strict=True):
-            ThinProducts.of = staticmethod(lambda rows, out, early, _, ours=ours: ThinProducts(rows, out, early, cuts) if ours else None)
+            made = ThinProducts if ours else lambda *_: None
+            ThinProducts.of = staticmethod(lambda rows, out, early, _, made=made: made(rows, out, early, cuts))
             engine._seats = lambda *_: Seats(4, 0)
             found = engine.generate(*asked)
             assert torch.equal(found.tokens, plain.tokens), kind

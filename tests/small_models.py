@@ -46,6 +46,14 @@ def policy_of(kind: str) -> LanguageModel:
     return policy
 
 
+def step(policy: LanguageModel, seed: int) -> None:
+    """Moves the weights that learn, far enough to be seen."""
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.trainable()["policy"]:
+            parameter.add_(torch.randn(parameter.shape, generator=random))
+
+
 def rows_of(policy: LanguageModel, prompts: list[list[int]], n: int, done: Completions, temperature: float) -> Trajectories:
     width = max(map(len, prompts))
     padded = torch.tensor([[policy.pad_id] * (width - len(p)) + p for p in prompts]).repeat_interleave(n, 0)

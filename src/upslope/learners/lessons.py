@@ -58,6 +58,4 @@ def _packed(rows: Trajectories) -> JsonDict:
 
 def _unpacked(packed: Mapping[str, Any], inputs: Callable[..., Any], device: torch.device | str) -> Trajectories:
     aside = {name: _unpacked(each, inputs, device) for name, each in packed["aside"].items()}
-    return rows_of(packed["columns"], inputs).to(device).replace(
-        now=packed["now"], approximate=packed["approximate"], aside=aside
-    )
+    return rows_of(packed["columns"], inputs).to(device).replace(now=packed["now"], approximate=packed["approximate"], aside=aside)

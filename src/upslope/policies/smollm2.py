@@ -52,7 +52,7 @@ def config_and_tokenizer() -> tuple[Any, Any]:
 
     weights = _packaged_weights()
     with quiet_loading():
-        config = AutoConfig.from_pretrained(weights.parent, gguf_file=weights.name)
+        config = _dense_config(AutoConfig.from_pretrained(weights.parent, gguf_file=weights.name))
         tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
     if not tokenizer.chat_template:
         tokenizer.chat_template = CHAT_TEMPLATE
@@ -89,20 +89,26 @@ def _convert(folder: Path) -> None:
 
 def _dense_model(weights: Path) -> Any:
     """The unpacked weights in an ordinary model: the loaded one still counts as quantised and refuses to be saved."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaForCausalLM
 
     loaded = LlamaForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name, dtype=torch.float32)
-    settings = loaded.config.to_dict()
-    settings.pop("quantization_config", None)
-    settings.pop("_name_or_path", None)
-    settings.pop("_model_name_or_path", None)
     with torch.device("meta"):
-        model = LlamaForCausalLM(LlamaConfig(**settings))
+        model = LlamaForCausalLM(_dense_config(loaded.config))
     # Assigned, not copied; strict, so that weights left packed would be an error here and not noise later.
     model.load_state_dict(loaded.state_dict(), strict=True, assign=True)
     model.tie_weights()
     model.generation_config = loaded.generation_config
     return model
+
+
+def _dense_config(packed: Any) -> Any:
+    """The configuration without what tells of a packed file."""
+    from transformers import LlamaConfig
+
+    settings = packed.to_dict()
+    for name in ("quantization_config", "_name_or_path", "_model_name_or_path"):
+        settings.pop(name, None)
+    return LlamaConfig(**settings)
 
 
 def _packaged_weights() -> Path:

@@ -41,7 +41,7 @@ def gap_metrics(
     return {"engine_gap": float(apart.mean()), WORST: float(apart.max())} if len(apart) else {}  # those few may be empty
 
 
-def _apart(policy: LanguageModel, prompts: Sequence[list[int]], sampling: Sampling, done: Completions) -> Tensor:
+def _apart(policy: LanguageModel, prompts: list[list[int]], sampling: Sampling, done: Completions) -> Tensor:
     """``[D]``, one per decision."""
     with torch.inference_mode(False), torch.no_grad():
         seen = sampled_rows(policy, prompts, 1, done, sampling).to(policy.device)

@@ -196,4 +196,5 @@ def join_text(batches: list[Trajectories]) -> Trajectories:
     columns = {f.name: joined([getattr(b, f.name) for b in batches]) for f in fields(Trajectories) if f.name not in kept}
     passes = torch.cat([_kept(batch) for batch in batches]) if any(batch.inputs.kept is not None for batch in batches) else None
     inputs = TextInputs(left(lambda b: b.inputs.prompt), left(lambda b: b.inputs.prompt_mask), kept=passes)
+    columns["approximate"] = any(batch.approximate for batch in batches)
     return batches[0].replace(**columns, inputs=inputs, embedding=None)

@@ -206,9 +206,10 @@ class Settings:
     precision: Literal["auto", "float32"] = text_only("auto")
     """Text: of a GPU's products. `auto` is bfloat16, with weights, log-probabilities and the optimiser in float32."""
     sampling_precision: Literal["auto", "fp8"] = text_only("auto")
-    """Text: what answers are sampled in. `auto` is the precision of products; `fp8` multiplies in eight bits, weights and inputs, with
-    all of the layers' matrices but those behind attention: a GPU reads half as much (from Ada on; a CPU only computes the same). A
-    method must correct for that, as with +asyncflow; the metric engine_gap says how far it is. Evaluations are sampled so too."""
+    """Text: what answers are sampled in. `auto` is the precision of products; `fp8` multiplies weights and inputs in eight bits, in
+    all of the layers' matrices but those behind attention, so that a GPU reads half as much (from Ada on; a CPU computes the same,
+    more slowly). A method must correct for that, as with +asyncflow; the metric engine_gap says how far it is. Evaluations of the
+    run are sampled so too."""
     recompute: int | Literal["auto", "all", "off"] = dataclasses.field(
         default="auto", metadata={"domain": "text", "switch": ("all", "off")}
     )

@@ -195,7 +195,7 @@ class TextComponents(Components):
         if packed and policy.body is None:
             refuse_plain(settings, policy.name)
         check_can_draft(settings, policy.name, policy.body is not None)
-        check_can_sample(settings, policy.name, policy.model)
+        check_can_sample(settings, policy.name, policy.body)
         if self.dry is None:
             if settings.lora:
                 policy.add_lora(settings.lora, settings.seed)
@@ -248,9 +248,7 @@ class TextComponents(Components):
             stop=settings.stops,
         )
         sizes = dict(tasks=settings.tasks_per_step or 32, samples=settings.samples_per_task, sampling=sampling, seed=settings.seed)
-        engine = make_engine(
-            settings.engine, self.policy, sampling, self.method, settings.speculate, settings.sampling_precision
-        )
+        engine = make_engine(settings.engine, self.policy, sampling, self.method, settings.speculate, settings.sampling_precision)
         if settings.engine == "torch":
             engine.row_bytes = self.sizes.work.row_bytes  # type: ignore[attr-defined]
         embed = embedder(self.method.needs())

@@ -62,9 +62,10 @@ class TextSizes:
         blank = blank_weights(model) if isinstance(model, str) else None
         if blank is not None:
             check_can_be_packed(self.settings, str(model), blank)
-            check_can_draft(self.settings, str(model), architecture(blank) is not None)
-            check_can_sample(self.settings, str(model), blank)
-            shape = ModelShape.of(blank, architecture(blank) is not None and not self.settings.plain)
+            body = architecture(blank)
+            check_can_draft(self.settings, str(model), body is not None)
+            check_can_sample(self.settings, str(model), body)
+            shape = ModelShape.of(blank, body is not None and not self.settings.plain)
             work = settled(shape, Work.of(self.settings, self.method, self.max_tokens, ()), self.card)
             self._check(shape, work, self.card)
             if shape is not None and (told := self._loading_problem(shape, work)):

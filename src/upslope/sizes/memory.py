@@ -25,8 +25,9 @@ SLACK = 1.03
 """What the allocator reserves for activations and buffers, over what they ask for."""
 FLOAT32 = 4
 WEIGHTS, LOW, EIGHT_BITS, PACKED, UNPACKED, GRADS, MOMENTS, COPIES, GATHERED, ACTIVATIONS, CACHE, OWN, OTHERS = (
-    "weights, float32", "weights, bfloat16", "weights, 8 bits", "weights, 4 bits", "a matrix unpacked", "gradients", "Adam's moments",
-    "references and snapshots", "layers put together", "activations", "keys and values", "CUDA's own", "further learners",
+    "weights, float32", "weights, bfloat16", "weights, 8 bits", "weights, 4 bits", "a matrix unpacked", "gradients",
+    "Adam's moments", "references and snapshots", "layers put together", "activations", "keys and values", "CUDA's own",
+    "further learners",
 )  # fmt: skip
 
 

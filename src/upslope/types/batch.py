@@ -157,8 +157,8 @@ class Batch:
     now: int = 0
     """The same of the weights before the step's first update."""
     approximate: bool = False
-    """Whether sampling computed in another precision than learning does (fp8), so that what drew each decision was the policy of now
-    only about."""
+    """Whether sampling computed in another precision than learning does (fp8): what drew each decision was the policy of now only
+    about."""
     seconds: Tensor | None = None
     """The time behind each decision: what it set going (a program, a tool, an environment) took so long. NaN where nobody measured.
     It is measured, so that what depends on it does not repeat."""
@@ -206,8 +206,8 @@ class Batch:
         return torch.where(self.sampled > 0, self.now - self.version, 0)
 
     def drawn_by_others(self) -> Tensor:
-        """Which decisions something else than the policy of now drew ``[N, T]``, by more than rounding: older weights, or the same in
-        another precision."""
+        """Which decisions ``[N, T]`` something else than the policy of now drew, by more than rounding: older weights, or the same
+        in another precision."""
         return self.sampled > 0 if self.approximate else self.age() > 0
 
     def fresh(self) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import policy_of
+from small_models import policy_of, step
 from torch import Tensor
 
 from upslope.policies import LanguageModel
@@ -27,13 +27,6 @@ def read(weights: Weights) -> Iterator[Tensor]:
         elif field is not None:
             yield field
     yield from (weights.embedding, weights.last_norm, weights.head)
-
-
-def step(policy: LanguageModel, seed: int) -> None:
-    random = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in policy.trainable()["policy"]:
-            parameter.add_(torch.randn(parameter.shape, generator=random))
 
 
 def numbers(weights: Weights) -> list[Tensor]:

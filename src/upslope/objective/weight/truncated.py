@@ -19,8 +19,8 @@ class Truncated(Weight):
     r"""Importance of what others sampled: :math:`w_t = \min(C,\ \pi_{old}/\mu)`, where :math:`\mu` drew the decision.
 
     With it a ratio to the policy before the step, :math:`\pi_\theta/\pi_{old}`, is right in expectation for rows of any age, up to
-    the cut, and for rows sampled in another precision. A decision that the weights of now drew counts exactly once, whatever rounding
-    says of its ratio, and so does one that nobody sampled.
+    the cut, and for rows sampled in another precision. A decision that the policy of now drew counts exactly once, whatever
+    rounding says of its ratio, and so does one that nobody sampled.
 
     Fields:
         cap: C, the most a decision may count. Larger has less bias and more variance; 1 only takes weight away.

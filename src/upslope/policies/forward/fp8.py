@@ -1,8 +1,9 @@
 """FP8: matrices in eight bits (float8, e4m3) times inputs in eight bits, each row with a scale of its own.
 
-A row is divided by its scale, a 448th of its largest magnitude, and rounded to the nearest number of e4m3, which has three bits behind
-the leading one: by up to a sixteenth. A matrix has a scale for each output, an input one for each token, so that a product is the
-codes' product times both. That is what vLLM and llm-compressor call dynamic FP8 with scales per channel and per token.
+A row is divided by its scale, a 448th of its largest magnitude, and rounded to the nearest number of e4m3, which has three bits
+behind the leading one: a number moves by up to a sixteenth of itself. A matrix has a scale for each output, an input one for each
+token, so that a product is that of the codes times both. It is what vLLM and llm-compressor call dynamic FP8, with scales per
+channel and per token.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Fp8Rows(NamedTuple):
 @torch.no_grad()
 def quantize(x: Tensor, into: Fp8Rows | None = None) -> Fp8Rows:
     """Rows ``[R, F]`` in eight bits."""
-    into = into or Fp8Rows.blank(*x.shape, x.device)
+    into = into or Fp8Rows.blank(x.shape[0], x.shape[1], x.device)
     if launch.helps(x):
         launch.quantize_fp8(x, *into)
         return into

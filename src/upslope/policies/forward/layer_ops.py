@@ -39,8 +39,8 @@ class Matrix(NamedTuple):
     packed: PackedMatrix | None = None
     """The matrices in four bits, if they are held so: unpacked for each product."""
     fp8: Fp8Rows | None = None
-    """The matrices in eight bits, if sampling multiplies with them: what they multiply is rounded to eight bits too. Plain torch reads
-    what they stand for, in ``low``; learning has matrices without them."""
+    """The matrices in eight bits, if sampling multiplies with them: what they multiply is rounded to eight bits too. Plain torch
+    reads what they stand for, in ``low``; learning has matrices without them."""
 
     @staticmethod
     def of(parts: tuple[Tensor, ...], dtype: torch.dtype) -> Matrix:

@@ -21,8 +21,8 @@ SCALE = 4
 
 
 def fp8_bytes(shape: ModelShape, size: int, on_gpu: bool) -> int:
-    """The matrices that steps multiply with in eight bits (`upslope.rollout.decode.weights`), with a scale for each output; in plain
-    torch also what they stand for."""
+    """The matrices that steps multiply with in eight bits (`upslope.rollout.decode.weights`), with a scale for each output; in
+    plain torch also what they stand for."""
     matrices = shape.joined + shape.single - shape.layers * shape.width * shape.heads * shape.head_width
     scales = SCALE * shape.layers * (shape.projected + 2 * shape.inner + shape.width)
     return matrices * (1 if on_gpu else 1 + size) + scales

@@ -91,7 +91,8 @@ class ThinProducts:
         return self.cuts[isinstance(weight, Fp8Rows)][kind]
 
     def _run(
-        self, x: Tensor | Fp8Rows, weight: Tensor | Fp8Rows, out: Tensor, features: int, inner: int, shares: int, gate: str, cut: Cut
+        self, x: Tensor | Fp8Rows, weight: Tensor | Fp8Rows, out: Tensor, features: int, inner: int, shares: int, gate: str,
+        cut: Cut,
     ) -> None:  # fmt: skip
         from upslope.rollout.decode import triton_kernels as kernels
 

@@ -22,8 +22,8 @@ def thin_product(
     """``x [M, K] @ weight.T`` of few rows, which takes as long as reading the weights; one program some features and a share.
 
     A share is the product over a stretch of the inner dimension: ``out [SHARES, M, N]`` has to be added up. With a gate the weight
-    is ``[2 N, K]``, its first half goes through the activation and the second multiplies it; there is one share. Numbers in eight bits
-    have scales, of each row ``x_scales [M]`` and of each feature ``scales``.
+    is ``[2 N, K]``, its first half goes through the activation and the second multiplies it; there is one share. Numbers in eight
+    bits have scales, of each row ``x_scales [M]`` and of each feature ``scales``.
     """
     after_the_one_before(EARLY)
     feature = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -61,8 +61,9 @@ def add_shares_and_norm(
     x, shares, bias, weight, seen, codes, scales, eps, M,
     D: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr, BIAS: tl.constexpr, FP8: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The shares of a product added to the stream ``x``, in order, and its norm in the precision of products, on request in eight bits
-    too; one program a row."""
+    """The shares of a product added to the stream ``x``, in order, and its norm in the precision of products, on request in eight
+    bits too; one program a row.
+    """
     after_the_one_before(EARLY)
     at = tl.arange(0, BLOCK)
     inside = at < D

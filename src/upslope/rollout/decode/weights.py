@@ -28,8 +28,8 @@ class Weights:
         positions: how many places of a text there may be.
         fixed: whether addresses stay; left out, on a GPU.
         shared: whether matrices that the model holds are read there. If not, other models' can be put in their place.
-        in_eight_bits: whether steps multiply in eight bits: with all of a layer's matrices but that behind its attention, a twentieth of them.
-            Prompts, embeddings and head stay as they are.
+        in_eight_bits: whether steps multiply in eight bits: with all of a layer's matrices but that behind its attention, which is
+            a twentieth of them. Prompts are read, and the head multiplies, as they would otherwise.
     """
 
     def __init__(
@@ -77,7 +77,8 @@ class Weights:
         self.embedding, self.last_norm, self.head = self._ends
 
     def _quantize(self) -> None:
-        """Writes what steps multiply with in eight bits: codes beside the matrices for kernels, for plain torch what they stand for."""
+        """Puts what steps multiply with in eight bits: codes beside the matrices, for kernels; or what codes stand for in their
+        place."""
         if not self.in_eight_bits:
             self.step_blocks = self.blocks
         elif not self.fixed:

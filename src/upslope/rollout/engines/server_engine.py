@@ -20,7 +20,7 @@ from upslope.errors import UserError
 from upslope.plain_data import JsonDict
 from upslope.policies.adapters import folded
 from upslope.policies.language_model import LanguageModel
-from upslope.rollout.engine_gap import gap_metrics
+from upslope.rollout.engine_gap import WORST, gap_metrics, untruncated
 from upslope.rollout.engines.external import Recorded, as_completions, cut_at_stops, ended, seed_of
 from upslope.runtime.http_client import Client, ServerError, server_address
 from upslope.runtime.seeding import uniforms as draw_uniforms
@@ -180,7 +180,7 @@ class ServerEngine:
             raise UserError("a probe needs every token to be possible: leave top_k, top_p and min_p out, the temperature above 0.")
         numbers = draw_uniforms((len(prompts), sampling.max_tokens), 1, "probe")
         rows = self.ask(prompts, 1, sampling, numbers)
-        return float(gap(self.policy, prompts, 1, sampling, rows).max())
+        return gap_metrics(self.policy, prompts, 1, sampling, as_completions(rows, self.policy)).get(WORST, 0.0)
 
     # -- an engine -------------------------------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ CODE_BLOCK, CODE_ROWS = 256, 4
 UNPACKED_BLOCKS, UNPACK_WARPS = 64, 4
 FP8_NUMBERS = 32
 """How kernels are cut. Of queries that look back at a prompt, a program of the backward pass walks at most so many, and that for
-every head that shares the keys: with 2,048 of them the others had ended long before (0.44 ms a layer of 4,096 tokens). Of a row that is
-written in eight bits a thread holds so many numbers."""
+every head that shares the keys: with 2,048 of them the others had ended long before (0.44 ms a layer of 4,096 tokens). Of a row
+that is written in eight bits a thread holds so many numbers."""
 
 
 @functools.cache
