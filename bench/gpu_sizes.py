@@ -2,12 +2,12 @@
 
 Random weights in the shapes of Qwen2, prompts of 64 tokens, `dr-grpo` as it comes. A row is ``MODEL:PROMPTSxSAMPLESxTOKENS`` with
 ``+lora32``, with that ``+nf4`` (a base in four bits), ``+recompute``, ``+slices4096``, ``+bf16`` or ``+adam8`` (Adam's moments
-in bfloat16 or 8 bits) behind it; each has a process of its own. Of a row with ``+ends`` answers end after between 64 and so
-many tokens, each after its own number, and nothing is learned; with ``+early`` half of them end before the geometric mean of
-the two. Where rows would wait for memory they share pages of it, with ``+stretches`` they wait. Told of each:
+in bfloat16 or 8 bits), ``+fp8`` (sampled in eight bits) behind it; each has a process of its own. Of a row with ``+ends`` answers
+end after between 64 and so many tokens, each after its own number, and nothing is learned; with ``+early`` half of them end before
+the geometric mean of the two. Where rows would wait for memory they share pages of it, with ``+stretches`` they wait. Told of each:
 
-- sampling, in tokens a second, and what share of the bytes' limit that is: all weights, and the keys and values of every row, read
-  once for each token at the card's rated bandwidth;
+- sampling, in tokens a second, and what share of the bytes' limit that is: all weights in bfloat16, and the keys and values of
+  every row, read once for each token at the card's rated bandwidth (``+fp8`` reads about half: its share may pass 100%);
 - learning, and the share of the card's rated bfloat16 speed: 6 operations (4 with adapters) for each parameter and token, prompts
   counted with every row as a peer would compute them (``mfu``), or for the tokens that are really computed (``mfu_computed``);
 - memory, as torch reserved it at the most.
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 PROMPT = 64
-CHOSEN = ("recompute", "slice_tokens", "adam_states", "base_precision")
+CHOSEN = ("recompute", "slice_tokens", "adam_states", "base_precision", "sampling_precision")
 """Settings that a row may choose."""
 HELD_IN = {"bf": "bfloat16", "adam": "8bit"}
 """Moments by the letters of their flag."""
@@ -95,6 +95,8 @@ class Work:
                 settings["adam_states"] = HELD_IN[kind]
             elif each == "nf4":
                 settings["base_precision"] = each
+            elif each == "fp8":
+                settings["sampling_precision"] = each
             else:
                 settings["slice_tokens" if kind == "slices" else kind] = int(rank) if rank else "all"
         return Work(name, found[1], int(found[2]), int(found[3]), int(found[4]), settings)
@@ -135,9 +137,10 @@ def measured(work: Work, steps: int, profile: bool = False) -> dict[str, Any]:
     from text_sides import AskedInOrder
     from text_work import Sizes, TextWork
 
+    import upslope as up
     from upslope.learners.policy_gradient import PolicyGradient
-    from upslope.methods import find
     from upslope.policies.model_shape import ModelShape
+    from upslope.rollout.engines.torch_engine import TorchEngine
     from upslope.rollout.text import TextRollout
     from upslope.runtime.settings import Settings
     from upslope.sizes.card import Card
@@ -162,19 +165,25 @@ def measured(work: Work, steps: int, profile: bool = False) -> dict[str, Any]:
         steps=100, tasks_per_step=work.prompts, samples_per_task=work.samples, max_tokens=work.tokens, watch_kl=False,
         lr=1e-9, warm_start=0.0, device="cuda",
     ).resolved("text", "random", max_tokens=work.tokens)  # fmt: skip
-    card, method, layout = Card.here("cuda"), find("dr-grpo"), ModelShape.of(policy.model, ours=True)
+    in_eight_bits = "sampling_precision" in work.settings
+    method = up.method("dr-grpo+asyncflow" if in_eight_bits else "dr-grpo")
+    card, layout = Card.here("cuda"), ModelShape.of(policy.model, ours=True)
     asked = replace(settings, lora=rank or 0, **{name: work.settings[name] for name in CHOSEN if name in work.settings})
     planned = settled(layout, StepWork.of(asked, method, work.tokens, [PROMPT] * work.prompts), card)
     policy.recompute, policy.slices.tokens = planned.layers_again(shape.layers), planned.slice_tokens or 0
     rollout = TextRollout(
         AskedInOrder(given), policy, tasks=work.prompts, samples=work.samples, sampling=Sampling(max_tokens=work.tokens), seed=0
     )
+    if in_eight_bits:
+        rollout.engine = TorchEngine(policy, precision="fp8")
     learner = PolicyGradient(method, policy, rollout, asked)
     whole: list[float] = []
     sampling: list[float] = []
+    told: dict[str, float] = {}
     for step in range(1, steps + 2):
         begun = time.perf_counter()
-        sampling.append(learner.step(step)["seconds_sampling"])
+        told = learner.step(step)
+        sampling.append(told["seconds_sampling"])
         torch.cuda.synchronize()
         whole.append(time.perf_counter() - begun)
     if profile:
@@ -200,6 +209,7 @@ def measured(work: Work, steps: int, profile: bool = False) -> dict[str, Any]:
         "slice_tokens": planned.slice_tokens,
         "recompute": planned.recompute,
         "steps": [round(each, 3) for each in whole],
+        **({"engine_gap": told["engine_gap"]} if in_eight_bits else {}),
     }
 
 

@@ -44,6 +44,7 @@ fit in any slice. A card of 80 GB is counted as 80 x 10^9 bytes, which every car
 BYTES = (
     ("weights, float32", "4 a parameter; beside adapters on a GPU only those of the adapters"),
     ("weights, bfloat16", "2 a parameter on a GPU, where sampling and learning read one set"),
+    ("weights, 8 bits", "with `--sampling-precision fp8` 1 more for the layers' matrices but those behind attention; on a CPU 5"),
     ("weights, 4 bits", "0.52 a parameter of the layers' matrices, with `--base-precision nf4`; the others stay as they are"),
     ("a matrix unpacked", "of these the largest of a layer, in the precision of products"),
     ("gradients", "4 for each parameter that learns; with `--shard` these, moments and references are divided by `--learners`"),
@@ -171,10 +172,11 @@ def _point(shapes: dict[str, ModelShape], point: dict[str, Any]) -> tuple[str, .
     tasks, samples, tokens = map(int, sizes.split("x"))
     moments = next((held_in for flag, held_in in HELD_IN.items() if flag in chosen), "float32")
     rank = 32 if "lora32" in chosen else 0
-    work = Work(tasks, samples, tokens, [64] * tasks, lora=rank, packed="nf4" in chosen, moment_bytes=MOMENTS[moments],
-                recompute=point["recompute"], slice_tokens=point["slice_tokens"])  # fmt: skip
+    work = Work(tasks, samples, tokens, [64] * tasks, lora=rank, packed="nf4" in chosen, fp8="fp8" in chosen,
+                moment_bytes=MOMENTS[moments], recompute=point["recompute"], slice_tokens=point["slice_tokens"])  # fmt: skip
     told = f"`--lora {rank}`" if rank else "all weights"
     told += ", `--base-precision nf4`" if work.packed else ""
+    told += ", `--sampling-precision fp8`" if work.fp8 else ""
     told += f", `--adam-states {moments}`" if moments != "float32" else ""
     told += ", `--recompute all`" if point["recompute"] == "all" else ""
     memory = memory_of(shapes[name], work, Card("cuda", H200, "H200"))

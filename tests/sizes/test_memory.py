@@ -143,6 +143,7 @@ def test_the_estimate_is_what_was_measured_on_an_h200(point: dict):
     work = Work(
         tasks, samples, tokens, [64] * tasks, lora=32 if "+lora32" in point["row"] else 0, recompute=point["recompute"],
         slice_tokens=point["slice_tokens"], moment_bytes=MOMENT_BYTES[held_in], packed="+nf4" in point["row"],
+        fp8="+fp8" in point["row"],
     )  # fmt: skip
     found = memory_of(shape({"3.1B": "3B"}.get(name, name)), work, GPU)
     assert found.total / GIB == pytest.approx(point["reserved_gib"] + found.kinds[OWN] / GIB, rel=0.1)

@@ -61,6 +61,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "engine": ("use_vllm", "vllm_mode", "vllm_server_base_url", "rollout_engine"),
     "speculate": ("speculative_config", "num_speculative_tokens", "speculative_model", "prompt_lookup_num_tokens",
                   "prompt_lookup_max", "ngram_prompt_lookup_max", "assistant_model", "speculative_decoding"),
+    "sampling_precision": ("quantization", "rollout_quantization", "vllm_quantization", "fp8"),
     "precision": ("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision"),
     "recompute": ("gradient_checkpointing", "enable_gradient_checkpointing", "activation_checkpointing"),
     "lora": ("lora_r", "lora_rank", "use_peft", "peft_config"),

@@ -29,7 +29,7 @@ class Weights:
         fixed: whether addresses stay; left out, on a GPU.
         shared: whether matrices that the model holds are read there. If not, other models' can be put in their place.
         in_eight_bits: whether steps multiply in eight bits: with all of a layer's matrices but that behind its attention, which is
-            a twentieth of them. Prompts are read, and the head multiplies, as they would otherwise.
+            small. Prompts are read, and the head multiplies, as they would otherwise.
     """
 
     def __init__(
