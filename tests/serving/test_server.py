@@ -17,8 +17,9 @@ from safetensors.torch import save
 from serving_client import loud, raw, wait_until
 
 from upslope.errors import UserError
+from upslope.rollout.engines.continuation import Continuation
 from upslope.rollout.engines.server_engine import weight_bytes
-from upslope.rollout.engines.torch_engine import Continuation, TorchEngine
+from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.runtime.seeding import uniforms
 from upslope.serving import batcher, requests
 from upslope.serving.server import WEIGHTS_PATH, Server

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from upslope.errors import MethodError, UserError
 from upslope.objective.base import RolloutPlan
 from upslope.plain_data import JsonDict
+from upslope.rollout.engine_report import NAMES
 from upslope.rollout.pool import Fulfilled
 from upslope.rollout.search_rows import SearchCounts, SearchRecord
 from upslope.rollout.search_tree import Backup, Node, SearchRule, SearchTree, Select, step_prior
@@ -119,7 +120,7 @@ class SearchRollout(TextRollout):
 
     def heard(self, told: JsonDict) -> None:
         super().heard(told)
-        counts = {name: value for name, value in told.items() if name not in ("drafts", "engine")}
+        counts = {name: value for name, value in told.items() if name not in NAMES}
         self.counts = self.counts.with_those_of(SearchCounts(**counts))
 
     def fulfil(self, assignment: Assignment) -> Trajectories:

@@ -18,9 +18,9 @@ from upslope.policies.tokenization import encoded
 from upslope.rewards.judging import Judge
 from upslope.rollout.begun_answers import BegunAnswer, completed, extend
 from upslope.rollout.choosing import Candidate, Choices, beside, category_id, offered, others
-from upslope.rollout.decode.speculation import DraftSum, drafts_of
+from upslope.rollout.decode.speculation import drafts_of
 from upslope.rollout.embeddings import EMBEDDINGS
-from upslope.rollout.engine_gap import mean_of
+from upslope.rollout.engine_report import EngineReport, told_since
 from upslope.rollout.engines.torch_engine import Speaker, TorchEngine
 from upslope.rollout.pool import Fulfilled, Here
 from upslope.rollout.reference_cache import ReferenceCache
@@ -88,10 +88,8 @@ class TextRollout:
         """Whether what it samples is scored elsewhere, behind it: rows then come without reward, with what there is to score."""
         self.timed = False
         """Whether the method wants to know how long each answer's score took."""
-        self.drafts = DraftSum()
+        self.report = EngineReport()
         """Of the answers that were taken since the last `metrics`."""
-        self.engine_told: list[Metrics] = []
-        """What engines had to say of themselves for these answers."""
         self.unscored = 0
         """Answers of the step that nobody could score, and nobody learns from."""
         self.reuse = True
@@ -202,10 +200,8 @@ class TextRollout:
         return rows.keep_rows(torch.tensor([not why for why in failed], device=rows.sampled.device))
 
     def heard(self, told: JsonDict) -> None:
-        """What was told beside the rows of an assignment: of plain answers what was drafted, if anything was, and what the
-        engine said of itself."""
-        self.drafts = self.drafts.with_those_of(DraftSum(*told.get("drafts", ())))
-        self.engine_told += [told["engine"]] if "engine" in told else []
+        """What was told beside the rows of an assignment: of plain answers what the engine said of them."""
+        self.report.heard(told)
 
     # -- done anywhere -------------------------------------------------------------------------------------------------
 
@@ -213,12 +209,7 @@ class TextRollout:
         """The rows of an assignment, and what there is to tell of them."""
         before = drafts_of(self.engine)
         rows = self.fulfil(assignment)
-        told = drafts_of(self.engine).since(before).table()
-        return Fulfilled(rows, told | ({"engine": found} if (found := self._told_by_engine()) else {}), assignment.version)
-
-    def _told_by_engine(self) -> Metrics:
-        told = getattr(self.engine, "metrics", None)
-        return {} if told is None else told()
+        return Fulfilled(rows, told_since(self.engine, before), assignment.version)
 
     def problems_of(self, assignment: Assignment) -> list[Problem]:
         """The problems that an assignment is about: a function of it alone."""
@@ -364,7 +355,7 @@ class TextRollout:
 
         before = drafts_of(self.engine)
         rows = sample_turns(self, turns, numbers, by)
-        self.drafts = self.drafts.with_those_of(drafts_of(self.engine).since(before))
+        self.report.drafted(drafts_of(self.engine).since(before))
         return rows
 
     def written(self, turns: Sequence[Turn], texts: Sequence[str], numbers: TurnNumbers) -> Trajectories:
@@ -386,9 +377,7 @@ class TextRollout:
 
     def metrics(self) -> Metrics:
         """What the engine has to say of itself, if it does, and what was chosen, if somebody chose."""
-        engine, drafts = mean_of(self.engine_told) or self._told_by_engine(), self.drafts
-        self.engine_told, self.drafts = [], DraftSum()
-        found = engine | drafts.metrics() | self.choices.metrics() | self.under_way.pool.metrics()
+        found = self.report.metrics(self.engine) | self.choices.metrics() | self.under_way.pool.metrics()
         return found | ({"unscored": float(self.unscored)} if self.scored_apart else {})
 
     def sync(self) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -30,6 +28,7 @@ from upslope.rollout.decode.speculative_stepper import SpeculativeStepper, draft
 from upslope.rollout.decode.stepper import Prompts, Stepper
 from upslope.rollout.decode.weights import Weights
 from upslope.rollout.engine_gap import SamplingPrecision, gap_metrics
+from upslope.rollout.engines.continuation import Continuation, sampling_mode
 from upslope.types import Completions, Metrics, Sampling, Trajectories, samples_each
 
 Speaker = LanguageModel | MixedModels
@@ -126,7 +125,7 @@ class TorchEngine:
         each = samples_each(n, len(prompts))
         self._refuse(prompts, each, sampling, uniforms, limits)
         device, rows = self.policy.device, len(uniforms)
-        with _sampling_mode():
+        with sampling_mode():
             stops = torch.tensor(sorted(self.policy.stop_ids), dtype=torch.long, device=device)
             record = Record.blank(rows, sampling.max_tokens, self.policy.pad_id, device)
             room = torch.tensor(limits, device=device).repeat_interleave(torch.tensor(each, device=device))
@@ -327,53 +326,6 @@ class TorchEngine:
         if room and longest + limit > room:
             raise UserError(f"a prompt of {longest} tokens and max_tokens={limit} are more than the {room} positions "
                             f"of {self.policy.name!r}. Shorten the prompt or the completion.")  # fmt: skip
-
-
-class Continuation:
-    """A call of the engine under way, to be advanced a few tokens at a time."""
-
-    steps: Generator[None]
-
-    def __init__(self, job: DecodeJob):
-        self.job = job
-        self.stepper: Stepper | None = None
-        """What continues the rows now, if it is our own decoding."""
-        self.stopped: set[int] = set()
-        """Rows that a text has ended."""
-        self.kept: ActivationCache | None = None
-        """What was computed on the way, if that was asked for and there was room."""
-        self.drafts = DraftSum()
-
-    def advance(self) -> bool:
-        """Every row that is being continued says a token or a few; whether the call goes on."""
-        # Not inside the generator: modes belong to the thread, and another call may have its turn before this one goes on.
-        with _sampling_mode():
-            return next(self.steps, self) is None
-
-    def close(self) -> None:
-        """Gives up what has not been said yet."""
-        self.steps.close()
-        self.stepper = None
-
-    def completions(self) -> Completions:
-        """What was sampled."""
-        with _sampling_mode():
-            done = self.job.record.completions(self.job.stops, self.stopped)
-        return done if self.kept is None else replace(done, kept=self.kept.numbers)
-
-    def written(self) -> Record:
-        """What was sampled so far, to be read and left alone."""
-        if self.stepper is not None:
-            with _sampling_mode():
-                self.stepper.finish()
-        return self.job.record
-
-
-@contextmanager
-def _sampling_mode() -> Iterator[None]:
-    """No gradients; and out of inference mode even if the caller is in it: tensors made there could never enter a loss."""
-    with torch.inference_mode(False), torch.no_grad():
-        yield
 
 
 def _converse(stepper: Stepper, owner: Tensor) -> Iterator[None]:
