@@ -14,6 +14,8 @@ from point_mass import PointMass, PushedPointMass, point_data
 
 import upslope as up
 from upslope.methods import catalogue
+from upslope.policies import LanguageModel
+from upslope.rollout.evaluation import evaluate_text
 from upslope.tasks import load_task
 from upslope.testing.drawn import kinds
 from upslope.types import Method
@@ -99,11 +101,22 @@ def test_methods_improve_a_tiny_language_model(method, tmp_path):
 @pytest.mark.learns(seconds=30)
 @pytest.mark.parametrize("method", STAGED)
 def test_methods_that_imitate_first_raise_the_accuracy_of_a_tiny_language_model(method, tmp_path):
-    """What search earns is no measure here: it ends with a success, or begins with a failure. Both went from 0.81 to 0.89 of 27
-    problems; the threshold was set after seeing that."""
-    run = up.train(method, **TEXT | SIZED[method], knobs=SHORT[method], out=tmp_path / "run")
-    assert run.summary["score_after"] > run.summary["score_before"] + 0.05, run.summary
-    assert run.metrics[-1]["contests"] > 0
+    """What search earns is no measure here: it ends with a success, or begins with a failure; nor are greedy answers, of which 22 of
+    27 are right before, and one or two more after, by the processor. Of 64 sampled answers to each problem 0.09 were right before,
+    0.36 (tp-llama) and 0.44 after; the threshold is that of the other methods."""
+    sizes = TEXT | SIZED[method]
+    start = up.train(method, **sizes | {"steps": 0}, knobs=SHORT[method], out=tmp_path / "start")
+    run = up.train(method, **sizes, knobs=SHORT[method], out=tmp_path / "run")
+    before, after = (share_right(each.policy) for each in (start, run))
+    assert after > before + 0.15, f"{method}: {before:.2f} -> {after:.2f}"
+    assert run.summary["score_before"] == start.summary["score_before"] and run.metrics[-1]["contests"] > 0
+
+
+def share_right(policy: LanguageModel) -> float:
+    """Of sampled answers to problems that are held out."""
+    task = load_task(TEXT["task"])
+    found = evaluate_text(task, policy, problems=50, max_tokens=task.max_tokens, samples=64, temperature=1.0)
+    return found.pass_at(1)[0]
 
 
 @pytest.mark.slow

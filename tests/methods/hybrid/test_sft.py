@@ -26,7 +26,9 @@ def test_it_is_the_policy_gradient_of_data_that_all_count_as_good():
 
 @pytest.mark.checks("oracle", "sft", by="transformers")
 def test_loss_and_gradient_are_those_of_transformers():
+    """In float64: the rounding of float32 is by itself more than the tolerance on some processors."""
     policy = policy_of("llama")
+    policy.model.double()
     prompts, answers = [[1, 5, 9], [1, 4, 4, 8], [1]], [[7, 8, 2], [12, 2], [5, 5, 5, 5, 2]]
     rows = token_rows(policy, prompts, answers)
     rows = begin_update(sft, annotate(sft, rows))
