@@ -221,7 +221,8 @@ def sampled(work: Work, steps: int) -> dict[str, Any]:
     from upslope.types import Sampling
 
     shape, policy = SHAPES[work.model], policy_of(work)
-    engine, drawn = TorchEngine(policy), torch.Generator().manual_seed(0)
+    engine = TorchEngine(policy, precision=work.settings.get("sampling_precision", "auto"))
+    drawn = torch.Generator().manual_seed(0)
     asked = torch.randint(5, shape.vocabulary, (work.prompts, PROMPT), generator=drawn).tolist()
     prompts = [prompt for prompt in asked for _ in range(work.samples)]  # a limit belongs to a prompt: each row is asked by itself
     engine.paged = "stretches" not in work.settings

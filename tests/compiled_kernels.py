@@ -85,12 +85,13 @@ def of_decoding(width: int, dtype: torch.dtype) -> int:
     return spilled(triton_kernels.attend, types, constants, warps, ATTEND_STAGES)
 
 
-def of_few_rows(rows: int, eight: bool, gate: bool) -> int:
+def of_few_rows(rows: int, eight: bool, kind: str) -> int:
     """A product of few rows, in shares or through a gate."""
+    gate = kind != "plain"
     numbers = "*fp8e4nv" if eight else "*bf16"
     types = {"x": numbers, "weight": numbers, "out": "*bf16" if gate else "*fp32", **dict.fromkeys(("x_scales", "scales"), "*fp32")}
     types |= dict.fromkeys(("M", "N", "K", "SHARES"), "i32")
-    cut = (FP8_CUTS if eight else CUTS)[9, 0]["gate" if gate else "plain"]
+    cut = (FP8_CUTS if eight else CUTS)[9, 0][kind]
     constants = {"ROWS": rows, "BLOCK": cut.block, "INNER": cut.inner, "FP8": eight, "EARLY": True}
     constants["GATE"] = "silu" if gate else "none"
     even = ("x", "weight", "x_scales", "scales", "out", "N", "K")
@@ -112,10 +113,10 @@ def of_rows_in_eight_bits(features: int) -> int:
 
 
 if __name__ == "__main__":
-    for eight, rows, gate in itertools.product((False, True), (16, 64, 128), (False, True)):
+    for eight, rows, kind in itertools.product((False, True), (16, 64, 128), ("plain", "gate", "short gate")):
         if rows <= most_rows(eight):
-            lost = of_few_rows(rows, eight, gate)
-            print("eight bits" if eight else "bfloat16", rows, "rows", "gate" if gate else "shares", lost, flush=True)
+            lost = of_few_rows(rows, eight, kind)
+            print("eight bits" if eight else "bfloat16", rows, "rows", kind, lost, flush=True)
             assert lost == 0, f"{rows} rows: {lost} bytes for want of registers"
     in_eight = {width: (of_a_norm(width), of_rows_in_eight_bits(4 * width)) for width in (896, 3584, 8192)}
     print("norms and rows in eight bits", in_eight, flush=True)

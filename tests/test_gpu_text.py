@@ -196,6 +196,7 @@ def said_in_plain_torch(policy: LanguageModel, batch: Trajectories, monkeypatch)
 
 
 def test_rows_in_eight_bits_are_those_of_plain_torch(monkeypatch):
+    torch.manual_seed(0)
     x = torch.randn(40, 9000, device="cuda") * torch.logspace(-3, 3, 40, device="cuda").unsqueeze(1)
     for rows in (x, x.bfloat16(), x[:, :64].contiguous(), torch.zeros(3, 100, device="cuda")):
         found = fp8.quantize(rows)
@@ -237,10 +238,13 @@ def test_answers_in_eight_bits_are_as_likely_as_plain_torch_says(rows, how, monk
         batch = sampled_rows(policy, prompts, 1, done, draw).to("cuda")
         on = batch.sampled > 0
         with torch.no_grad():
-            away = (policy.evaluate(batch).logp - done.logp)[on].abs().mean()
-        apart = (said_in_plain_torch(policy, batch, monkeypatch) - done.logp)[on].abs().mean()
-        # Half precision moves one number in thirty to another code, by a sixteenth: a fifth of what codes themselves move.
-        assert apart < 0.5 * away + 0.02 and 0 < away < 1, (float(apart), float(away))
+            exact = policy.evaluate(batch).logp
+        plain = said_in_plain_torch(policy, batch, monkeypatch)
+        found = [float(each[on].abs().mean()) for each in (exact - done.logp, exact - plain, plain - done.logp)]
+        away, expected, apart = found
+        # Half precision moves numbers to other codes. In float32 on a CPU codes move this model by 0.22; the same in bfloat16 by
+        # 0.23, and the two are 0.17 apart. Independent errors would be 0.32 apart, and a wrong scale is another order of size.
+        assert 0.7 < away / expected < 1.4 and apart < 1.2 * expected < 1, found
         assert 0 < engine.metrics()["engine_gap"] < 1
         with torch.no_grad():
             for parameter in policy.trainable()["policy"]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import PROMPTS, policy_of, rows_of
+from small_models import PROMPTS, policy_of
 
 import upslope as up
 from upslope.errors import Remark, UserError
@@ -16,14 +16,19 @@ from upslope.learners.lessons import Lesson, packed_lesson, unpacked_lesson
 from upslope.methods import find
 from upslope.objective.weight.truncated import Truncated
 from upslope.policies.text_inputs import TextInputs
+from upslope.policies.tiny import character_tokenizer
 from upslope.rollout.engines.torch_engine import TorchEngine
-from upslope.rollout.text_rows import join_text
+from upslope.rollout.text import TextRollout
+from upslope.rollout.text_rows import join_text, sampled_rows
 from upslope.runtime import seeding
+from upslope.runtime.seeding import numpy_generator
 from upslope.runtime.settings import Settings
 from upslope.setting_up.sampling_precision import check_can_sample, check_card, check_sampling_precision
 from upslope.setting_up.where import reuses_sampling
 from upslope.sizes.card import Card
-from upslope.types import Batch, Sampling
+from upslope.tasks import load_task
+from upslope.tasks.turns import Turn, TurnNumbers
+from upslope.types import Batch, Sampling, Trajectories
 from upslope.types.batch import pack_rows, unpack_rows
 
 torch.set_num_threads(1)
@@ -46,7 +51,12 @@ def weights(run: up.Run) -> torch.Tensor:
     "method, changed, told",
     [
         ("grpo", {}, r"with grpo, whose ratio .* Take grpo\+asyncflow, .* or --uncorrected"),
-        ("sft", {}, "sft samples nothing. Leave it out"),
+        ("sft", {}, "sft samples nothing that it could learn from. Leave it out"),
+        (
+            "spo-single-stream+asyncflow",
+            {},
+            r".* by recorded .* \(LastResponse\), .* Leave it out, or --uncorrected",
+        ),
         ("asyncflow", {"engine": "vllm"}, "with --engine vllm: .* Leave it out, or take --engine torch"),
         ("asyncflow", {"plain": True}, "with --plain: .* Leave one of them out"),
         ("asyncflow", {"lora": 4, "base_precision": "nf4"}, "with --base-precision nf4: .* Leave one out"),
@@ -55,8 +65,8 @@ def weights(run: up.Run) -> torch.Tensor:
 )
 def test_what_does_not_go_together_is_refused_with_the_cure(method, changed, told):
     with pytest.raises(UserError, match=f"--sampling-precision fp8:? {told}"):
-        check_sampling_precision(find(method), Settings(sampling_precision="fp8", **changed))
-    check_sampling_precision(find(method), Settings(**changed))
+        check_sampling_precision(up.method(method), Settings(sampling_precision="fp8", **changed))
+    check_sampling_precision(up.method(method), Settings(**changed))
 
 
 @pytest.mark.parametrize("name", ["asyncflow", "minirl", "grpo"])
@@ -97,10 +107,11 @@ def test_a_word_that_is_no_precision_is_refused():
 def test_what_was_drawn_in_eight_bits_is_weighed(ragged_batch: Batch):
     assert torch.equal(Truncated()(ragged_batch), torch.ones_like(ragged_batch.sampled))
     behavior = ragged_batch.behavior.map(lambda column: column - 0.1)
-    weighed = Truncated()(ragged_batch.replace(behavior=behavior, approximate=True))
+    rounded = torch.arange(ragged_batch.rows) % 3 != 0
+    weighed = Truncated()(ragged_batch.replace(behavior=behavior, approximate=rounded))
     assert ragged_batch.proximal is not None
     expected = (ragged_batch.proximal.logp - behavior.logp).exp().clamp_max(2.0)
-    on = (ragged_batch.sampled > 0) & ~behavior.logp.isnan()
+    on = (ragged_batch.sampled > 0) & ~behavior.logp.isnan() & rounded.unsqueeze(1)
     torch.testing.assert_close(weighed[on], expected[on])
     assert (weighed[~on] == 1).all() and (weighed[on] != 1).any()
 
@@ -153,11 +164,42 @@ def test_workers_sample_in_eight_bits_too(problems, tmp_path):
     assert [each["engine_gap"] for each in here.metrics] == pytest.approx([each["engine_gap"] for each in there.metrics])
 
 
-def test_what_other_learners_are_told_says_it_too():
+def rows_in(precision: str) -> Trajectories:
     policy, sampling = policy_of("llama"), Sampling(4)
-    done = TorchEngine(policy).generate(PROMPTS, 2, sampling, seeding.uniforms((10, 4), 1))
-    rows = rows_of(policy, PROMPTS, 2, done, 1.0).replace(approximate=True, now=3)
-    found = unpacked_lesson(packed_lesson(Lesson(4, {}, rows, rows)), TextInputs, "cpu")
-    assert found.rows.approximate and found.rows.now == 3 and found.sampled.drawn_by_others().any()
-    assert unpack_rows(pack_rows(rows), rows).approximate and join_text([rows, rows.replace(approximate=False)]).approximate
-    assert join_text([rows.replace(approximate=False), rows]).approximate
+    done = TorchEngine(policy, precision=precision).generate(PROMPTS, 2, sampling, seeding.uniforms((10, 4), 1))  # type: ignore[arg-type]
+    return sampled_rows(policy, PROMPTS, 2, done, sampling)
+
+
+def test_rows_know_it_wherever_they_go():
+    rounded, exact = rows_in("fp8").replace(now=3), rows_in("auto").replace(now=3)
+    assert rounded.approximate is not None and rounded.approximate.all() and exact.approximate is None
+    found = unpacked_lesson(packed_lesson(Lesson(4, {}, rounded, rounded)), TextInputs, "cpu")
+    assert found.rows.approximate is not None and found.rows.approximate.all() and found.rows.now == 3
+    assert torch.equal(found.sampled.drawn_by_others(), found.sampled.sampled > 0)
+    assert unpack_rows(pack_rows(rounded), rounded).approximate.all()
+    for several in ([rounded, exact], [exact, rounded]):
+        joined = join_text(several)
+        assert (
+            joined.approximate is not None and joined.approximate.sum() == rounded.rows == joined.take_rows(joined.approximate).rows
+        )
+
+
+def test_what_was_asked_in_another_context_is_not_only_rounded(tmp_path):
+    """A turn learned as it was asked counts by its importance; one learned without its hint is another context's."""
+    task, policy = load_task("reverse:length=2"), policy_of("llama")
+    policy.tokenizer = character_tokenizer("abcdefghijklmnopqrs")
+    rollout = TextRollout(
+        task, policy, tasks=2, samples=2, sampling=Sampling(4), seed=0, engine=TorchEngine(policy, precision="fp8")
+    )
+    problem = task.sample(1, "train", numpy_generator(0))[0]
+    turns = [Turn("ab", problem, samples=2, learn="asked"), Turn("ab", problem, learn="problem")]
+    rows = rollout.sample(turns, TurnNumbers(1, "data.0"))
+    assert rows.approximate is not None and rows.approximate.tolist() == [True, True, False]
+    assert rollout.metrics()["engine_gap"] > 0 and "engine_gap" not in rollout.metrics()
+
+
+def test_the_kl_to_the_start_is_the_policys(problems, tmp_path):
+    """Which is the start before the first update: not what eight bits make of it."""
+    changed = SMALL | {"steps": 1, "watch_kl": True}
+    told = up.train("dr-grpo+asyncflow", problems, **changed, sampling_precision="fp8", out=tmp_path / "a").metrics[0]
+    assert told["kl_start"] == pytest.approx(0.0, abs=1e-9) and told["engine_gap"] > 1e-4

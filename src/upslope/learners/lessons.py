@@ -53,9 +53,9 @@ def unpacked_lesson(packed: Mapping[str, Any], inputs: Callable[..., Any], devic
 
 def _packed(rows: Trajectories) -> JsonDict:
     aside = {name: _packed(each) for name, each in rows.aside.items()}
-    return {"columns": pack_rows(rows), "now": rows.now, "approximate": rows.approximate, "aside": aside}
+    return {"columns": pack_rows(rows), "now": rows.now, "aside": aside}
 
 
 def _unpacked(packed: Mapping[str, Any], inputs: Callable[..., Any], device: torch.device | str) -> Trajectories:
     aside = {name: _unpacked(each, inputs, device) for name, each in packed["aside"].items()}
-    return rows_of(packed["columns"], inputs).to(device).replace(now=packed["now"], approximate=packed["approximate"], aside=aside)
+    return rows_of(packed["columns"], inputs).to(device).replace(now=packed["now"], aside=aside)

@@ -234,8 +234,7 @@ class PolicyGradient:
         for attempt in range(rounds):
             if attempt:
                 self.rollout.assign(self._request(method, step, attempt, missing, step))
-            approximate = self.settings.sampling_precision != "auto"
-            batch = self.rollout.take(step, attempt).replace(progress=progress, now=step - 1, approximate=approximate)
+            batch = self.rollout.take(step, attempt).replace(progress=progress, now=step - 1)
             batch = self._with_keys_and_rewards(method, batch, step, attempt)
             everything.append(batch)
             kept.append(batch.keep_rows(estimator.kept(method, batch, late=False)))

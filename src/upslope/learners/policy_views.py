@@ -153,23 +153,27 @@ class PolicyViews:
     def kl_to_start(self, rows: Trajectories, method: Method) -> Metrics:
         """Of the policy that sampled. Its recorded log-probabilities are used: the proximal ones may lack rows without signal.
 
-        Where nobody sampled any of the rows, it is measured on some of them as they are, with the policy's own log-probabilities.
+        Where nobody sampled any of the rows, or in another precision, it is measured on some of them, with the policy's own
+        log-probabilities.
         """
         sampled = rows.fresh()
         if bool(sampled.any()) or not rows.rows:  # older rows and reference answers say nothing about it
             rows = rows.take_rows(sampled) if "source" in rows.label else rows
         else:
             rows = rows.take_rows(slice(None, None, WATCHED_SHARE))
+        approximate = rows.approximate is not None and bool(rows.approximate.any())
+        if approximate:
+            rows = rows.take_rows(some_of(rows.rows, WATCHED_ROWS))
         first = self.references.start
         if START in rows.reference and method.view is None:
             watched, start = rows, rows.reference[START]
         elif self.watch_kl and first is not None:
-            watched = rows.take_rows(torch.linspace(0, rows.rows - 1, min(rows.rows, WATCHED_ROWS)).long().unique())
+            watched = rows.take_rows(some_of(rows.rows, WATCHED_ROWS))
             start = self.columns(method.derive(policy=None), first, watched, frozenset())
         else:
             return {}
         now = watched.behavior.logp
-        if watched.rows and not bool(watched.fresh().any()):
+        if watched.rows and (approximate or not bool(watched.fresh().any())):
             now = self.columns(method.derive(policy=None), self.policy, watched, frozenset()).logp
         total, count = divergence(now, start.logp, watched)
         return {"kl_start": float(total / count.clamp_min(1))}
@@ -180,6 +184,11 @@ class PolicyViews:
         says of them is known, and the update asks what the policy says. A controller may ask where no update is made."""
         known = START in rows.reference and method.view is None and not method.controller
         return known and not bool(rows.fresh().any())
+
+
+def some_of(rows: int, most: int) -> Tensor:
+    """Of so many rows some that lie evenly between them."""
+    return torch.linspace(0, rows - 1, min(rows, most)).long().unique()
 
 
 def divergence(now: Tensor, start: Tensor, rows: Trajectories) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from upslope.rollout.engine_gap import mean_of
 from upslope.types import Engine, Metrics
 
 NAMES = ("drafts", "engine")
-"""Under which it is told beside the rows of an assignment."""
+"""Under which it is told beside rows."""
 
 
 def told_since(engine: Engine, before: DraftSum) -> JsonDict:
@@ -17,8 +17,13 @@ def told_since(engine: Engine, before: DraftSum) -> JsonDict:
     return drafts_of(engine).since(before).table() | ({"engine": found} if found else {})
 
 
+def approximates(engine: Engine) -> bool:
+    """Whether an engine samples in another precision than the policy learns in."""
+    return getattr(engine, "in_eight_bits", False)
+
+
 def metrics_of(engine: Engine) -> Metrics:
-    """What an engine has to say of its last call; not all engines do."""
+    """What an engine has to say of its last call, ours of all since it was asked; not all engines do."""
     told = getattr(engine, "metrics", None)
     return {} if told is None else told()
 
@@ -30,12 +35,9 @@ class EngineReport:
         self._drafts, self._told = DraftSum(), list[Metrics]()
 
     def heard(self, told: JsonDict) -> None:
-        """What was told beside the rows of an assignment (`told_since`)."""
-        self.drafted(DraftSum(*told.get("drafts", ())))
+        """What was told beside rows (`told_since`)."""
+        self._drafts = self._drafts.with_those_of(DraftSum(*told.get("drafts", ())))
         self._told += [told["engine"]] if "engine" in told else []
-
-    def drafted(self, drafts: DraftSum) -> None:
-        self._drafts = self._drafts.with_those_of(drafts)
 
     def metrics(self, engine: Engine) -> Metrics:
         """All of it, which is forgotten then.

@@ -20,7 +20,7 @@ from upslope.rollout.begun_answers import BegunAnswer, completed, extend
 from upslope.rollout.choosing import Candidate, Choices, beside, category_id, offered, others
 from upslope.rollout.decode.speculation import drafts_of
 from upslope.rollout.embeddings import EMBEDDINGS
-from upslope.rollout.engine_report import EngineReport, told_since
+from upslope.rollout.engine_report import EngineReport, approximates, told_since
 from upslope.rollout.engines.torch_engine import Speaker, TorchEngine
 from upslope.rollout.pool import Fulfilled, Here
 from upslope.rollout.reference_cache import ReferenceCache
@@ -259,6 +259,7 @@ class TextRollout:
         if assignment.begun:
             answers = [BegunAnswer(**answer) for answer in assignment.begun]
             completions, version = completed(answers, self.policy.pad_id)
+            completions = replace(completions, approximate=approximates(self.engine))
         else:
             completions = self.engine.generate(prompts, each, sampling, self._numbers_of(assignment), keep=self.reuse)
         repeated = [problem for problem, own in zip(problems, each, strict=True) for _ in range(own)]
@@ -355,7 +356,7 @@ class TextRollout:
 
         before = drafts_of(self.engine)
         rows = sample_turns(self, turns, numbers, by)
-        self.report.drafted(drafts_of(self.engine).since(before))
+        self.report.heard(told_since(self.engine, before))
         return rows
 
     def written(self, turns: Sequence[Turn], texts: Sequence[str], numbers: TurnNumbers) -> Trajectories:

@@ -141,6 +141,7 @@ def sampled_rows(
         ended=last * how.unsqueeze(1),
         bootstrap=torch.zeros_like(sampled),
         horizon=sampling.max_tokens,
+        approximate=torch.ones(sampled.shape[0], dtype=torch.bool) if completions.approximate else None,
         inputs=replace(inputs, kept=completions.kept),
     )
 
@@ -158,6 +159,10 @@ def _of_now(batch: Trajectories, batches: list[Trajectories]) -> Tensor:
 
 def _unmeasured(batch: Trajectories) -> Tensor:
     return torch.full_like(batch.sampled, torch.nan)
+
+
+def _none_of(batch: Trajectories) -> Tensor:
+    return torch.zeros_like(batch.group, dtype=torch.bool)
 
 
 def _kept(batch: Trajectories) -> Tensor:
@@ -192,9 +197,10 @@ def join_text(batches: list[Trajectories]) -> Trajectories:
         batches = [batch if batch.version is not None else batch.replace(version=_of_now(batch, batches)) for batch in batches]
     if any(batch.seconds is not None for batch in batches):  # of the others nobody knows
         batches = [batch.replace(seconds=_unmeasured(batch)) if batch.seconds is None else batch for batch in batches]
+    if any(batch.approximate is not None for batch in batches):
+        batches = [batch if batch.approximate is not None else batch.replace(approximate=_none_of(batch)) for batch in batches]
     kept = ("inputs", "state", "embedding")
     columns = {f.name: joined([getattr(b, f.name) for b in batches]) for f in fields(Trajectories) if f.name not in kept}
     passes = torch.cat([_kept(batch) for batch in batches]) if any(batch.inputs.kept is not None for batch in batches) else None
     inputs = TextInputs(left(lambda b: b.inputs.prompt), left(lambda b: b.inputs.prompt_mask), kept=passes)
-    columns["approximate"] = any(batch.approximate for batch in batches)
     return batches[0].replace(**columns, inputs=inputs, embedding=None)

@@ -136,7 +136,10 @@ def _in_context(rollout: TextRollout, rows: Trajectories, each: Sequence[Turn]) 
     policy = rollout.policy
     prompts = policy.encode_all([turn.problem.model_input if turn.learn == "problem" else turn.prompt for turn in each])
     inputs = left_padded([ids + list(turn.begun) for ids, turn in zip(prompts, each, strict=True)], policy.pad_id)
-    return rows.replace(inputs=inputs.take(lambda column: column.to(policy.device)))
+    approximate = rows.approximate
+    if approximate is not None:  # what was asked otherwise is another context's, and not only another precision's
+        approximate = approximate & torch.tensor([turn.learn != "problem" for turn in each], device=approximate.device)
+    return rows.replace(inputs=inputs.take(lambda column: column.to(policy.device)), approximate=approximate)
 
 
 def _groups(turns: Sequence[Turn], numbers: TurnNumbers) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 from upslope.errors import MethodError, UserError
 from upslope.objective.base import RolloutPlan, State
 from upslope.rollout.begun_answers import extend, padded
+from upslope.rollout.engine_report import approximates
 from upslope.rollout.text import UNSCORED, TextRollout
 from upslope.rollout.text_rows import join_text, row_notes, sampled_rows
 from upslope.runtime.seeding import numpy_generator, uniforms
@@ -197,7 +198,8 @@ class WindowRollout(TextRollout):
             for columns in ([[1.0] * len(live.tokens) for live in answers], [live.logp for live in answers],
                             [live.entropy for live in answers])
         )  # fmt: skip
-        written = Completions(tokens, sampled, logp, entropy, [live.finish for live in answers])
+        finish = [live.finish for live in answers]
+        written = Completions(tokens, sampled, logp, entropy, finish, approximate=approximates(self.engine))
         before = torch.tensor([[live.begun - start] for live, start in zip(answers, first, strict=True)])
         ago = -((torch.arange(tokens.shape[1]) - before).clamp_max(0) // self.window)
         rows = sampled_rows(self.policy, contexts, 1, written, self.sampling).replace(segment={"window": ago})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 from upslope.errors import Remark, UserError
+from upslope.objective.data.last_response import LastResponse
 from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.fp8 import MULTIPLE
 from upslope.runtime.settings import Settings
@@ -22,8 +23,8 @@ def check_sampling_precision(method: Method, settings: Settings) -> None:
         return
     told = f"--sampling-precision {settings.sampling_precision}"
     phases = [stage.as_method(method) for stage in method.stages] + [method]
-    if all(each.rollout is not None and not each.rollout.samples for each in phases):
-        raise UserError(f"{told}: {method.name} samples nothing. Leave it out.")
+    if all(each.rollout is not None and not each.rollout.samples and not each.data for each in phases):
+        raise UserError(f"{told}: {method.name} samples nothing that it could learn from. Leave it out.")
     if settings.engine != "torch":
         raise UserError(f"{told} with --engine {settings.engine}: it is about our own engine; others have settings of their own "
                         "for that. Leave it out, or take --engine torch.")  # fmt: skip
@@ -38,6 +39,10 @@ def check_sampling_precision(method: Method, settings: Settings) -> None:
         name = next(each.name for each in phases if not corrects_for_age(each))
         raise UserError(f"{told} with {name}, whose ratio does not know who sampled: what eight bits wrote would count as if the "
                         f"policy had. Take {method.name}+asyncflow, which corrects for it, or --uncorrected to see what "
+                        "happens.")  # fmt: skip
+    if any(isinstance(part, LastResponse) for each in phases for _, part in each.parts()) and not settings.uncorrected:
+        raise UserError(f"{told}: {method.name} measures by recorded log-probabilities how far the policy has moved "
+                        "(LastResponse), and eight bits would count as movement. Leave it out, or --uncorrected to see what "
                         "happens.")  # fmt: skip
     if settings.device != "cuda":
         warnings.warn(Remark(f"{told} on a CPU computes what a GPU would, and takes longer than without it."), stacklevel=2)

@@ -89,8 +89,6 @@ class GroupStats(NamedTuple):
     """True where every reward of the group is *exactly* equal (a group of one is)."""
 
 
-OF_STEP = ("now", "approximate")
-"""Fields that a step gives all its rows; they are not packed with them."""
 UNCUT = ("state", "memory", "info", "aside", "made")
 """Fields of a batch that are not cut with its rows."""
 
@@ -156,9 +154,9 @@ class Batch:
     """``[N, T]`` integers: how many steps the weights had learned from that drew each decision; none: all are of now."""
     now: int = 0
     """The same of the weights before the step's first update."""
-    approximate: bool = False
-    """Whether sampling computed in another precision than learning does (fp8): what drew each decision was the policy of now only
-    about."""
+    approximate: Tensor | None = None
+    """``[N]``: rows that the policy sampled in another precision (fp8) than it learns in, in the context in which it learns them;
+    none: no row was."""
     seconds: Tensor | None = None
     """The time behind each decision: what it set going (a program, a tool, an environment) took so long. NaN where nobody measured.
     It is measured, so that what depends on it does not repeat."""
@@ -208,7 +206,8 @@ class Batch:
     def drawn_by_others(self) -> Tensor:
         """Which decisions ``[N, T]`` something else than the policy of now drew, by more than rounding: older weights, or the same
         in another precision."""
-        return self.sampled > 0 if self.approximate else self.age() > 0
+        older = self.age() > 0
+        return older if self.approximate is None else older | (self.approximate.unsqueeze(1) & (self.sampled > 0))
 
     def fresh(self) -> Tensor:
         """Rows ``[N]`` that were sampled in this step."""
@@ -339,14 +338,13 @@ def pack_rows(rows: Trajectories) -> JsonDict:
             return {name: column for name, column in found.items() if column is not None}
         return dict(value) if isinstance(value, Mapping) else value
 
-    found = {f.name: getattr(rows, f.name) for f in dataclasses.fields(rows) if f.name not in (*UNCUT, *OF_STEP, "prepared")}
+    found = {f.name: getattr(rows, f.name) for f in dataclasses.fields(rows) if f.name not in (*UNCUT, "prepared", "now")}
     return {name: plain(value) for name, value in found.items() if value is not None}
 
 
 def unpack_rows(packed: Mapping[str, Any], like: Trajectories) -> Trajectories:
     """The rows `pack_rows` packed; ``like`` is any batch of the same rollout, whose kind of inputs they have."""
-    of_step = {name: getattr(like, name) for name in OF_STEP}
-    return rows_of(packed, type(like.inputs)).replace(state=like.state, memory=like.memory, **of_step).to(like.sampled.device)
+    return rows_of(packed, type(like.inputs)).replace(state=like.state, memory=like.memory, now=like.now).to(like.sampled.device)
 
 
 def rows_of(packed: Mapping[str, Any], inputs: Callable[..., Any]) -> Trajectories:

@@ -79,3 +79,5 @@ class Completions:
     """Per row: the model stopped, or the limit cut it."""
     kept: Tensor | None = None
     """``[R]``: what the pass that sampled the rows calls them, where it was kept to learn from (`ActivationCache`)."""
+    approximate: bool = False
+    """Whether the policy drew them in another precision than it learns in."""

@@ -48,7 +48,8 @@ def test_what_is_no_number_stays_none():
 
 @pytest.mark.skipif(not (APART / "torchao").is_dir(), reason="torchao is installed apart: requirements-apart.txt")
 def test_codes_and_scales_are_torchaos_to_the_bit(tmp_path):
-    several = [rows_of_all_sizes(), rows_of_all_sizes().bfloat16(), torch.full((1, 16), 3.0)]
+    halves = torch.randn(40, 9000, generator=torch.Generator().manual_seed(1)).bfloat16()  # many lie just between two codes
+    several = [rows_of_all_sizes(), rows_of_all_sizes().bfloat16(), halves, torch.full((1, 16), 3.0)]
     given, found = tmp_path / "given.pt", tmp_path / "found.pt"
     torch.save({"rows": several}, given)
     subprocess.run([sys.executable, TESTS / "beside_torchao.py", given, found], check=True, capture_output=True)

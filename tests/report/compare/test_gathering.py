@@ -50,6 +50,16 @@ def test_settings_that_change_learning_make_another_contender_and_bookkeeping_do
     assert not field.obstacles
 
 
+def test_a_run_of_before_a_setting_existed_has_its_default(tmp_path: Path) -> None:
+    old, new = fake_run(tmp_path, "grpo", 0, 0.5), fake_run(tmp_path, "grpo", 1, 0.5, sampling_precision="auto")
+    text = (old / "run.toml").read_text()
+    (old / "run.toml").write_text("\n".join(line for line in text.splitlines() if not line.startswith("sampling_precision")))
+    assert text.count("sampling_precision") <= 1
+    rounded = fake_run(tmp_path, "grpo", 0, 0.5, sampling_precision="fp8")
+    field = gather([(path, None) for path in (old, new, rounded)])
+    assert [each.label for each in field.contenders] == ["grpo sampling_precision=auto", "grpo sampling_precision=fp8"]
+
+
 def test_a_copy_of_a_run_counts_once_and_an_unfinished_one_not_at_all(tmp_path: Path) -> None:
     paths = [
         fake_run(tmp_path, "grpo", 0, 0.5),

@@ -102,11 +102,15 @@ def test_it_says_how_far_it_is_from_the_policy():
     told = engine.metrics()
     assert 0.01 < told["engine_gap"] < told["engine_gap_worst"] < 3
     again = engine.generate(PROMPTS, 2, Sampling(TOKENS), numbers)
-    assert torch.equal(again.logp, done.logp) and engine.metrics() == told
+    assert torch.equal(again.logp, done.logp) and engine.metrics() == told and engine.metrics() == {}
+    engine.generate(PROMPTS, 2, Sampling(TOKENS), numbers)
+    engine.generate(PROMPTS, 2, Sampling(TOKENS, 0.5), numbers)
+    both = engine.metrics()
+    assert both["engine_gap"] != told["engine_gap"] and both["engine_gap_worst"] >= told["engine_gap_worst"], "of both calls"
+    assert done.approximate and not exact.generate(PROMPTS, 1, Sampling(2), numbers[:5, :2]).approximate
     engine.generate(PROMPTS, 2, Sampling(TOKENS, 0.0), numbers)
     assert engine.metrics() == {}, "of what is not drawn from the whole distribution nothing can be said"
-    engine.generate(PROMPTS, 2, Sampling(TOKENS), numbers)
-    engine.generate(PROMPTS, 2, Sampling(TOKENS), numbers, by=policy.frozen_copy())
+    assert not engine.generate(PROMPTS, 2, Sampling(TOKENS), numbers, by=policy.frozen_copy()).approximate
     assert engine.metrics() == {}, "nor of what another has sampled"
 
 

@@ -16,6 +16,7 @@ from upslope.report.compare.cells import bed_name, flat, is_comparison, read_lab
 from upslope.report.compare.sampling import counts
 from upslope.runtime.data_files import shown_name
 from upslope.runtime.run_folder import RunFolder
+from upslope.runtime.settings import Settings
 from upslope.types.part_index import class_name
 
 BUDGET = ("steps", "tasks_per_step", "samples_per_task", "train_problems", "envs", "horizon", "max_tokens", "warm_start")
@@ -194,7 +195,9 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
 def _variant(run: Trained) -> JsonDict:
     """All that makes a run's method what it is, flat."""
     method = {key: value for key, value in run.table["method"].items() if key not in TEXTS}
-    settings = {key: value for key, value in run.settings.items() if key not in BOOKKEEPING}
+    # A run of before a setting existed is as if it had its default.
+    known = {f.name: f.default for f in dataclasses.fields(Settings)}
+    settings = {key: value for key, value in {**known, **run.settings}.items() if key not in BOOKKEEPING}
     return flat({**method, **settings, "model": run.table["model"], "reward function": ", ".join(run.table["reward"])})
 
 

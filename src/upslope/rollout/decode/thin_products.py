@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from upslope.policies.forward.fp8 import Fp8Rows
+from upslope.policies.forward.triton.launch import power
 
 ROWS = 64
 """With more rows torch's product is as fast or faster (H200: 128 rows of a gate of 1.5B 23 us, ours 26; 64 rows 22 and 19)."""
@@ -97,9 +98,10 @@ class ThinProducts:
         from upslope.rollout.decode import triton_kernels as kernels
 
         scales = (x.scales, weight.scales) if isinstance(x, Fp8Rows) and isinstance(weight, Fp8Rows) else (out, out)
+        rows = max(16, power(self.rows))
         kernels.thin_product[(-(-features // cut.block), shares)](
-            _numbers(x), _numbers(weight), *scales, out, self.rows, features, inner, shares, gate, max(16, self.rows), cut.block,
-            cut.inner, isinstance(weight, Fp8Rows), self.early, num_warps=cut.warps, num_stages=cut.stages, launch_pdl=self.early,
+            _numbers(x), _numbers(weight), *scales, out, self.rows, features, inner, shares, gate, rows, cut.block, cut.inner,
+            isinstance(weight, Fp8Rows), self.early, num_warps=cut.warps, num_stages=cut.stages, launch_pdl=self.early,
         )  # fmt: skip
 
 

@@ -82,6 +82,7 @@ class Weights:
         if not self.in_eight_bits:
             self.step_blocks = self.blocks
         elif not self.fixed:
+            self.step_blocks = []  # their memory is free before others take some
             self.step_blocks = [_changed(block, self._as_rounded) for block in self.blocks]
         elif not self.step_blocks:
             self.step_blocks = [_changed(block, _with_codes) for block in self.blocks]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from upslope.rollout.decode.speculation import DraftSum, Speculate
 from upslope.rollout.decode.speculative_stepper import SpeculativeStepper, drafting_with
 from upslope.rollout.decode.stepper import Prompts, Stepper
 from upslope.rollout.decode.weights import Weights
-from upslope.rollout.engine_gap import SamplingPrecision, gap_metrics
+from upslope.rollout.engine_gap import SamplingPrecision, gap_metrics, mean_of
 from upslope.rollout.engines.continuation import Continuation, sampling_mode
 from upslope.types import Completions, Metrics, Sampling, Trajectories, samples_each
 
@@ -59,7 +60,7 @@ class TorchEngine:
 
     def __init__(self, policy: LanguageModel, speculate: Speculate = "off", precision: SamplingPrecision = "auto"):
         self.policy, self.speculate, self.in_eight_bits = policy, speculate, precision == "fp8"
-        self._told: Metrics = {}
+        self._told: list[Metrics] = []
         self._weights: Weights | None = None
         self._several = False
         self._steppers: dict[int, Stepper] = {}
@@ -96,13 +97,17 @@ class TorchEngine:
             pass
         self.drafts = self.drafts.with_those_of(call.drafts)
         done = call.completions()
-        if self.in_eight_bits:
-            self._told = {} if by is not None else gap_metrics(self.policy, prompts, n, sampling, done)
-        return done
+        if not self.in_eight_bits or isinstance(by, MixedModels):
+            return done
+        if by is None:
+            self._told.append(gap_metrics(self.policy, prompts, n, sampling, done))
+        return replace(done, approximate=by is None)
 
     def metrics(self) -> Metrics:
-        """Of the last call: how far what was recorded is from the policy's own, where it samples in another precision."""
-        return self._told
+        """Of the calls since it was asked: how far what was recorded is from the policy's own, where it samples in another
+        precision."""
+        told, self._told = mean_of(self._told), []
+        return told
 
     def begin(
         self,
@@ -201,9 +206,10 @@ class TorchEngine:
         if known is None or not known.serves(body) or known.dtype != dtype or known.positions < positions:
             # Where several models speak in turns, one set of weights takes those of each: it cannot be the one that learns.
             self._several |= known is not None and known.body is not body
+            self._weights = known = None  # their memory is free before others take some
+            self._steppers.clear()
             fixed = graphs_help(body.head.weight.device) if self.in_eight_bits else None
             self._weights = known = Weights(body, positions, dtype, fixed, not self._several, self.in_eight_bits)
-            self._steppers.clear()
         else:
             known.refresh(body)
         read = Prompts(known, prompts, kept)
