@@ -20,6 +20,7 @@ from upslope.policies.tiny import character_tokenizer
 from upslope.rollout.engines.torch_engine import TorchEngine
 from upslope.rollout.text import TextRollout
 from upslope.rollout.text_rows import join_text, sampled_rows
+from upslope.run import load_components
 from upslope.runtime import seeding
 from upslope.runtime.seeding import numpy_generator
 from upslope.runtime.settings import Settings
@@ -58,6 +59,7 @@ def weights(run: up.Run) -> torch.Tensor:
             r".* by recorded .* \(LastResponse\), .* Leave it out, or --uncorrected",
         ),
         ("asyncflow", {"engine": "vllm"}, "with --engine vllm: .* Leave it out, or take --engine torch"),
+        ("asyncflow", {"top_p": 0.9}, "with --top-p, --top-k or --min-p: .* Leave those out"),
         ("asyncflow", {"plain": True}, "with --plain: .* Leave one of them out"),
         ("asyncflow", {"lora": 4, "base_precision": "nf4"}, "with --base-precision nf4: .* Leave one out"),
         ("asyncflow", {"device": "cuda", "precision": "float32"}, "with --precision float32: .* Leave one of them out"),
@@ -154,6 +156,14 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(run, tmp_path):
     again = up.resume(place)
     assert torch.equal(weights(again), weights(run))
     assert [each["engine_gap"] for each in again.metrics] == [each["engine_gap"] for each in run.metrics]
+
+
+def test_a_run_is_measured_as_the_policy_is(run, monkeypatch):
+    """On a card that multiplies nothing in eight bits too."""
+    monkeypatch.setattr(Card, "here", lambda *_: Card("cuda", 2**34, "an A100", (8, 0)))
+    found: Any = load_components(up.load(run.path))
+    assert found.settings.sampling_precision == "auto" and found.rollout.engine.in_eight_bits is False
+    assert up.load(run.path).plan.settings.sampling_precision == "fp8"
 
 
 @pytest.mark.slow

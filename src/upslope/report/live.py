@@ -71,6 +71,7 @@ SHOWN = (
     Shown("kl_start", "KL to the start", "KL", lambda value: f"{value:.3f}"),
     Shown("clip_fraction", "clip fraction", "clip", lambda value: f"{value:.1%}"),
     Shown("age", "age in steps", "age", _two),
+    Shown("engine_gap", "engine's log-probabilities from the policy's", "engine gap", lambda value: f"{value:.3f}"),
     Shown("worker_busy", "workers busy", "workers", lambda value: f"{value:.0%}"),
     Shown("scoring_busy", "scorers busy", "scorers", lambda value: f"{value:.0%}"),
     Shown("waited", "waited for rows, s", "waited", _two),

@@ -322,12 +322,13 @@ def resume(
 
 
 def load_components(run: Run, at: Path | None = None) -> Components:
-    """Task, policy and rollout of a run as a checkpoint has them, for evaluation and use, without its engine.
+    """Task, policy and rollout of a run as a checkpoint has them, for evaluation and use, without its engine and in the policy's
+    own precision.
 
     Args:
         at: Which one; left out, the last whole one, or the one of the best evaluation if the run is to be used at its best.
     """
-    plan = dataclasses.replace(run.plan, settings=dataclasses.replace(run.plan.settings, engine="torch"))
+    plan = dataclasses.replace(run.plan, settings=dataclasses.replace(run.plan.settings, engine="torch", sampling_precision="auto"))
     components = set_up_plan(plan, for_training=False)
     check_base(run.folder, components.policy)
 

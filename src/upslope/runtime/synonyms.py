@@ -169,7 +169,7 @@ def meant(name: str, known: Iterable[str], parts: PartPaths = (), flags: bool = 
         parts: of the method at hand, so that a knob is shown with its path in it.
         flags: whether flags are given, or keyword arguments.
     """
-    word = name.lstrip("-").replace("-", "_").lower()
+    word = name.lstrip("-").replace("-", "_").replace(".", "_").lower()
     found = [_setting(target, flags) for target, names in SETTINGS.items() if word in names]
     found += [_flag(target, flags) for target, names in FLAGS.items() if word in names]
     found += [(_set(path, flags), "") for path, names in PARTS.items() if word in names]

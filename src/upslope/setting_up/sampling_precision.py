@@ -26,8 +26,8 @@ def check_sampling_precision(method: Method, settings: Settings) -> None:
     if all(each.rollout is not None and not each.rollout.samples and not each.data for each in phases):
         raise UserError(f"{told}: {method.name} samples nothing that it could learn from. Leave it out.")
     if settings.engine != "torch":
-        raise UserError(f"{told} with --engine {settings.engine}: it is about our own engine; others have settings of their own "
-                        "for that. Leave it out, or take --engine torch.")  # fmt: skip
+        raise UserError(f"{told} with --engine {settings.engine}: it is about our own engine; a server is started with a "
+                        "quantization of its own. Leave it out, or take --engine torch.")  # fmt: skip
     if settings.plain:
         raise UserError(f"{told} with --plain: `transformers` samples then, in the weights' own precision. Leave one of them out.")
     if settings.base_precision != "auto":
@@ -35,6 +35,10 @@ def check_sampling_precision(method: Method, settings: Settings) -> None:
                         "product, and a second set in eight bits would take twice their memory. Leave one out.")  # fmt: skip
     if settings.device == "cuda" and settings.precision == "float32":
         raise UserError(f"{told} with --precision float32: products in eight bits are summed to bfloat16. Leave one of them out.")
+    if (settings.top_p, settings.top_k, settings.min_p) != (1.0, 0, 0.0) and not settings.uncorrected:
+        raise UserError(f"{told} with --top-p, --top-k or --min-p: recorded log-probabilities are of the truncated distribution, "
+                        "and the correction would count what was cut off as well. Leave those out, or --uncorrected to see "
+                        "what happens.")  # fmt: skip
     if not settings.uncorrected and not all(map(corrects_for_age, phases)):
         name = next(each.name for each in phases if not corrects_for_age(each))
         raise UserError(f"{told} with {name}, whose ratio does not know who sampled: what eight bits wrote would count as if the "
