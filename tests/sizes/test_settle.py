@@ -106,6 +106,18 @@ def test_the_nearest_setting_that_works(name: str, size: float, work: dict, flag
     assert found is not None and flags in found[0] and fits(found[1], card)
 
 
+@pytest.mark.parametrize(("name", "size", "tokens"), [("3B", 48, 2048), ("7.6B", 80, 512), ("1.5B", 16, 512)])
+def test_the_cure_takes_what_its_run_will_report(name: str, size: float, tokens: int):
+    """Whoever follows it is cut anew: with the layers and slices that fit then, not with those that did not."""
+    card, asked = gpu(size), replace(WORK, max_tokens=tokens, recompute="auto")
+    cut = settled(shape(name), asked, card)
+    assert not fits(memory_of(shape(name), cut, card), card) and cut.recompute == "all"
+    found = nearest(shape(name), cut, card)
+    assert found is not None and found[0] == "--lora 32"
+    followed = settled(shape(name), replace(asked, lora=32), card)
+    assert found[1].total == memory_of(shape(name), followed, card).total
+
+
 def test_an_h200_holds_what_the_plan_leaves():
     card = Card("cuda", H200, "an H200")
     for name, most in (("7.6B", 30), ("14B", 60)):

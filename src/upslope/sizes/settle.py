@@ -37,6 +37,10 @@ RANK = 32
 
 def settled(shape: ModelShape | None, work: Work, card: Card) -> Work:
     """The work with slices and recomputed layers as they will be."""
+    return dataclasses.replace(_settled(shape, work, card), unsettled=work.unsettled or work)
+
+
+def _settled(shape: ModelShape | None, work: Work, card: Card) -> Work:
     if not card.on_gpu or shape is None:
         return dataclasses.replace(work, recompute="off" if work.recompute == "auto" else work.recompute)
     if not shape.ours or work.shard:  # `transformers` computes it: cut by a fixed share of the card
@@ -106,7 +110,7 @@ def fits(memory: Memory, card: Card) -> bool:
 
 def nearest(shape: ModelShape, work: Work, card: Card) -> tuple[str, Memory] | None:
     """Flags that make it fit, the first of those that change least, and what it takes with them; None if nothing does."""
-    for flags, changed in _changes(work):
+    for flags, changed in _changes(work.unsettled or work):
         memory = memory_of(shape, settled(shape, changed, card), card)
         loads = card.on_gpu or loaded_bytes(shape, changed, card) <= card.total  # a GPU's host is another matter
         if fits(memory, card) and loads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from upslope.learners.base import needs_start
 from upslope.learners.eight_bit_adam import BLOCK
@@ -37,6 +37,7 @@ class Work:
         recompute: layers; "auto" is not settled yet.
         slice_tokens: the most tokens of a slice; 0 is the rule of whoever computes, None is not settled yet.
         row_bytes: what rows may take together while they are sampled; 0 is the engine's own share of the memory.
+        unsettled: as it was asked for, where slices and layers are settled.
     """
 
     tasks: int
@@ -60,6 +61,7 @@ class Work:
     recompute: int | str = "off"
     slice_tokens: int | None = None
     row_bytes: int = 0
+    unsettled: Work | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
     def of(settings: Settings, method: Method, max_tokens: int, prompts: Sequence[int]) -> Work:
