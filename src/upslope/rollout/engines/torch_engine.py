@@ -97,11 +97,10 @@ class TorchEngine:
             pass
         self.drafts = self.drafts.with_those_of(call.drafts)
         done = call.completions()
-        if not self.in_eight_bits or isinstance(by, MixedModels):
-            return done
-        if by is None:
+        if self.in_eight_bits and by is None:
             self._told.append(gap_metrics(self.policy, prompts, n, sampling, done))
-        return replace(done, approximate=by is None)
+            done = replace(done, approximate=True)
+        return done
 
     def metrics(self) -> Metrics:
         """Of the calls since it was asked: how far what was recorded is from the policy's own, where it samples in another
