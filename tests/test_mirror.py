@@ -21,7 +21,7 @@ METHODS = SOURCE / "methods"
 MODULES = [file for file in sorted(METHODS.rglob("*.py")) if file.name != "__init__.py"]
 WHOLE = {
     "test_bench", "test_bench_results", "test_bench_memory", "test_claims", "test_cluster_plan", "test_control_claims",
-    "test_docs", "test_fuzz", "test_gpu", "test_gpu_text", "test_job_queue", "test_layering",
+    "test_docs", "test_fuzz", "test_gpu", "test_gpu_eight_bits", "test_gpu_text", "test_job_queue", "test_layering",
     "test_learning", "test_long_runs", "test_mirror", "test_mutate", "test_off_policy_returns", "test_pinned_runs", "test_public",
     "test_resume", "test_returns_page", "test_site", "test_site_page", "test_table", "test_unified", "test_wheel",
 }  # fmt: skip
