@@ -32,6 +32,14 @@ def test_a_step_with_moments_made_ahead_is_the_same_to_the_last_bit():
     assert all(ahead.optimizer.state[each]["exp_avg"] is moment for each, moment in before.items()), "what is there stays"
 
 
+def test_what_is_said_to_allocate_the_cache_is_no_answer_of_the_first_step():
+    engine = TorchEngine(policy_of("llama"), precision="fp8")
+    allocate_cache(engine, [4, 4, 4], 4, Sampling(max_tokens=9))
+    assert engine.metrics() == {}
+    engine.generate([[1, 5, 9]], 4, Sampling(max_tokens=9), torch.full((4, 9), 0.5))
+    assert engine.metrics()["engine_gap"] > 0
+
+
 def test_the_cache_of_the_first_step_is_the_one_made_ahead_and_answers_are_the_same():
     policy, sampling = policy_of("llama"), Sampling(max_tokens=9)
     prompts, numbers = [[1, 5, 9, 3], [1, 4, 4, 8], [1, 7, 2, 2]], torch.rand(12, 9, generator=torch.Generator().manual_seed(1))

@@ -56,7 +56,7 @@ def weights(run: up.Run) -> torch.Tensor:
         (
             "spo-single-stream+asyncflow",
             {},
-            r".* by recorded .* \(LastResponse\), .* Leave it out, or --uncorrected",
+            r"LastResponse of spo-single-stream\+asyncflow takes recorded .* Leave it out, or",
         ),
         ("asyncflow", {"engine": "vllm"}, "with --engine vllm: .* Leave it out, or take --engine torch"),
         ("asyncflow", {"top_p": 0.9}, "with --top-p, --top-k or --min-p: .* Leave those out"),

@@ -52,8 +52,7 @@ def unpacked_lesson(packed: Mapping[str, Any], inputs: Callable[..., Any], devic
 
 
 def _packed(rows: Trajectories) -> JsonDict:
-    aside = {name: _packed(each) for name, each in rows.aside.items()}
-    return {"columns": pack_rows(rows), "now": rows.now, "aside": aside}
+    return {"columns": pack_rows(rows), "now": rows.now, "aside": {name: _packed(each) for name, each in rows.aside.items()}}
 
 
 def _unpacked(packed: Mapping[str, Any], inputs: Callable[..., Any], device: torch.device | str) -> Trajectories:

@@ -14,6 +14,7 @@ from upslope.plain_data import JsonDict
 from upslope.rollout.reference_cache import KeptReferences
 from upslope.runtime.team import ALONE, Team
 from upslope.types import Method, Metrics, Policy, Trajectories, View
+from upslope.types.batch import spread
 
 WATCHED_ROWS = 64
 """Rows on which the KL to the start is measured when the method itself does not need it."""
@@ -163,12 +164,12 @@ class PolicyViews:
             rows = rows.take_rows(slice(None, None, WATCHED_SHARE))
         approximate = rows.approximate is not None and bool(rows.approximate.any())
         if approximate:
-            rows = rows.take_rows(some_of(rows.rows, WATCHED_ROWS))
+            rows = rows.take_rows(spread(rows.rows, WATCHED_ROWS))
         first = self.references.start
         if START in rows.reference and method.view is None:
             watched, start = rows, rows.reference[START]
         elif self.watch_kl and first is not None:
-            watched = rows.take_rows(some_of(rows.rows, WATCHED_ROWS))
+            watched = rows.take_rows(spread(rows.rows, WATCHED_ROWS))
             start = self.columns(method.derive(policy=None), first, watched, frozenset())
         else:
             return {}
@@ -184,11 +185,6 @@ class PolicyViews:
         says of them is known, and the update asks what the policy says. A controller may ask where no update is made."""
         known = START in rows.reference and method.view is None and not method.controller
         return known and not bool(rows.fresh().any())
-
-
-def some_of(rows: int, most: int) -> Tensor:
-    """Of so many rows some that lie evenly between them."""
-    return torch.linspace(0, rows - 1, min(rows, most)).long().unique()
 
 
 def divergence(now: Tensor, start: Tensor, rows: Trajectories) -> tuple[Tensor, Tensor]:

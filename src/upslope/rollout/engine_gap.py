@@ -12,6 +12,7 @@ from torch import Tensor
 from upslope.policies.language_model import LanguageModel
 from upslope.rollout.text_rows import sampled_rows
 from upslope.types import Completions, Metrics, Sampling, samples_each
+from upslope.types.batch import spread
 
 SamplingPrecision = Literal["auto", "fp8"]
 """What our own engine samples in: the precision of products, or eight bits."""
@@ -35,7 +36,7 @@ def gap_metrics(
     """
     if not untruncated(sampling) or not bool(done.sampled.any()):
         return {}
-    some = torch.linspace(0, len(done.tokens) - 1, min(GAP_ROWS, len(done.tokens))).long().unique()
+    some = spread(len(done.tokens), GAP_ROWS)
     asked = [prompt for prompt, own in zip(prompts, samples_each(n, len(prompts)), strict=True) for _ in range(own)]
     apart = _apart(policy, [asked[row] for row in some.tolist()], sampling, _taken(done, some))
     return {"engine_gap": float(apart.mean()), WORST: float(apart.max())} if len(apart) else {}  # those few may be empty

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from upslope.errors import Remark
@@ -30,6 +29,7 @@ from upslope.runtime.team import ALONE, Team
 from upslope.runtime.threads import torch_threads
 from upslope.sizes.disk import checkpoint_bytes, kept_parameters
 from upslope.types import Metrics, State
+from upslope.types.batch import spread
 
 if TYPE_CHECKING:
     from upslope.run import Run
@@ -256,7 +256,7 @@ class TrainingLoop:
             return
         assert rows.advantage is not None
         records = []
-        for index in torch.linspace(0, rows.rows - 1, min(count, rows.rows)).long().unique().tolist():
+        for index in spread(rows.rows, count).tolist():
             advantage = float(rows.advantage[index].sum() / rows.sampled[index].sum().clamp_min(1))
             records.append({"step": step, "advantage": advantage, **rows.info[index]})
             self.folder.append("samples.jsonl", records[-1])

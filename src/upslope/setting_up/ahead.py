@@ -39,6 +39,7 @@ def allocate_cache(engine: Any, lengths: Sequence[int], samples: int, sampling: 
     prompts = [_prompt(number, length, vocabulary) for number, length in enumerate(lengths)]
     rows = len(prompts) * samples
     engine.generate(prompts, samples, sampling, torch.full((rows, sampling.max_tokens), 0.5), limits=[1] * len(prompts))
+    engine.metrics()  # what it has to say of these answers is no step's
 
 
 def _prompt(number: int, length: int, vocabulary: int) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 
 from upslope.errors import Remark, UserError
-from upslope.objective.data.last_response import LastResponse
 from upslope.policies.forward.architecture import Architecture
 from upslope.policies.forward.fp8 import MULTIPLE
 from upslope.runtime.settings import Settings
@@ -44,9 +43,10 @@ def check_sampling_precision(method: Method, settings: Settings) -> None:
         raise UserError(f"{told} with {name}, whose ratio does not know who sampled: what eight bits wrote would count as if the "
                         f"policy had. Take {method.name}+asyncflow, which corrects for it, or --uncorrected to see what "
                         "happens.")  # fmt: skip
-    if any(isinstance(part, LastResponse) for each in phases for _, part in each.parts()) and not settings.uncorrected:
-        raise UserError(f"{told}: {method.name} measures by recorded log-probabilities how far the policy has moved "
-                        "(LastResponse), and eight bits would count as movement. Leave it out, or --uncorrected to see what "
+    parts = [part for each in phases for _, part in each.parts() if getattr(part, "takes_recorded_for_policys", False)]
+    if parts and not settings.uncorrected:
+        raise UserError(f"{told}: {type(parts[0]).__name__} of {method.name} takes recorded log-probabilities for the policy's "
+                        "own, from which eight bits are as far as some learning. Leave it out, or --uncorrected to see what "
                         "happens.")  # fmt: skip
     if settings.device != "cuda":
         warnings.warn(Remark(f"{told} on a CPU computes what a GPU would, and takes longer than without it."), stacklevel=2)

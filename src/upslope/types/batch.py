@@ -327,6 +327,11 @@ class Trajectories(Batch):
         return self.take_rows(chosen).replace(info=[self.info[row] for row in chosen.tolist()] if self.info else [])
 
 
+def spread(rows: int, most: int) -> Tensor:
+    """Places of some of so many rows, evenly among them: the first, the last and what lies between."""
+    return torch.linspace(0, rows - 1, min(rows, most)).long().unique()
+
+
 def pack_rows(rows: Trajectories) -> JsonDict:
     """Rows as nested dicts of tensors and numbers, for a part's state; `unpack_rows` undoes it. Notes for people are left out."""
 

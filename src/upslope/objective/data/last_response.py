@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ class LastResponse(Data, Stateful):
     Fields:
         keep: answers kept, one for each task; beyond that those asked longest ago are given up.
     """
+
+    takes_recorded_for_policys: ClassVar[bool] = True
+    """What was recorded while an answer was sampled stands for what the policy said of it then."""
 
     keep: int = 4096
 
